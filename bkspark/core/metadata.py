@@ -1,0 +1,155 @@
+"""Ledger metadata: an immutable value and its legal changes.
+
+States go OPEN -> IN_RECOVERY -> CLOSED, or OPEN -> CLOSED by the writer; CLOSED is final. A change returns a new
+value; storing it is a compare-and-set on the version that the metadata store gave with the old one.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+from bkspark.ids import NO_ENTRY, check_bookie_id
+
+
+class LedgerState(enum.Enum):
+    OPEN = 1
+    IN_RECOVERY = 2
+    CLOSED = 3
+
+
+class DigestType(enum.Enum):
+    """How entries are checked; the value is the number stored in ledger metadata."""
+
+    CRC32 = 1
+    MAC = 2
+    CRC32C = 3
+    DUMMY = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """A run of entries from `first_entry` that one ensemble stores, until the next fragment begins."""
+
+    first_entry: int
+    bookies: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class LedgerMetadata:
+    """What the metadata store knows of one ledger.
+
+    Invariants, checked at construction: E >= Qw >= Qa >= 1; at least one fragment; each fragment has E members;
+    first entries strictly ascend from 0; `last_entry` is -1 unless CLOSED.
+
+    Raises:
+        ValueError: an invariant does not hold (the message says which).
+    """
+
+    ensemble_size: int
+    write_quorum: int
+    ack_quorum: int
+    fragments: tuple[Fragment, ...]
+    state: LedgerState = LedgerState.OPEN
+    last_entry: int = NO_ENTRY
+    length: int = 0
+    digest: DigestType = DigestType.CRC32C
+    password: bytes | None = b""
+    custom_metadata: Mapping[str, bytes] = field(default_factory=dict)
+    ctime: int | None = None
+    ctoken: int = 0
+    format_version: int = 3
+
+    def __post_init__(self) -> None:
+        check_quorums(self.ensemble_size, self.write_quorum, self.ack_quorum)
+        if not self.fragments or self.fragments[0].first_entry != 0:
+            raise ValueError("the first fragment of a ledger begins at entry 0")
+        previous = NO_ENTRY
+        for fragment in self.fragments:
+            if fragment.first_entry <= previous:
+                raise ValueError(f"fragments do not ascend: {fragment.first_entry} after {previous}")
+            if len(fragment.bookies) != self.ensemble_size:
+                raise ValueError(f"a fragment has {len(fragment.bookies)} bookies, E is {self.ensemble_size}")
+            previous = fragment.first_entry
+            for bookie in fragment.bookies:
+                check_bookie_id(bookie)
+        if self.state is not LedgerState.CLOSED and (self.last_entry != NO_ENTRY or self.length):
+            raise ValueError("only a closed ledger has a last entry and a length")
+        object.__setattr__(self, "custom_metadata", MappingProxyType(dict(self.custom_metadata)))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        values["custom_metadata"] = dict(self.custom_metadata)
+        return (_rebuild, (values,))
+
+    @property
+    def is_closed(self) -> bool:
+        return self.state is LedgerState.CLOSED
+
+    @property
+    def last_fragment(self) -> Fragment:
+        return self.fragments[-1]
+
+    def fragment_of(self, entry_id: int) -> Fragment:
+        """Return the fragment that names the bookies of one entry, entry_id >= 0."""
+        for fragment in reversed(self.fragments):
+            if fragment.first_entry <= entry_id:
+                return fragment
+        raise ValueError(f"entry {entry_id} is negative")
+
+    def in_recovery(self) -> LedgerMetadata:
+        if self.state is LedgerState.CLOSED:
+            raise ValueError("a closed ledger stays closed")
+        return replace(self, state=LedgerState.IN_RECOVERY)
+
+    def closed(
+        self, last_entry: int, length: int, fragments: Sequence[Fragment] | None = None
+    ) -> LedgerMetadata:
+        """Return the ledger closed at `last_entry` with `length` payload bytes, optionally with new fragments."""
+        if self.state is LedgerState.CLOSED:
+            raise ValueError("a closed ledger stays closed")
+        return replace(
+            self,
+            state=LedgerState.CLOSED,
+            last_entry=last_entry,
+            length=length,
+            fragments=self.fragments if fragments is None else tuple(fragments),
+        )
+
+    def with_ensemble(self, first_entry: int, bookies: Sequence[str]) -> LedgerMetadata:
+        """Return the ledger with `bookies` from `first_entry` on (LAC + 1 of an ensemble change).
+
+        Replaces the last fragment when that begins at the same entry, else appends one.
+        """
+        return replace(self, fragments=change_ensemble(self.fragments, first_entry, bookies))
+
+
+def _rebuild(values: dict[str, object]) -> LedgerMetadata:
+    return LedgerMetadata(**values)  # type: ignore[arg-type]
+
+
+def change_ensemble(
+    fragments: Sequence[Fragment], first_entry: int, bookies: Sequence[str]
+) -> tuple[Fragment, ...]:
+    """Return fragments whose last one is `bookies` from `first_entry`.
+
+    Raises:
+        ValueError: `first_entry` lies before the last fragment.
+    """
+    last = fragments[-1]
+    if first_entry < last.first_entry:
+        raise ValueError(f"entry {first_entry} lies before the last fragment, at {last.first_entry}")
+    kept = tuple(fragments[:-1]) if first_entry == last.first_entry else tuple(fragments)
+    return (*kept, Fragment(first_entry, tuple(bookies)))
+
+
+def check_quorums(ensemble_size: int, write_quorum: int, ack_quorum: int) -> None:
+    """Raise ValueError unless E >= Qw >= Qa >= 1."""
+    if ack_quorum < 1:
+        raise ValueError(f"ack quorum {ack_quorum} is below 1")
+    if write_quorum < ack_quorum:
+        raise ValueError(f"write quorum {write_quorum} is below ack quorum {ack_quorum}")
+    if ensemble_size < write_quorum:
+        raise ValueError(f"ensemble size {ensemble_size} is below write quorum {write_quorum}")

@@ -1,0 +1,168 @@
+"""EntryBatch: the one type that carries entries between layers.
+
+A batch is a run of consecutive entries of one ledger in one contiguous buffer:
+
+    buffer   one bytes-like object, payloads back to back, no header or digest
+    offsets  int64 array of n + 1 ascending positions; payload i is buffer[offsets[i]:offsets[i + 1]]
+
+A single entry is a batch of one. Nothing here holds an object per entry; `batch[i]` makes one when asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bkspark.ids import NO_ENTRY
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ARROW_DATA_BYTES_MAX = (1 << 31) - 1
+"""Arrow's `binary` has int32 offsets, so one array holds less than 2 GiB of data."""
+
+
+class EntryBatch:
+    """Consecutive entries [first_entry, first_entry + len) of one ledger, payloads in one buffer."""
+
+    __slots__ = ("buffer", "first_entry", "ledger_id", "offsets")
+
+    def __init__(
+        self,
+        buffer: bytes | bytearray | memoryview,
+        offsets: np.ndarray,
+        ledger_id: int = NO_ENTRY,
+        first_entry: int = 0,
+    ) -> None:
+        if offsets.dtype != np.int64 or offsets.ndim != 1 or len(offsets) == 0:
+            raise ValueError("offsets must be a one-dimensional int64 array of at least one position")
+        self.buffer = buffer
+        self.offsets = offsets
+        self.ledger_id = ledger_id
+        self.first_entry = first_entry
+
+    @classmethod
+    def of(cls, payloads: Iterable[bytes], ledger_id: int = NO_ENTRY, first_entry: int = 0) -> EntryBatch:
+        """Return a batch of the given payloads, copied once into one buffer."""
+        parts = payloads if isinstance(payloads, Sequence) else list(payloads)
+        offsets = np.zeros(len(parts) + 1, np.int64)
+        np.cumsum(np.fromiter(map(len, parts), np.int64, len(parts)), out=offsets[1:])
+        return cls(b"".join(parts), offsets, ledger_id, first_entry)
+
+    @classmethod
+    def from_arrow(cls, array: pa.Array) -> EntryBatch:
+        """Return a batch over an Arrow binary, large_binary, string or large_string array, not copied.
+
+        Raises:
+            ValueError: the array holds a null (an entry is bytes; null has no encoding), or has another type.
+        """
+        import pyarrow as pa
+
+        if array.null_count:
+            raise ValueError("an entry cannot be null; filter nulls or choose a payload format")
+        if pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type):
+            offset_type = np.int64
+        elif pa.types.is_binary(array.type) or pa.types.is_string(array.type):
+            offset_type = np.int32
+        else:
+            raise ValueError(f"entries come from a binary or string array, not from {array.type}")
+        if len(array) == 0:
+            return cls(b"", np.zeros(1, np.int64))
+        _, offsets_buffer, data = array.buffers()
+        width = np.dtype(offset_type).itemsize
+        offsets = np.frombuffer(offsets_buffer, offset_type, len(array) + 1, array.offset * width)
+        return cls(memoryview(data) if data is not None else b"", offsets.astype(np.int64))
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, index: int) -> bytes:
+        if index < 0:
+            index += len(self)
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        return bytes(memoryview(self.buffer)[int(self.offsets[index]) : int(self.offsets[index + 1])])
+
+    def __iter__(self) -> Iterator[bytes]:
+        view = memoryview(self.buffer)
+        bounds = self.offsets.tolist()
+        for start, end in zip(bounds, bounds[1:], strict=False):
+            yield bytes(view[start:end])
+
+    def __repr__(self) -> str:
+        return (
+            f"EntryBatch(ledger {self.ledger_id}, entries [{self.first_entry}, {self.end_entry}), "
+            f"{self.payload_bytes} bytes)"
+        )
+
+    @property
+    def end_entry(self) -> int:
+        """The entry id after the last one here."""
+        return self.first_entry + len(self)
+
+    @property
+    def last_entry(self) -> int:
+        """The last entry id here; first_entry - 1 for an empty batch."""
+        return self.end_entry - 1
+
+    @property
+    def payload_bytes(self) -> int:
+        return int(self.offsets[-1] - self.offsets[0])
+
+    def slice(self, start: int, end: int) -> EntryBatch:
+        """Return entries [start, end) by position in this batch, over the same buffer."""
+        if not 0 <= start <= end <= len(self):
+            raise IndexError(f"[{start}, {end}) of a batch of {len(self)}")
+        return EntryBatch(self.buffer, self.offsets[start : end + 1], self.ledger_id, self.first_entry + start)
+
+    def split(self, entries_max: int, bytes_max: int) -> Iterator[EntryBatch]:
+        """Yield the batch in order as pieces of at most `entries_max` entries and `bytes_max` payload bytes.
+
+        A single entry above `bytes_max` is a piece of its own.
+        """
+        start, count = 0, len(self)
+        while start < count:
+            fits = int(np.searchsorted(self.offsets, self.offsets[start] + bytes_max, side="right")) - 1
+            end = max(start + 1, min(fits, start + entries_max, count))
+            yield self.slice(start, end)
+            start = end
+
+    def to_arrow(self) -> pa.Array:
+        """Return an Arrow `binary` array of the payloads over the same buffer, not copied.
+
+        Raises:
+            ValueError: the payloads together exceed 2 GiB - 1.
+        """
+        import pyarrow as pa
+
+        if self.payload_bytes > ARROW_DATA_BYTES_MAX:
+            raise ValueError(f"{self.payload_bytes} bytes of payload do not fit one Arrow binary array")
+        base = int(self.offsets[0])
+        offsets = (self.offsets - base).astype(np.int32)
+        data = memoryview(self.buffer)[base : base + self.payload_bytes]
+        return pa.Array.from_buffers(
+            pa.binary(), len(self), [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+        )
+
+
+def as_batch(entries: Any) -> EntryBatch:
+    """Return `entries` as an EntryBatch: a batch, an Arrow array or chunked array, or an iterable of bytes.
+
+    Raises:
+        TypeError: an item is not bytes-like.
+    """
+    if isinstance(entries, EntryBatch):
+        return entries
+    if isinstance(entries, (bytes, bytearray, memoryview, str)):
+        raise TypeError("append_many takes many entries; use append for one")
+    if hasattr(entries, "combine_chunks"):
+        entries = entries.combine_chunks()
+    if hasattr(entries, "buffers"):
+        return EntryBatch.from_arrow(entries)
+    parts = list(entries)
+    for part in parts:
+        if not isinstance(part, (bytes, bytearray, memoryview)):
+            raise TypeError(f"an entry is bytes, not {type(part).__name__}")
+    return EntryBatch.of(parts)

@@ -1,0 +1,44 @@
+"""Identifiers: ledger ids, entry ids and bookie ids.
+
+Ledger and entry ids are plain `int` (63-bit, never negative for a real one). A bookie id is plain `str`:
+Apache's syntax (letters, digits, `:` to `_`, `.` and `-`), by default `host:port`. Its identity survives a
+change of address, so code that dials resolves the id through the metadata store and never parses it itself.
+"""
+
+from __future__ import annotations
+
+import re
+
+NO_ENTRY = -1
+"""The entry id that stands for "none": the LAC of an empty ledger, the last entry of one closed empty."""
+
+LEDGER_ID_MAX = (1 << 63) - 1
+ENTRY_ID_MAX = (1 << 63) - 1
+
+# Apache's BookieId: one or more of letters, digits and the characters from ':' to '_', '.', '-'.
+_BOOKIE_ID = re.compile(r"[a-zA-Z0-9:-_.\-]+")
+
+
+def check_bookie_id(bookie_id: str) -> str:
+    """Return `bookie_id` unchanged when it has Apache's syntax.
+
+    Raises:
+        ValueError: it is empty, holds a character that Apache's peers refuse, or is the reserved word `readonly`.
+    """
+    if not _BOOKIE_ID.fullmatch(bookie_id) or bookie_id.lower() == "readonly":
+        raise ValueError(
+            f"bookie id {bookie_id!r} is not usable: letters, digits and . : _ - only, and not 'readonly'"
+        )
+    return bookie_id
+
+
+def parse_host_port(text: str) -> tuple[str, int]:
+    """Return (host, port) of `host:port`; an IPv6 host stands in square brackets.
+
+    Raises:
+        ValueError: there is no port, or it is not 1 to 65535.
+    """
+    host, separator, port = text.rpartition(":")
+    if not separator or not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ValueError(f"{text!r} is not host:port with a port of 1 to 65535")
+    return host.removeprefix("[").removesuffix("]"), int(port)

@@ -1,0 +1,122 @@
+"""Length-prefixed frames: `i32 length` (big endian, excluding itself), then `length` bytes.
+
+A `FrameTable` is what one look at a receive buffer gives: where every complete frame begins and ends, as int64 arrays.
+Pipelined adds mostly have one size, so a run of frames with equal length words is found by one strided comparison;
+only where sizes differ does a Python loop step from frame to frame.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+
+from bkspark.errors import ProtocolError
+
+FRAME_BYTES_MAX = 5 * 1024 * 1024 + 10 * 1024
+"""Default limit of a frame body: Apache's 5 MiB, plus the 10 KiB by which Pulsar's brokers exceed it."""
+
+LENGTH_BYTES = 4
+_LENGTH = struct.Struct(">i")
+_RUN_PROBE_MIN = 4
+"""A strided look costs about as much as this many steps of the loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class FrameTable:
+    """Complete frames of a buffer: bodies are buffer[starts[i]:ends[i]]; `consumed` bytes are accounted for."""
+
+    starts: np.ndarray
+    ends: np.ndarray
+    consumed: int
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+
+def scan_frames(
+    buffer: bytes | bytearray | memoryview, end: int, frame_bytes_max: int = FRAME_BYTES_MAX
+) -> FrameTable:
+    """Return the complete frames of buffer[0:end]. Half a frame at the end is not an error.
+
+    Raises:
+        ProtocolError: a length word is negative or above `frame_bytes_max`.
+    """
+    octets = np.frombuffer(buffer, np.uint8, end)
+    pieces: list[np.ndarray] = []
+    lengths: list[np.ndarray] = []
+    position = 0
+    singles: list[int] = []
+    single_lengths: list[int] = []
+    while position + LENGTH_BYTES <= end:
+        (length,) = _LENGTH.unpack_from(buffer, position)
+        if not 0 <= length <= frame_bytes_max:
+            raise ProtocolError(
+                f"frame of {length} bytes: the limit (nettyMaxFrameSizeBytes) is {frame_bytes_max}"
+            )
+        stride = LENGTH_BYTES + length
+        fits = (end - position) // stride
+        if fits == 0:
+            break
+        run = 1
+        if fits >= _RUN_PROBE_MIN:
+            run = _equal_run(octets, position, stride, fits)
+        if run == 1:
+            singles.append(position + LENGTH_BYTES)
+            single_lengths.append(length)
+        else:
+            if singles:
+                pieces.append(np.array(singles, np.int64))
+                lengths.append(np.array(single_lengths, np.int64))
+                singles, single_lengths = [], []
+            pieces.append(np.arange(run, dtype=np.int64) * stride + (position + LENGTH_BYTES))
+            lengths.append(np.full(run, length, np.int64))
+        position += run * stride
+    if singles:
+        pieces.append(np.array(singles, np.int64))
+        lengths.append(np.array(single_lengths, np.int64))
+    if not pieces:
+        empty = np.empty(0, np.int64)
+        return FrameTable(empty, empty, position)
+    starts = np.concatenate(pieces) if len(pieces) > 1 else pieces[0]
+    sizes = np.concatenate(lengths) if len(lengths) > 1 else lengths[0]
+    return FrameTable(starts, starts + sizes, position)
+
+
+def _equal_run(octets: np.ndarray, position: int, stride: int, fits: int) -> int:
+    """Return how many frames from `position` on have the first one's length word, at least 1."""
+    # A cheap look at the second frame first: sizes that alternate would make every strided look a waste.
+    second = position + stride
+    if not np.array_equal(octets[second : second + LENGTH_BYTES], octets[position : position + LENGTH_BYTES]):
+        return 1
+    words = np.lib.stride_tricks.as_strided(
+        octets[position:], shape=(fits, LENGTH_BYTES), strides=(stride, 1), writeable=False
+    )
+    equal = (words == words[0]).all(axis=1)
+    return fits if equal.all() else int(np.argmin(equal))
+
+
+def gather_i64(octets: np.ndarray, at: np.ndarray) -> np.ndarray:
+    """Return the big-endian int64 at each position of a uint8 array, as native int64."""
+    return _gather(octets, at, 8).view(">i8").ravel().astype(np.int64)
+
+
+def gather_i32(octets: np.ndarray, at: np.ndarray) -> np.ndarray:
+    """Return the big-endian int32 at each position of a uint8 array, as native int32."""
+    return _gather(octets, at, 4).view(">i4").ravel().astype(np.int32)
+
+
+def _gather(octets: np.ndarray, at: np.ndarray, width: int) -> np.ndarray:
+    count = len(at)
+    if count > 1:
+        stride = int(at[1] - at[0])
+        # Equal steps: a strided view instead of an index of count * width positions.
+        if stride > 0 and int(at[-1] - at[0]) == stride * (count - 1) and (np.diff(at) == stride).all():
+            window = octets[int(at[0]) :]
+            return np.ascontiguousarray(
+                np.lib.stride_tricks.as_strided(
+                    window, shape=(count, width), strides=(stride, 1), writeable=False
+                )
+            )
+    return np.ascontiguousarray(octets[at[:, None] + np.arange(width)])
