@@ -10,6 +10,7 @@ A single entry is a batch of one. Nothing here holds an object per entry; `batch
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -88,7 +89,7 @@ class EntryBatch:
     def __iter__(self) -> Iterator[bytes]:
         view = memoryview(self.buffer)
         bounds = self.offsets.tolist()
-        for start, end in zip(bounds, bounds[1:], strict=False):
+        for start, end in itertools.pairwise(bounds):
             yield bytes(view[start:end])
 
     def __repr__(self) -> str:
@@ -142,9 +143,7 @@ class EntryBatch:
         base = int(self.offsets[0])
         offsets = (self.offsets - base).astype(np.int32)
         data = memoryview(self.buffer)[base : base + self.payload_bytes]
-        return pa.Array.from_buffers(
-            pa.binary(), len(self), [None, pa.py_buffer(offsets), pa.py_buffer(data)]
-        )
+        return pa.Array.from_buffers(pa.binary(), len(self), [None, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 
 def as_batch(entries: Any) -> EntryBatch:

@@ -26,9 +26,7 @@ def check_bookie_id(bookie_id: str) -> str:
         ValueError: it is empty, holds a character that Apache's peers refuse, or is the reserved word `readonly`.
     """
     if not _BOOKIE_ID.fullmatch(bookie_id) or bookie_id.lower() == "readonly":
-        raise ValueError(
-            f"bookie id {bookie_id!r} is not usable: letters, digits and . : _ - only, and not 'readonly'"
-        )
+        raise ValueError(f"bookie id {bookie_id!r} is not usable: letters, digits and . : _ - only, and not 'readonly'")
     return bookie_id
 
 

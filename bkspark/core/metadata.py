@@ -104,9 +104,7 @@ class LedgerMetadata:
             raise ValueError("a closed ledger stays closed")
         return replace(self, state=LedgerState.IN_RECOVERY)
 
-    def closed(
-        self, last_entry: int, length: int, fragments: Sequence[Fragment] | None = None
-    ) -> LedgerMetadata:
+    def closed(self, last_entry: int, length: int, fragments: Sequence[Fragment] | None = None) -> LedgerMetadata:
         """Return the ledger closed at `last_entry` with `length` payload bytes, optionally with new fragments."""
         if self.state is LedgerState.CLOSED:
             raise ValueError("a closed ledger stays closed")
@@ -130,9 +128,7 @@ def _rebuild(values: dict[str, object]) -> LedgerMetadata:
     return LedgerMetadata(**values)  # type: ignore[arg-type]
 
 
-def change_ensemble(
-    fragments: Sequence[Fragment], first_entry: int, bookies: Sequence[str]
-) -> tuple[Fragment, ...]:
+def change_ensemble(fragments: Sequence[Fragment], first_entry: int, bookies: Sequence[str]) -> tuple[Fragment, ...]:
     """Return fragments whose last one is `bookies` from `first_entry`.
 
     Raises:

@@ -35,9 +35,7 @@ class FrameTable:
         return len(self.starts)
 
 
-def scan_frames(
-    buffer: bytes | bytearray | memoryview, end: int, frame_bytes_max: int = FRAME_BYTES_MAX
-) -> FrameTable:
+def scan_frames(buffer: bytes | bytearray | memoryview, end: int, frame_bytes_max: int = FRAME_BYTES_MAX) -> FrameTable:
     """Return the complete frames of buffer[0:end]. Half a frame at the end is not an error.
 
     Raises:
@@ -52,9 +50,7 @@ def scan_frames(
     while position + LENGTH_BYTES <= end:
         (length,) = _LENGTH.unpack_from(buffer, position)
         if not 0 <= length <= frame_bytes_max:
-            raise ProtocolError(
-                f"frame of {length} bytes: the limit (nettyMaxFrameSizeBytes) is {frame_bytes_max}"
-            )
+            raise ProtocolError(f"frame of {length} bytes: the limit (nettyMaxFrameSizeBytes) is {frame_bytes_max}")
         stride = LENGTH_BYTES + length
         fits = (end - position) // stride
         if fits == 0:
@@ -115,8 +111,6 @@ def _gather(octets: np.ndarray, at: np.ndarray, width: int) -> np.ndarray:
         if stride > 0 and int(at[-1] - at[0]) == stride * (count - 1) and (np.diff(at) == stride).all():
             window = octets[int(at[0]) :]
             return np.ascontiguousarray(
-                np.lib.stride_tricks.as_strided(
-                    window, shape=(count, width), strides=(stride, 1), writeable=False
-                )
+                np.lib.stride_tricks.as_strided(window, shape=(count, width), strides=(stride, 1), writeable=False)
             )
     return np.ascontiguousarray(octets[at[:, None] + np.arange(width)])
