@@ -12,21 +12,13 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from bkspark.ids import NO_ENTRY, check_bookie_id
+from bkspark.wire.digest import DigestType
 
 
 class LedgerState(enum.Enum):
     OPEN = 1
     IN_RECOVERY = 2
     CLOSED = 3
-
-
-class DigestType(enum.Enum):
-    """How entries are checked; the value is the number stored in ledger metadata."""
-
-    CRC32 = 1
-    MAC = 2
-    CRC32C = 3
-    DUMMY = 4
 
 
 @dataclass(frozen=True, slots=True)

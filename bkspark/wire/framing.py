@@ -35,8 +35,12 @@ class FrameTable:
         return len(self.starts)
 
 
-def scan_frames(buffer: bytes | bytearray | memoryview, end: int, frame_bytes_max: int = FRAME_BYTES_MAX) -> FrameTable:
-    """Return the complete frames of buffer[0:end]. Half a frame at the end is not an error.
+def scan_frames(
+    buffer: bytes | bytearray | memoryview, end: int, frame_bytes_max: int = FRAME_BYTES_MAX, start: int = 0
+) -> FrameTable:
+    """Return the complete frames of buffer[start:end]. Half a frame at the end is not an error.
+
+    `consumed` counts from the buffer's beginning: the first byte that belongs to no complete frame.
 
     Raises:
         ProtocolError: a length word is negative or above `frame_bytes_max`.
@@ -44,7 +48,7 @@ def scan_frames(buffer: bytes | bytearray | memoryview, end: int, frame_bytes_ma
     octets = np.frombuffer(buffer, np.uint8, end)
     pieces: list[np.ndarray] = []
     lengths: list[np.ndarray] = []
-    position = 0
+    position = start
     singles: list[int] = []
     single_lengths: list[int] = []
     while position + LENGTH_BYTES <= end:
@@ -56,7 +60,8 @@ def scan_frames(buffer: bytes | bytearray | memoryview, end: int, frame_bytes_ma
         if fits == 0:
             break
         run = 1
-        if fits >= _RUN_PROBE_MIN:
+        # A cheap look at the second frame first: sizes that alternate would make every strided look a waste.
+        if fits >= _RUN_PROBE_MIN and _LENGTH.unpack_from(buffer, position + stride)[0] == length:
             run = _equal_run(octets, position, stride, fits)
         if run == 1:
             singles.append(position + LENGTH_BYTES)
@@ -82,15 +87,23 @@ def scan_frames(buffer: bytes | bytearray | memoryview, end: int, frame_bytes_ma
 
 def _equal_run(octets: np.ndarray, position: int, stride: int, fits: int) -> int:
     """Return how many frames from `position` on have the first one's length word, at least 1."""
-    # A cheap look at the second frame first: sizes that alternate would make every strided look a waste.
-    second = position + stride
-    if not np.array_equal(octets[second : second + LENGTH_BYTES], octets[position : position + LENGTH_BYTES]):
-        return 1
     words = np.lib.stride_tricks.as_strided(
         octets[position:], shape=(fits, LENGTH_BYTES), strides=(stride, 1), writeable=False
     )
     equal = (words == words[0]).all(axis=1)
     return fits if equal.all() else int(np.argmin(equal))
+
+
+def split_items(buffer: bytes | bytearray | memoryview, start: int, end: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return (starts, ends) of the `i32 length, entry` items that fill buffer[start:end] exactly.
+
+    Raises:
+        ProtocolError: a length is negative or runs past `end`.
+    """
+    table = scan_frames(buffer, end, end - start, start)
+    if table.consumed != end:
+        raise ProtocolError(f"the last {end - table.consumed} bytes of {end - start} are not a whole item")
+    return table.starts, table.ends
 
 
 def gather_i64(octets: np.ndarray, at: np.ndarray) -> np.ndarray:

@@ -1,0 +1,291 @@
+"""The V2 binary protocol of BookKeeper, both sides, whole batches at a time.
+
+A frame body begins with the header word `version << 24 | opcode << 16 | flags`; version is 2. After it:
+
+    ADD request         20 master key, entry (ids stand in the entry itself)
+    ADD reply           i32 status, i64 ledger, i64 entry                                  (24 bytes in all)
+    READ request        i64 ledger, i64 entry (-1: highest held), [20 master key if DO_FENCING]
+    READ reply          i32 status, i64 ledger, i64 entry as asked, entry if EOK           (24 + n)
+    BATCH_READ request  i64 ledger, i64 first entry, i64 request id, i32 count (<= 0: no limit),
+                        i64 bytes of the whole reply, [20 master key if DO_FENCING]
+    BATCH_READ reply    i32 status, i64 ledger, i64 first entry as asked, i64 request id,
+                        then `i32 length, entry` items                                     (32 + n)
+    AUTH                protobuf AuthMessage, both ways
+
+Replies are matched by (ledger, entry as asked, opcode), batch reads by request id. An opcode that is not above has no
+answer: the connection is closed (Apache's client finds out what a bookie can do by that).
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+
+from bkspark.entries import EntryBatch
+from bkspark.errors import ProtocolError
+from bkspark.wire.digest import MASTER_KEY_BYTES, EntryDigest, SealedEntries
+from bkspark.wire.framing import LENGTH_BYTES, FrameTable, gather_i32, gather_i64
+
+VERSION = 2
+ADD, READ, AUTH, BATCH_READ = 1, 2, 3, 7
+
+DO_FENCING = 0x0001
+RECOVERY_ADD = 0x0002
+HIGH_PRIORITY = 0x0004
+
+LAST_ENTRY = -1
+"""READ of this entry id asks for the highest entry that the bookie holds."""
+
+WORD_BYTES = 4
+ADD_HEAD_BYTES = WORD_BYTES + MASTER_KEY_BYTES
+ENTRY_BYTES_MIN = 16
+"""An entry holds at least its two ids."""
+READ_BYTES = 20
+BATCH_READ_BYTES = 40
+REPLY_BYTES = 24
+BATCH_REPLY_BYTES = 32
+
+
+class Status(enum.IntEnum):
+    """Status codes of V2 replies. 107 (unknown ledger state) exists, but V2 peers cannot take it: never sent here."""
+
+    EOK = 0
+    ENOLEDGER = 1
+    ENOENTRY = 2
+    EBADREQ = 100
+    EIO = 101
+    EUA = 102
+    EBADVERSION = 103
+    EFENCED = 104
+    EREADONLY = 105
+    ETOOMANYREQUESTS = 106
+
+
+_REPLY = np.dtype([("size", ">i4"), ("word", ">i4"), ("status", ">i4"), ("ledger", ">i8"), ("entry", ">i8")])
+_READ = np.dtype([("size", ">i4"), ("word", ">i4"), ("ledger", ">i8"), ("entry", ">i8")])
+_FENCING_READ = np.dtype([*_READ.descr, ("key", "V20")])
+_BATCH_READ_TAIL = struct.Struct(">qqqiq")
+_REPLY_HEAD = struct.Struct(">iiiqq")
+_BATCH_REPLY_HEAD = struct.Struct(">iiiqqq")
+
+
+def header_word(opcode: int, flags: int = 0, version: int = VERSION) -> int:
+    """Return the i32 that begins a frame body."""
+    return version << 24 | opcode << 16 | flags
+
+
+# ---- client side: requests out ----
+
+
+def encode_adds(
+    batch: EntryBatch, lac: int, length_before: int, digest: EntryDigest, master_key: bytes, flags: int = 0
+) -> SealedEntries:
+    """Return one ADD frame per entry of the batch, back to back in one buffer; see `EntryDigest.seal`."""
+    return digest.seal(batch, lac, length_before, header_word(ADD, flags).to_bytes(4, "big") + master_key)
+
+
+def encode_reads(ledger_id: int, entry_ids: np.ndarray, flags: int = 0, master_key: bytes | None = None) -> bytes:
+    """Return one READ frame per entry id. With DO_FENCING in `flags`, `master_key` (20 bytes) is required."""
+    fencing = bool(flags & DO_FENCING)
+    frames = np.empty(len(entry_ids), _FENCING_READ if fencing else _READ)
+    frames["size"] = frames.dtype.itemsize - LENGTH_BYTES
+    frames["word"] = header_word(READ, flags)
+    frames["ledger"] = ledger_id
+    frames["entry"] = entry_ids
+    if fencing:
+        if master_key is None or len(master_key) != MASTER_KEY_BYTES:
+            raise ValueError("a fencing read needs the 20-byte master key")
+        frames["key"] = np.frombuffer(master_key, "V20")[0]
+    return frames.tobytes()
+
+
+def encode_batch_read(
+    ledger_id: int,
+    first_entry: int,
+    request_id: int,
+    entries_max: int,
+    bytes_max: int,
+    flags: int = 0,
+    master_key: bytes | None = None,
+) -> bytes:
+    """Return a BATCH_READ frame; `bytes_max` bounds the whole reply frame (the first entry comes in any case)."""
+    key = b""
+    if flags & DO_FENCING:
+        if master_key is None or len(master_key) != MASTER_KEY_BYTES:
+            raise ValueError("a fencing read needs the 20-byte master key")
+        key = master_key
+    body = header_word(BATCH_READ, flags).to_bytes(4, "big")
+    body += _BATCH_READ_TAIL.pack(ledger_id, first_entry, request_id, entries_max, bytes_max) + key
+    return len(body).to_bytes(4, "big") + body
+
+
+# ---- client side: replies in ----
+
+
+@dataclass(frozen=True, slots=True)
+class Replies:
+    """Replies of one receive buffer, as arrays of equal length.
+
+    `body_starts`, `body_ends`: where the entry (READ) or the items (BATCH_READ) lie in the buffer; equal when empty.
+    `request_ids`: of BATCH_READ replies; -1 for the others.
+    """
+
+    opcodes: np.ndarray
+    statuses: np.ndarray
+    ledger_ids: np.ndarray
+    entry_ids: np.ndarray
+    request_ids: np.ndarray
+    body_starts: np.ndarray
+    body_ends: np.ndarray
+
+
+def decode_replies(buffer: bytes | bytearray | memoryview, table: FrameTable) -> Replies:
+    """Return the replies whose frames `table` found in `buffer`.
+
+    Raises:
+        ProtocolError: a frame is shorter than its opcode's reply, or the version or opcode is not known.
+    """
+    octets = np.frombuffer(buffer, np.uint8)
+    starts, ends = table.starts, table.ends
+    if len(starts) and int((ends - starts).min()) < REPLY_BYTES:
+        raise ProtocolError(f"a reply of {int((ends - starts).min())} bytes; the shortest has {REPLY_BYTES}")
+    words = gather_i32(octets, starts)
+    if ((words >> 24) != VERSION).any():
+        raise ProtocolError(f"a reply with header word {int(words[np.argmax(words >> 24 != VERSION)]):#010x}")
+    opcodes = words >> 16 & 0xFF
+    batches = opcodes == BATCH_READ
+    if not (batches | (opcodes == ADD) | (opcodes == READ)).all():
+        raise ProtocolError(
+            f"replies with opcodes {sorted(set(opcodes.tolist()))}; known are {ADD}, {READ}, {BATCH_READ}"
+        )
+    request_ids = np.full(len(starts), -1, np.int64)
+    body_starts = starts + REPLY_BYTES
+    if batches.any():
+        if int((ends - starts)[batches].min()) < BATCH_REPLY_BYTES:
+            raise ProtocolError(f"a batch read reply is shorter than {BATCH_REPLY_BYTES} bytes")
+        request_ids[batches] = gather_i64(octets, starts[batches] + 24)
+        body_starts[batches] += BATCH_REPLY_BYTES - REPLY_BYTES
+    return Replies(
+        opcodes,
+        gather_i32(octets, starts + 4),
+        gather_i64(octets, starts + 8),
+        gather_i64(octets, starts + 16),
+        request_ids,
+        body_starts,
+        ends,
+    )
+
+
+# ---- server side: requests in ----
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """Requests of one receive buffer, as arrays of equal length, in order of arrival.
+
+    `ledger_ids`, `entry_ids`: of ADD, READ and BATCH_READ; -1 for AUTH. `starts`, `ends`: the frame bodies.
+    """
+
+    words: np.ndarray
+    opcodes: np.ndarray
+    flags: np.ndarray
+    ledger_ids: np.ndarray
+    entry_ids: np.ndarray
+    starts: np.ndarray
+    ends: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def key_starts(self) -> np.ndarray:
+        """Return where the 20-byte master key of each request lies, -1 where it carries none."""
+        fencing = (self.flags & DO_FENCING) != 0
+        at = np.full(len(self.words), -1, np.int64)
+        at = np.where(self.opcodes == ADD, self.starts + WORD_BYTES, at)
+        at = np.where(fencing & (self.opcodes == READ), self.starts + READ_BYTES, at)
+        return np.where(fencing & (self.opcodes == BATCH_READ), self.starts + BATCH_READ_BYTES, at)
+
+
+def decode_requests(buffer: bytes | bytearray | memoryview, table: FrameTable) -> Requests:
+    """Return the requests whose frames `table` found in `buffer`.
+
+    Versions 0 and 1 are refused with the rest: no living client speaks them, and a fencing read there has no key.
+
+    Raises:
+        ProtocolError: a frame is shorter than its request, or version or opcode is not known. The peer is answered by
+            closing its connection.
+    """
+    octets = np.frombuffer(buffer, np.uint8)
+    starts, ends = table.starts, table.ends
+    sizes = ends - starts
+    if len(starts) and int(sizes.min()) < WORD_BYTES:
+        raise ProtocolError(f"a request of {int(sizes.min())} bytes has no header word")
+    words = gather_i32(octets, starts)
+    if ((words >> 24) != VERSION).any():
+        raise ProtocolError(f"header word {int(words[np.argmax(words >> 24 != VERSION)]):#010x} is not V2")
+    opcodes, flags = words >> 16 & 0xFF, words & 0xFFFF
+    fencing_bytes = ((flags & DO_FENCING) != 0) * MASTER_KEY_BYTES
+    adds, reads, batches, auths = (opcodes == opcode for opcode in (ADD, READ, BATCH_READ, AUTH))
+    known = adds | reads | batches | auths
+    if not known.all():
+        raise ProtocolError(f"opcode {int(opcodes[np.argmin(known)])} is not served in V2")
+    needed = np.select(
+        [adds, reads, batches],
+        [ADD_HEAD_BYTES + ENTRY_BYTES_MIN, READ_BYTES + fencing_bytes, BATCH_READ_BYTES + fencing_bytes],
+        WORD_BYTES,
+    )
+    if (sizes < needed).any():
+        short = int(np.argmax(sizes < needed))
+        raise ProtocolError(f"a request with opcode {opcodes[short]} has {sizes[short]} bytes, not {needed[short]}")
+    ids_at = np.where(adds, starts + ADD_HEAD_BYTES, starts + WORD_BYTES)
+    if auths.any():
+        ledger_ids = np.full(len(starts), -1, np.int64)
+        entry_ids = np.full(len(starts), -1, np.int64)
+        ledger_ids[~auths] = gather_i64(octets, ids_at[~auths])
+        entry_ids[~auths] = gather_i64(octets, ids_at[~auths] + 8)
+    else:
+        ledger_ids, entry_ids = gather_i64(octets, ids_at), gather_i64(octets, ids_at + 8)
+    return Requests(words, opcodes, flags, ledger_ids, entry_ids, starts, ends)
+
+
+def decode_batch_read_limits(buffer: bytes | bytearray | memoryview, start: int) -> tuple[int, int, int]:
+    """Return (request id, entries_max, bytes_max) of the BATCH_READ request whose body begins at `start`."""
+    _, _, request_id, entries_max, bytes_max = _BATCH_READ_TAIL.unpack_from(buffer, start + WORD_BYTES)
+    return request_id, entries_max, bytes_max
+
+
+# ---- server side: replies out ----
+
+
+def encode_replies(
+    opcodes: np.ndarray | int, statuses: np.ndarray | int, ledgers: np.ndarray, entries: np.ndarray
+) -> bytes:
+    """Return one reply frame without a body per (ledger, entry): every ADD's, and READs that failed."""
+    frames = np.empty(len(ledgers), _REPLY)
+    frames["size"] = REPLY_BYTES
+    frames["word"] = VERSION << 24 | np.asarray(opcodes, np.int32) << 16
+    frames["status"] = statuses
+    frames["ledger"] = ledgers
+    frames["entry"] = entries
+    return frames.tobytes()
+
+
+def encode_read_reply_head(ledger_id: int, entry_id: int, entry_bytes: int) -> bytes:
+    """Return what precedes the stored entry in an EOK reply; `entry_id` is the one asked for (-1 stays -1)."""
+    return _REPLY_HEAD.pack(REPLY_BYTES + entry_bytes, header_word(READ), Status.EOK, ledger_id, entry_id)
+
+
+def encode_batch_reply_head(ledger_id: int, first_entry: int, request_id: int, status: int, items_bytes: int) -> bytes:
+    """Return what precedes the items (`i32 length, entry` each) of a BATCH_READ reply."""
+    return _BATCH_REPLY_HEAD.pack(
+        BATCH_REPLY_BYTES + items_bytes, header_word(BATCH_READ), status, ledger_id, first_entry, request_id
+    )
+
+
+def encode_auth_reply(message: bytes) -> bytes:
+    """Return an AUTH frame around a serialised AuthMessage."""
+    body = header_word(AUTH).to_bytes(4, "big") + message
+    return len(body).to_bytes(4, "big") + body
