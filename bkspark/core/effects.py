@@ -1,0 +1,103 @@
+"""What a core asks its driver to do. Effects are data; a driver performs a list of them in order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bkspark.core.metadata import LedgerMetadata
+from bkspark.errors import BookKeeperError
+from bkspark.wire.digest import SealedEntries
+
+
+@dataclass(frozen=True, slots=True)
+class SendAdds:
+    """Send entries to the bookie in `slot`: all of `entries`, or those at `positions` in it."""
+
+    slot: int
+    bookie: str
+    entries: SealedEntries
+    positions: np.ndarray | None
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledge:
+    """Every entry up to `last_entry` is acknowledged: durable on Qa bookies, and so are all before it."""
+
+    last_entry: int
+
+
+@dataclass(frozen=True, slots=True)
+class FindBookies:
+    """Look up the writable bookies and call `on_writable_bookies`."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteMetadata:
+    """Store `metadata` if `expected_version` is still stored; then call `on_metadata_written` or `_conflict`."""
+
+    metadata: LedgerMetadata
+    expected_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """Nothing more will be acknowledged: all pending adds end with `error`, and the handle is dead."""
+
+    error: BookKeeperError
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Ask the bookie in `slot` to fence the ledger and return its last entry; then call `on_fence_answer`."""
+
+    slot: int
+    bookie: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryRead:
+    """Read entries with the fencing flag from the bookie in `slot`; then call `on_read_answer` for each."""
+
+    slot: int
+    bookie: str
+    entry_ids: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteEntries:
+    """Seal the payloads of entries first_entry.. with the frozen LAC and give them to the recovery's writer."""
+
+    first_entry: int
+    payloads: tuple[bytes, ...]
+    length_before: int
+    lac: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLength:
+    """Find out the cumulative length of `entry_id` by an ordinary read; then call `on_length`."""
+
+    entry_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """The ledger is closed, by us or by another recoverer; `metadata` is what is stored."""
+
+    metadata: LedgerMetadata
+
+
+Effect = (
+    SendAdds
+    | Acknowledge
+    | FindBookies
+    | WriteMetadata
+    | Fail
+    | Fence
+    | RecoveryRead
+    | RewriteEntries
+    | ReadLength
+    | Recovered
+)

@@ -1,0 +1,412 @@
+"""WriterCore: the add pipeline of one ledger, decisions only.
+
+States: ACTIVE -> CHANGING <-> ACTIVE -> CLOSING -> CLOSED, and from any of them FAILED, which is final.
+
+Events: `add`, `on_add_replies`, `on_bookie_failed`, `on_tick`, `on_writable_bookies`, `on_metadata_written`,
+`on_metadata_conflict`, `on_metadata_failed`, `close`. Each returns effects, to be performed in order.
+
+Invariants:
+* Entries are acknowledged strictly in id order, each when Qa bookies *of the ensemble that the metadata names for it*
+  have it. Which bookies have an entry is one bit mask per pending entry; "acknowledged" is derived from it and never
+  stored, so that withdrawing the votes of a replaced bookie needs no flag to be undone.
+* An ensemble change begins at LAC + 1. From the decision until the compare-and-set succeeded nothing is released (LAC
+  cannot move), and no entry goes to a new bookie. After it all votes of replaced slots are withdrawn from every
+  pending entry, then what is missing is resent, and only then ripe entries are released.
+* A bookie that cannot be replaced because no spare one exists is left out while every write set still has Qa others:
+  the ledger goes on with fewer copies rather than fail. A replacement is looked for again on later ticks.
+* Fenced, unauthorised or metadata not OPEN: every pending add ends with "outcome unknown"; the core is FAILED.
+
+In recovery (`is_recovery`) ensemble changes stay local: they are published only by the compare-and-set that closes
+the ledger.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+
+from bkspark.core import effects
+from bkspark.core.metadata import Fragment, LedgerMetadata, LedgerState, change_ensemble
+from bkspark.core.placement import RandomSource, choose_replacements
+from bkspark.core.striping import ENSEMBLE_SIZE_MAX, write_set_masks
+from bkspark.errors import BookKeeperError, LedgerClosed, LedgerFenced, NotEnoughBookies, UnauthorizedAccess
+from bkspark.wire.digest import SealedEntries
+from bkspark.wire.v2 import Status
+
+_MASKS_MIN = 1024
+
+
+class WriterState(enum.Enum):
+    ACTIVE = enum.auto()
+    CHANGING = enum.auto()
+    CLOSING = enum.auto()
+    CLOSED = enum.auto()
+    FAILED = enum.auto()
+
+
+@dataclass(frozen=True, slots=True)
+class WriterLimits:
+    """Time-outs of a writer, in nanoseconds of the clock that its events carry."""
+
+    add_timeout_ns: int = 5_000_000_000
+    replacement_retry_ns: int = 1_000_000_000
+
+
+class WriterCore:
+    """Decides what to send, when an entry is acknowledged, and how the ensemble changes."""
+
+    def __init__(
+        self,
+        ledger_id: int,
+        metadata: LedgerMetadata,
+        version: int,
+        random: RandomSource,
+        limits: WriterLimits = WriterLimits(),
+        *,
+        is_recovery: bool = False,
+        lac: int = -1,
+    ) -> None:
+        if metadata.ensemble_size > ENSEMBLE_SIZE_MAX:
+            raise ValueError(f"an ensemble of {metadata.ensemble_size} is above the limit of {ENSEMBLE_SIZE_MAX}")
+        self.ledger_id = ledger_id
+        self.metadata = metadata
+        self.version = version
+        self.state = WriterState.ACTIVE
+        self.error: BookKeeperError | None = None
+        self.lac = lac
+        self.length = 0
+        self._random = random
+        self._limits = limits
+        self._is_recovery = is_recovery
+        self._ensemble = list(metadata.last_fragment.bookies)
+        self._fragments: tuple[Fragment, ...] = metadata.fragments
+        # votes[i]: slots that hold pending entry lac + 1 + i. Grown by doubling, shifted on release.
+        self._votes = np.zeros(_MASKS_MIN, np.uint64)
+        self._pending: deque[SealedEntries] = deque()
+        self._pending_count = 0
+        self._outstanding = [0] * metadata.ensemble_size
+        self._progress_ns = [0] * metadata.ensemble_size
+        self._failed: dict[int, str] = {}
+        self._absent: dict[int, str] = {}
+        self._absent_checked_ns = 0
+        self._now_ns = 0
+        self._finding_bookies = False
+        self._proposed: list[str] = []
+
+    # ---- what drivers and callers may look at ----
+
+    @property
+    def next_entry(self) -> int:
+        """The id that the next entry gets."""
+        return self.lac + 1 + self._pending_count
+
+    @property
+    def pending_count(self) -> int:
+        """Entries added and not yet acknowledged."""
+        return self._pending_count
+
+    @property
+    def ensemble(self) -> tuple[str, ...]:
+        return tuple(self._ensemble)
+
+    @property
+    def fragments(self) -> tuple[Fragment, ...]:
+        """The fragments as this writer knows them; in recovery they may be ahead of the stored ones."""
+        return self._fragments
+
+    @property
+    def outstanding_max(self) -> int:
+        """Adds sent and unanswered at the slowest bookie still taking part."""
+        return max(count for slot, count in enumerate(self._outstanding) if slot not in self._absent)
+
+    # ---- events ----
+
+    def add(self, entries: SealedEntries, payload_bytes: int, now_ns: int) -> list[effects.Effect]:
+        """Add sealed entries that begin at `next_entry`.
+
+        Raises:
+            BookKeeperError: the writer is closed or failed; nothing was added.
+        """
+        self._check_open()
+        assert entries.first_entry == self.next_entry
+        self._now_ns = now_ns
+        count = len(entries)
+        self._reserve(self._pending_count + count)
+        self._votes[self._pending_count : self._pending_count + count] = 0
+        self._pending.append(entries)
+        self._pending_count += count
+        self.length += payload_bytes
+        return [
+            send
+            for slot in range(len(self._ensemble))
+            if slot not in self._failed and slot not in self._absent
+            for send in self._send(slot, entries)
+        ]
+
+    def on_add_replies(
+        self, slot: int, bookie: str, entry_ids: np.ndarray, statuses: np.ndarray, now_ns: int
+    ) -> list[effects.Effect]:
+        """Count the answers of the bookie in `slot`; answers of a bookie no longer there are ignored."""
+        self._now_ns = now_ns
+        if self.state in (WriterState.FAILED, WriterState.CLOSED) or self._ensemble[slot] != bookie:
+            return []
+        self._outstanding[slot] = max(0, self._outstanding[slot] - len(entry_ids))
+        self._progress_ns[slot] = now_ns
+        good = statuses == Status.EOK
+        if not good.all():
+            refusal = self._refusal(int(statuses[np.argmin(good)]), bookie)
+            if refusal is not None:
+                return self._fail(refusal)
+            entry_ids = entry_ids[good]
+        at = entry_ids - (self.lac + 1)
+        at = at[(at >= 0) & (at < self._pending_count)]
+        # A vote counts only for entries whose write set names the slot.
+        self._votes[at] |= np.uint64(1 << slot)
+        done = self._release()
+        return done if good.all() else done + self.on_bookie_failed(slot, bookie, now_ns)
+
+    def on_bookie_failed(self, slot: int, bookie: str, now_ns: int) -> list[effects.Effect]:
+        """Begin to replace a bookie that cannot be reached, dropped its connection, or answered with an error."""
+        self._now_ns = now_ns
+        if self.state not in (WriterState.ACTIVE, WriterState.CHANGING) or self._ensemble[slot] != bookie:
+            return []
+        if slot in self._failed or slot in self._absent:
+            return []
+        self._failed[slot] = bookie
+        self._outstanding[slot] = 0
+        if self.state is WriterState.CHANGING:
+            return []
+        self.state = WriterState.CHANGING
+        return self._find_bookies()
+
+    def on_tick(self, now_ns: int) -> list[effects.Effect]:
+        """Notice bookies that have not answered for too long, and look for replacements that were missing before."""
+        self._now_ns = now_ns
+        done: list[effects.Effect] = []
+        for slot, bookie in enumerate(self._ensemble):
+            waited_ns = now_ns - self._progress_ns[slot]
+            if self._outstanding[slot] and waited_ns > self._limits.add_timeout_ns:
+                done += self.on_bookie_failed(slot, bookie, now_ns)
+        retry_due = now_ns - self._absent_checked_ns > self._limits.replacement_retry_ns
+        if self._absent and self.state is WriterState.ACTIVE and retry_due:
+            self._absent_checked_ns = now_ns
+            self._failed = dict(self._absent)
+            self.state = WriterState.CHANGING
+            done += self._find_bookies()
+        return done
+
+    def on_writable_bookies(self, writable: Collection[str]) -> list[effects.Effect]:
+        """Choose replacements for the failed bookies and store them, or go on without."""
+        self._finding_bookies = False
+        if self.state is not WriterState.CHANGING:
+            return []
+        replacements = choose_replacements(self._ensemble, self._failed, writable, self._random)
+        if not replacements:
+            return self._go_on_without(writable)
+        self._proposed = list(self._ensemble)
+        for slot, bookie in replacements.items():
+            self._proposed[slot] = bookie
+        fragments = change_ensemble(self._fragments, self.lac + 1, self._proposed)
+        if self._is_recovery:
+            return self._adopt(fragments)
+        changed = self.metadata.with_ensemble(self.lac + 1, self._proposed)
+        return [effects.WriteMetadata(changed, self.version)]
+
+    def on_metadata_written(self, metadata: LedgerMetadata, version: int) -> list[effects.Effect]:
+        """The compare-and-set took effect."""
+        self.metadata, self.version = metadata, version
+        if self.state is WriterState.CLOSING:
+            self.state = WriterState.CLOSED
+            return []
+        if self.state is not WriterState.CHANGING:
+            return []
+        return self._adopt(metadata.fragments)
+
+    def on_metadata_conflict(self, current: LedgerMetadata, version: int) -> list[effects.Effect]:
+        """The compare-and-set lost; `current` is stored now."""
+        if self.state is WriterState.CLOSING:
+            return self._close_conflict(current, version)
+        if self.state is not WriterState.CHANGING:
+            return []
+        ours, theirs = self.metadata.last_fragment, current.last_fragment
+        if current.state is LedgerState.OPEN and ours == theirs:
+            # Re-replication renamed bookies of earlier fragments; nothing of ours is touched.
+            self.metadata, self.version, self._fragments = current, version, current.fragments
+            return self._find_bookies()
+        return self._fail(self._lost_to(current))
+
+    def on_metadata_failed(self, error: BookKeeperError) -> list[effects.Effect]:
+        """The metadata store could not be asked; whether the write took effect is unknown."""
+        if self.state in (WriterState.CHANGING, WriterState.CLOSING):
+            return self._fail(error)
+        return []
+
+    def close(self) -> list[effects.Effect]:
+        """Close the ledger at the LAC. The caller has drained what is pending and waited for ACTIVE.
+
+        Raises:
+            BookKeeperError: the writer is closed or failed already.
+        """
+        self._check_open()
+        assert self._pending_count == 0
+        # A compare-and-set of an ensemble change in flight would be taken for the closing one.
+        assert self.state is WriterState.ACTIVE
+        self.state = WriterState.CLOSING
+        return [effects.WriteMetadata(self.metadata.closed(self.lac, self.length), self.version)]
+
+    def give_up(self, error: BookKeeperError) -> list[effects.Effect]:
+        """End the writer without closing the ledger (its owner goes away)."""
+        return [] if self.state in (WriterState.FAILED, WriterState.CLOSED) else self._fail(error)
+
+    # ---- decisions ----
+
+    def _check_open(self) -> None:
+        if self.error is not None:
+            raise self.error
+        if self.state in (WriterState.CLOSING, WriterState.CLOSED):
+            raise LedgerClosed(f"ledger {self.ledger_id} is closed", ledger_id=self.ledger_id)
+
+    def _reserve(self, count: int) -> None:
+        if count > len(self._votes):
+            grown = np.zeros(max(count, 2 * len(self._votes)), np.uint64)
+            grown[: self._pending_count] = self._votes[: self._pending_count]
+            self._votes = grown
+
+    def _send(self, slot: int, entries: SealedEntries) -> list[effects.Effect]:
+        """Return the send of those `entries` that `slot` stores and that are not released yet."""
+        quorum, size = self.metadata.write_quorum, len(self._ensemble)
+        begin = max(0, self.lac + 1 - entries.first_entry)
+        positions: np.ndarray | None = None
+        if quorum < size:
+            ids = np.arange(entries.first_entry + begin, entries.first_entry + len(entries))
+            stored = write_set_masks(ids, size, quorum) & np.uint64(1 << slot) != 0
+            positions = np.nonzero(stored)[0] + begin
+        elif begin:
+            positions = np.arange(begin, len(entries))
+        count = len(entries) if positions is None else len(positions)
+        if count == 0:
+            return []
+        if self._outstanding[slot] == 0:
+            self._progress_ns[slot] = self._now_ns
+        self._outstanding[slot] += count
+        return [effects.SendAdds(slot, self._ensemble[slot], entries, positions)]
+
+    def _release(self) -> list[effects.Effect]:
+        """Acknowledge the longest prefix of pending entries that Qa bookies have; none while the ensemble changes."""
+        if self.state is WriterState.CHANGING or self._pending_count == 0:
+            return []
+        votes = self._votes[: self._pending_count]
+        if self.metadata.write_quorum < len(self._ensemble):
+            ids = np.arange(self.lac + 1, self.lac + 1 + self._pending_count)
+            votes = votes & write_set_masks(ids, len(self._ensemble), self.metadata.write_quorum)
+        ripe = np.bitwise_count(votes) >= self.metadata.ack_quorum
+        count = self._pending_count if ripe.all() else int(np.argmin(ripe))
+        if count == 0:
+            return []
+        self.lac += count
+        left = self._pending_count - count
+        self._votes[:left] = self._votes[count : self._pending_count].copy()
+        self._pending_count = left
+        while self._pending and self._pending[0].first_entry + len(self._pending[0]) <= self.lac + 1:
+            self._pending.popleft()
+        return [effects.Acknowledge(self.lac)]
+
+    def _refusal(self, status: int, bookie: str) -> BookKeeperError | None:
+        """Return the error that ends the writer for good, or None where only the bookie failed."""
+        if status == Status.EFENCED:
+            return LedgerFenced(
+                f"ledger {self.ledger_id} is being recovered by another client: the outcome of adds above entry "
+                f"{self.lac} is unknown",
+                ledger_id=self.ledger_id,
+                bookie=bookie,
+            )
+        if status == Status.EUA:
+            return UnauthorizedAccess(
+                f"bookie {bookie} refuses adds to ledger {self.ledger_id}: its password is another one",
+                ledger_id=self.ledger_id,
+                bookie=bookie,
+            )
+        return None
+
+    def _fail(self, error: BookKeeperError) -> list[effects.Effect]:
+        self.state = WriterState.FAILED
+        self.error = error
+        self._pending.clear()
+        return [effects.Fail(error)]
+
+    def _find_bookies(self) -> list[effects.Effect]:
+        if self._finding_bookies:
+            return []
+        self._finding_bookies = True
+        return [effects.FindBookies()]
+
+    def _go_on_without(self, writable: Collection[str]) -> list[effects.Effect]:
+        """No spare bookie: leave the failed ones out if Qa others remain in every write set, else fail."""
+        missing = {**self._absent, **self._failed}
+        back = {slot for slot, bookie in self._absent.items() if bookie in writable}
+        if back:
+            # It registered again after it had failed: take it back, and resend it what is pending.
+            for slot in back:
+                self._absent.pop(slot, None)
+                self._failed.pop(slot, None)
+            self._absent.update(self._failed)
+            return self._resume(back)
+        if len(missing) > self.metadata.write_quorum - self.metadata.ack_quorum:
+            return self._fail(
+                NotEnoughBookies(
+                    f"ledger {self.ledger_id} lost bookies {', '.join(sorted(missing.values()))} and there is none to "
+                    f"take their place; the outcome of adds above entry {self.lac} is unknown",
+                    ledger_id=self.ledger_id,
+                )
+            )
+        self._absent = missing
+        self._absent_checked_ns = self._now_ns
+        return self._resume(set())
+
+    def _adopt(self, fragments: tuple[Fragment, ...]) -> list[effects.Effect]:
+        """The new ensemble is in force: withdraw votes of replaced slots everywhere, then resend, then release."""
+        replaced = {slot for slot, bookie in enumerate(self._proposed) if bookie != self._ensemble[slot]}
+        self._fragments = fragments
+        self._ensemble = list(self._proposed)
+        for slot in replaced:
+            self._outstanding[slot] = 0
+            self._failed.pop(slot, None)
+            self._absent.pop(slot, None)
+            self._votes[: self._pending_count] &= ~np.uint64(1 << slot)
+        return self._resume(replaced)
+
+    def _resume(self, resend_to: set[int]) -> list[effects.Effect]:
+        """Send all that is pending to the given slots; then go on changing (more failed meanwhile) or release."""
+        sends = [send for slot in sorted(resend_to) for entries in self._pending for send in self._send(slot, entries)]
+        self._failed = {slot: bookie for slot, bookie in self._failed.items() if slot not in self._absent}
+        if self._failed:
+            return sends + self._find_bookies()
+        self.state = WriterState.ACTIVE
+        return sends + self._release()
+
+    def _lost_to(self, current: LedgerMetadata) -> BookKeeperError:
+        if current.state is LedgerState.CLOSED:
+            return LedgerClosed(
+                f"ledger {self.ledger_id} was closed at entry {current.last_entry} by another client: the outcome of "
+                f"adds above entry {self.lac} is whether they lie below that",
+                ledger_id=self.ledger_id,
+            )
+        return LedgerFenced(
+            f"ledger {self.ledger_id} is being recovered by another client: the outcome of adds above entry "
+            f"{self.lac} is unknown",
+            ledger_id=self.ledger_id,
+        )
+
+    def _close_conflict(self, current: LedgerMetadata, version: int) -> list[effects.Effect]:
+        if current.state is LedgerState.CLOSED and current.last_entry == self.lac:
+            self.metadata, self.version = current, version
+            self.state = WriterState.CLOSED
+            return []
+        if current.state is LedgerState.OPEN and current.last_fragment == self.metadata.last_fragment:
+            self.metadata, self.version = current, version
+            return [effects.WriteMetadata(current.closed(self.lac, self.length), version)]
+        return self._fail(self._lost_to(current))
