@@ -1,0 +1,88 @@
+"""A cluster of our own bookies for tests: the one that `bkspark local` runs, whose bookies tests kill and pause."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+
+from bkspark.cli.cluster_process import BookieProcess, ClusterProcess
+
+
+class ClusterBookie:
+    """One bookie: `id`, `pid`, `dir`; `kill`, `stop`, `restart`, `pause` and `resume` act on its process."""
+
+    def __init__(self, process: BookieProcess) -> None:
+        self._process = process
+
+    @property
+    def id(self) -> str:
+        return self._process.id
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def dir(self) -> Path:
+        return self._process.directory
+
+    @property
+    def is_running(self) -> bool:
+        return self._process.is_running
+
+    def kill(self) -> None:
+        """SIGKILL: nothing is flushed, nothing deregistered."""
+        if self.is_running:
+            self._process.kill()
+
+    def stop(self) -> None:
+        """SIGTERM, and wait for the end."""
+        self.resume()
+        self._process.stop()
+
+    def restart(self) -> None:
+        """Start again on the same folders, port and id, killed first if running; return when serving."""
+        self.kill()
+        self._process.restart()
+
+    def pause(self) -> None:
+        """Stop answering without closing a connection, until `resume`."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Go on after `pause`; nothing happens otherwise."""
+        if self.is_running:
+            os.kill(self.pid, signal.SIGCONT)
+
+
+class Cluster:
+    """ZooKeeper and our bookies as processes: `uri`, `dir`, `bookies`. A context manager that ends them all."""
+
+    def __init__(self, directory: Path, bookies: int = 3, settings: Mapping[str, str] | None = None) -> None:
+        self.dir = directory
+        self._processes = ClusterProcess(bookies, directory, settings=settings)
+        self.bookies: list[ClusterBookie] = []
+
+    @property
+    def uri(self) -> str:
+        return self._processes.uri
+
+    def __enter__(self) -> Cluster:
+        self._processes.start()
+        self.bookies = [ClusterBookie(process) for process in self._processes.bookies]
+        return self
+
+    def __exit__(self, *reason: object) -> None:
+        for bookie in self.bookies:
+            bookie.resume()
+        self._processes.stop()
+
+    def revive(self) -> None:
+        """Start again what a test killed, and let run what it paused."""
+        for bookie in self.bookies:
+            if bookie.is_running:
+                bookie.resume()
+            else:
+                bookie.restart()

@@ -1,0 +1,23 @@
+"""Fixtures that many packages' tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cluster import Cluster
+
+
+@pytest.fixture(scope="session")
+def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """ZooKeeper and three of our bookies, for the whole run; tests take `cluster`."""
+    with Cluster(tmp_path_factory.mktemp("cluster")) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(shared_cluster: Cluster) -> Iterator[Cluster]:
+    """Three of our bookies, all serving: `uri`, and `bookies` that a test may kill, pause and restart."""
+    yield shared_cluster
+    shared_cluster.revive()

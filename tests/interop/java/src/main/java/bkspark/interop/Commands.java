@@ -1,0 +1,218 @@
+package bkspark.interop;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.ObjectMapper;
+import com.fasterxml.jackson.databind.node.ArrayNode;
+import com.fasterxml.jackson.databind.node.ObjectNode;
+import java.nio.charset.StandardCharsets;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.NavigableMap;
+import org.apache.bookkeeper.client.BookKeeperAdmin;
+import org.apache.bookkeeper.client.api.BookKeeper;
+import org.apache.bookkeeper.client.api.DigestType;
+import org.apache.bookkeeper.client.api.LedgerMetadata;
+import org.apache.bookkeeper.client.api.ListLedgersResult;
+import org.apache.bookkeeper.client.api.ReadHandle;
+import org.apache.bookkeeper.conf.ClientConfiguration;
+import org.apache.bookkeeper.conf.ServerConfiguration;
+import org.apache.bookkeeper.net.BookieId;
+
+/**
+ * What a request may ask for. Every command but {@code append}, {@code close} and {@code abandon} takes {@code uri}.
+ *
+ * <pre>
+ * initialize                                                 {"initialized"}
+ * disconnect                                                 {}                 forgets the client of that uri
+ * create     ensemble write_quorum ack_quorum digest password [ledger]   {"ledger"}     left open
+ * append     ledger sizes                                    {"last_entry", "last_confirmed", "length"}
+ * close      ledger                                          {"last_entry", "length"}
+ * abandon    ledger                                          {}                 never closed, as if the writer died
+ * read       ledger digest password recover how [first last]
+ *            {"closed", "last_confirmed", "length", "entries": [[bytes, crc32] ...], "batch_reads"}
+ * metadata   ledger                                          see {@link #metadata}
+ * list                                                       {"ledgers"}
+ * delete     ledger                                          {}
+ * </pre>
+ *
+ * {@code how} is single, batch or unconfirmed. Without {@code first} and {@code last}, a read is of all entries up to
+ * the last confirmed one.
+ */
+final class Commands {
+    private static final ObjectMapper JSON = new ObjectMapper();
+
+    private final Map<String, BookKeeper> clients = new HashMap<>();
+    private final Map<Long, Writer> writers = new HashMap<>();
+
+    ObjectNode run(JsonNode request) throws Exception {
+        String command = text(request, "command");
+        return switch (command) {
+            case "initialize" -> initialize(request);
+            case "disconnect" -> disconnect(request);
+            case "create" -> create(request);
+            case "append" -> append(request);
+            case "close" -> close(request);
+            case "abandon" -> abandon(request);
+            case "read" -> read(request);
+            case "metadata" -> metadata(request);
+            case "list" -> list(request);
+            case "delete" -> delete(request);
+            default -> throw new IllegalArgumentException("no command " + command);
+        };
+    }
+
+    private ObjectNode initialize(JsonNode request) throws Exception {
+        ServerConfiguration configuration = new ServerConfiguration();
+        configuration.setMetadataServiceUri(text(request, "uri"));
+        return JSON.createObjectNode().put("initialized", BookKeeperAdmin.initNewCluster(configuration));
+    }
+
+    private ObjectNode disconnect(JsonNode request) throws Exception {
+        BookKeeper client = clients.remove(text(request, "uri"));
+        if (client != null) {
+            client.close();
+        }
+        return JSON.createObjectNode();
+    }
+
+    private BookKeeper client(JsonNode request) throws Exception {
+        String uri = text(request, "uri");
+        BookKeeper client = clients.get(uri);
+        if (client == null) {
+            ClientConfiguration configuration = new ClientConfiguration();
+            configuration.setMetadataServiceUri(uri);
+            configuration.setUseV2WireProtocol(true);
+            // With detection on, Java would not notice a digest type that the metadata states wrongly.
+            configuration.setEnableDigestTypeAutodetection(false);
+            client = BookKeeper.newBuilder(configuration).build();
+            clients.put(uri, client);
+        }
+        return client;
+    }
+
+    private ObjectNode create(JsonNode request) throws Exception {
+        var builder = client(request)
+                .newCreateLedgerOp()
+                .withEnsembleSize(request.required("ensemble").intValue())
+                .withWriteQuorumSize(request.required("write_quorum").intValue())
+                .withAckQuorumSize(request.required("ack_quorum").intValue())
+                .withDigestType(digest(request))
+                .withPassword(password(request));
+        Writer writer = request.has("ledger")
+                ? Writer.of(builder.makeAdv().withLedgerId(request.get("ledger").longValue()).execute().get())
+                : Writer.of(builder.execute().get());
+        writers.put(writer.ledgerId(), writer);
+        return JSON.createObjectNode().put("ledger", writer.ledgerId());
+    }
+
+    private ObjectNode append(JsonNode request) throws Exception {
+        Writer writer = writers.get(ledgerId(request));
+        JsonNode sizes = request.required("sizes");
+        int[] bytes = new int[sizes.size()];
+        for (int i = 0; i < bytes.length; i++) {
+            bytes[i] = sizes.get(i).intValue();
+        }
+        long lastEntry = writer.append(bytes);
+        return JSON.createObjectNode()
+                .put("last_entry", lastEntry)
+                .put("last_confirmed", writer.lastConfirmed())
+                .put("length", writer.length());
+    }
+
+    private ObjectNode close(JsonNode request) throws Exception {
+        Writer writer = writers.remove(ledgerId(request));
+        writer.close();
+        return JSON.createObjectNode().put("last_entry", writer.lastConfirmed()).put("length", writer.length());
+    }
+
+    private ObjectNode abandon(JsonNode request) {
+        writers.remove(ledgerId(request));
+        return JSON.createObjectNode();
+    }
+
+    private ObjectNode read(JsonNode request) throws Exception {
+        try (ReadHandle handle = client(request)
+                .newOpenLedgerOp()
+                .withLedgerId(ledgerId(request))
+                .withDigestType(digest(request))
+                .withPassword(password(request))
+                .withRecovery(request.required("recover").booleanValue())
+                .execute()
+                .get()) {
+            Reader reader = new Reader(handle, text(request, "how"));
+            long first = request.path("first").asLong(0);
+            long last = request.path("last").asLong(handle.getLastAddConfirmed());
+            ArrayNode entries = JSON.createArrayNode();
+            reader.read(first, last, (size, crc) -> entries.addArray().add(size).add(crc));
+            ObjectNode answer = JSON.createObjectNode()
+                    .put("closed", handle.isClosed())
+                    .put("last_confirmed", handle.getLastAddConfirmed())
+                    .put("length", handle.getLength())
+                    .put("batch_reads", reader.batchReads());
+            answer.set("entries", entries);
+            return answer;
+        }
+    }
+
+    /** The metadata under the names that {@code bkspark ledger show} uses. */
+    private ObjectNode metadata(JsonNode request) throws Exception {
+        LedgerMetadata metadata =
+                client(request).getLedgerMetadata(ledgerId(request)).get();
+        ObjectNode answer = JSON.createObjectNode()
+                .put("ledger", metadata.getLedgerId())
+                .put("state", metadata.getState().name())
+                .put("ensemble_size", metadata.getEnsembleSize())
+                .put("write_quorum", metadata.getWriteQuorumSize())
+                .put("ack_quorum", metadata.getAckQuorumSize())
+                .put("digest", metadata.getDigestType().name().toLowerCase())
+                .put("password", new String(metadata.getPassword(), StandardCharsets.UTF_8))
+                .put("last_entry", metadata.getLastEntryId())
+                .put("length", metadata.getLength())
+                .put("format_version", metadata.getMetadataFormatVersion());
+        answer.set("fragments", fragments(metadata.getAllEnsembles()));
+        ObjectNode custom = answer.putObject("custom_metadata");
+        metadata.getCustomMetadata().forEach((key, value) -> custom.put(key, new String(value, StandardCharsets.UTF_8)));
+        return answer;
+    }
+
+    private static ArrayNode fragments(NavigableMap<Long, ? extends List<BookieId>> ensembles) {
+        ArrayNode fragments = JSON.createArrayNode();
+        ensembles.forEach((firstEntry, bookies) -> {
+            ArrayNode ids =
+                    fragments.addObject().put("first_entry", firstEntry).putArray("bookies");
+            bookies.forEach(bookie -> ids.add(bookie.getId()));
+        });
+        return fragments;
+    }
+
+    private ObjectNode list(JsonNode request) throws Exception {
+        ObjectNode answer = JSON.createObjectNode();
+        ArrayNode ids = answer.putArray("ledgers");
+        try (ListLedgersResult result = client(request).newListLedgersOp().execute().get()) {
+            result.toIterable().forEach(ids::add);
+        }
+        return answer;
+    }
+
+    private ObjectNode delete(JsonNode request) throws Exception {
+        client(request).newDeleteLedgerOp().withLedgerId(ledgerId(request)).execute().get();
+        return JSON.createObjectNode();
+    }
+
+    private static String text(JsonNode request, String name) {
+        return request.required(name).textValue();
+    }
+
+    private static long ledgerId(JsonNode request) {
+        return request.required("ledger").longValue();
+    }
+
+    private static DigestType digest(JsonNode request) {
+        return DigestType.valueOf(text(request, "digest").toUpperCase());
+    }
+
+    private static byte[] password(JsonNode request) {
+        return text(request, "password").getBytes(StandardCharsets.UTF_8);
+    }
+}
