@@ -24,6 +24,7 @@
       ReadFailed / WriteFailed      every replica failed / the add cannot complete
       DataLoss                      data that a position names is gone (failOnDataLoss)
       ClientClosed                  the client was closed under the call
+      StorageDamaged                a bookie's stored bytes fail their checks: file, offset, remedy
 
 Each carries the facts it knows (`ledger_id`, `entry_id`, `bookie`) and Apache's BKException `code`.
 """
@@ -208,3 +209,7 @@ class ClientClosed(BookKeeperError):
     """The client was closed while the call was under way."""
 
     code = -19
+
+
+class StorageDamaged(BookKeeperError):
+    """Stored bytes of a bookie fail their checks where acknowledged data may lie; the message names file and offset."""

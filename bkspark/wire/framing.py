@@ -108,15 +108,16 @@ def split_items(buffer: bytes | bytearray | memoryview, start: int, end: int) ->
 
 def gather_i64(octets: np.ndarray, at: np.ndarray) -> np.ndarray:
     """Return the big-endian int64 at each position of a uint8 array, as native int64."""
-    return _gather(octets, at, 8).view(">i8").ravel().astype(np.int64)
+    return gather_octets(octets, at, 8).view(">i8").ravel().astype(np.int64)
 
 
 def gather_i32(octets: np.ndarray, at: np.ndarray) -> np.ndarray:
     """Return the big-endian int32 at each position of a uint8 array, as native int32."""
-    return _gather(octets, at, 4).view(">i4").ravel().astype(np.int32)
+    return gather_octets(octets, at, 4).view(">i4").ravel().astype(np.int32)
 
 
-def _gather(octets: np.ndarray, at: np.ndarray, width: int) -> np.ndarray:
+def gather_octets(octets: np.ndarray, at: np.ndarray, width: int) -> np.ndarray:
+    """Return (n, width) uint8, contiguous: the bytes at each position of a uint8 array."""
     count = len(at)
     if count > 1:
         stride = int(at[1] - at[0])

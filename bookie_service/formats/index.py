@@ -1,0 +1,93 @@
+"""The index file of one ledger: who may write it, and where its entries lie. Version 1, all integers big endian.
+
+`<hex of (id >> 8) & 0xff>/<hex of id & 0xff>/<hex of id>.idx`, as Apache names them. Two header slots of 512 bytes, each:
+
+    offset  size  field
+    0       4     magic "BKSI"
+    4       4     i32 version, 1
+    8       8     i64 ledger id
+    16      8     i64 generation: how often the header was written
+    24      4     i32 bits: 1 = fenced, the rest zero
+    28      20    master key
+    48      4     u32 CRC32C of bytes 0 .. 47
+    52      460   zero
+
+    1024 + 8 e    i64 position of entry e: entry log id << 32 | offset of the entry in it; 0: not held
+
+A change writes the first slot, syncs, then the second, syncs. So one slot is always whole, and it is the old one only
+while the journal still holds the change. Both slots unreadable means that the file was being created (the journal holds
+the ledger's key, and replay makes the header again) or that it is damaged.
+
+Positions carry no checksum: one is believed only when the entry found there has the ids that were asked for. Log ids
+and offsets are never 0, so no damage to a single byte makes a position read as "not held".
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from crc32c import crc32c
+
+VERSION = 1
+SLOT_BYTES = 512
+POSITIONS_AT = 2 * SLOT_BYTES
+POSITION_BYTES = 8
+KEY_BYTES = 20
+ENTRY_ID_MAX = (1 << 40) - 1
+"""Highest entry id that can be stored: file systems end near offset 2^43."""
+
+_MAGIC = b"BKSI"
+_HEADER = struct.Struct(f">4siqqi{KEY_BYTES}s")
+_CRC = struct.Struct(">I")
+_FENCED = 1
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerHeader:
+    """What one bookie must never forget of a ledger, apart from its entries."""
+
+    ledger_id: int
+    generation: int
+    fenced: bool
+    master_key: bytes
+
+
+def relative_path(ledger_id: int) -> tuple[str, str, str]:
+    """Return (directory, directory, file) below `current/`."""
+    return f"{ledger_id >> 8 & 0xFF:x}", f"{ledger_id & 0xFF:x}", f"{ledger_id:x}.idx"
+
+
+def encode_slot(header: LedgerHeader) -> bytes:
+    """Return the 512 bytes of one slot."""
+    bits = _FENCED if header.fenced else 0
+    head = _HEADER.pack(_MAGIC, VERSION, header.ledger_id, header.generation, bits, header.master_key)
+    return (head + _CRC.pack(crc32c(head))).ljust(SLOT_BYTES, b"\0")
+
+
+def decode_header(data: bytes, ledger_id: int) -> LedgerHeader | None:
+    """Return the newest whole header of the two slots in data[0:1024]; None when neither is whole.
+
+    Raises:
+        ValueError: a slot is whole but of a version that this code does not read.
+    """
+    headers = [_decode_slot(data[at : at + SLOT_BYTES], ledger_id) for at in (0, SLOT_BYTES)]
+    whole = [header for header in headers if header is not None]
+    return max(whole, key=lambda header: header.generation, default=None)
+
+
+def _decode_slot(data: bytes, ledger_id: int) -> LedgerHeader | None:
+    if len(data) < _HEADER.size + _CRC.size:
+        return None
+    head = data[: _HEADER.size]
+    magic, version, found_id, generation, bits, key = _HEADER.unpack(head)
+    if magic != _MAGIC or _CRC.unpack_from(data, _HEADER.size)[0] != crc32c(head) or found_id != ledger_id:
+        return None
+    if version != VERSION:
+        raise ValueError(f"index version {version}; this bookie reads version {VERSION}")
+    return LedgerHeader(ledger_id, generation, bool(bits & _FENCED), key)
+
+
+def position_at(entry_id: int) -> int:
+    """Return the offset in the file of an entry's position."""
+    return POSITIONS_AT + POSITION_BYTES * entry_id

@@ -1,0 +1,184 @@
+"""The journal file: what makes an acknowledged add survive a crash. Version 1, all integers big endian.
+
+A journal is a chain of files `<16 hex digits of the file id>.txn`; ids ascend by one. File header, 512 bytes:
+
+    offset  size  field
+    0       4     magic "BKSJ"
+    4       4     i32 version, 1
+    8       8     i64 id of this file
+    16      8     i64 id of the file before it in the chain, 0: this is the first file ever
+    24      8     i64 where the records of that file end, 0 for the first file
+    32      4     u32 CRC32C of bytes 0 .. 31
+    36      476   zero
+
+Because a file names the exact end of the one before it, a file that has a successor is known to be complete: anything
+unreadable in it is damage. Only the last file may end in a torn write.
+
+From byte 512 on, records without gaps; each is a header of 48 bytes and its body:
+
+    offset  size  field
+    0       4     magic "BKJR"
+    4       4     i32 kind of record (below)
+    8       4     i32 bytes of body
+    12      4     i32 count of things in the body
+    16      8     i64 id of this file
+    24      8     i64 offset of this record in this file
+    32      8     i64 synced: all bytes of this file below it were durable when this record was written
+    40      4     u32 CRC32C of the body
+    44      4     u32 CRC32C of bytes 0 .. 43
+
+    kind          body
+    1 ENTRIES     count x { i32 length, entry }: byte for byte what an entry log holds
+    2 LEDGER_KEY  count x { i64 ledger id, 20 bytes master key }
+    3 FENCE       count x { i64 ledger id }
+
+File id and offset in each record make stale bytes of a file that had another name or another place no record. `synced`
+tells torn from damaged: records of one group are written without a sync between them, so after a crash a later one of
+the group may be whole and an earlier one not; nobody was promised either. But a record that says "synced up to S" proves
+that everything below S was whole once: an unreadable record below S is damage, and acknowledged data may be lost.
+
+A ledger's LEDGER_KEY stands in the chain before its first entry and its fence.
+
+Example, the header of file 2 that follows file 1, which ends at byte 1000:
+
+    42 4b 53 4a  00 00 00 01  00 00 00 00 00 00 00 02  00 00 00 00 00 00 00 01  00 00 00 00 00 00 03 e8  crc
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+from crc32c import crc32c
+
+VERSION = 1
+FILE_HEADER_BYTES = 512
+RECORD_HEADER_BYTES = 48
+RECORD_MAGIC = b"BKJR"
+KEY_BYTES = 20
+BODY_BYTES_MAX = (1 << 31) - 1
+
+_FILE_MAGIC = b"BKSJ"
+_FILE_HEADER = struct.Struct(">4siqqq")
+_RECORD_HEADER = struct.Struct(">4siiiqqqI")
+_CRC = struct.Struct(">I")
+_KEYS = np.dtype([("ledger", ">i8"), ("key", f"V{KEY_BYTES}")])
+
+
+class RecordKind(enum.IntEnum):
+    ENTRIES = 1
+    LEDGER_KEY = 2
+    FENCE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class FileHeader:
+    """Which file this is, and exactly where the one before it ends."""
+
+    file_id: int
+    previous_id: int
+    previous_end: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecordHeader:
+    """What a record's 48 bytes say; the body is not checked yet."""
+
+    kind: int
+    body_bytes: int
+    count: int
+    synced: int
+    body_crc: int
+
+
+def file_name(file_id: int) -> str:
+    return f"{file_id:016x}.txn"
+
+
+def parse_file_name(name: str) -> int | None:
+    """Return the file id, or None when `name` is not a journal file's."""
+    stem, dot, suffix = name.partition(".")
+    if not dot or suffix != "txn" or len(stem) != 16:
+        return None
+    try:
+        return int(stem, 16)
+    except ValueError:
+        return None
+
+
+def encode_file_header(header: FileHeader) -> bytes:
+    """Return the 512 bytes that begin a file."""
+    head = _FILE_HEADER.pack(_FILE_MAGIC, VERSION, header.file_id, header.previous_id, header.previous_end)
+    return (head + _CRC.pack(crc32c(head))).ljust(FILE_HEADER_BYTES, b"\0")
+
+
+def decode_file_header(data: bytes, file_id: int) -> FileHeader | None:
+    """Return the header of file `file_id`; None when the bytes are not one (never written, torn, or another file's).
+
+    Raises:
+        ValueError: the header is whole but of a version that this code does not read.
+    """
+    if len(data) < _FILE_HEADER.size + _CRC.size:
+        return None
+    head = data[: _FILE_HEADER.size]
+    magic, version, found_id, previous_id, previous_end = _FILE_HEADER.unpack(head)
+    if magic != _FILE_MAGIC or _CRC.unpack_from(data, _FILE_HEADER.size)[0] != crc32c(head) or found_id != file_id:
+        return None
+    if version != VERSION:
+        raise ValueError(f"journal version {version}; this bookie reads version {VERSION}")
+    return FileHeader(found_id, previous_id, previous_end)
+
+
+def encode_record_header(
+    kind: RecordKind, body_bytes: int, count: int, *, file_id: int, offset: int, synced: int, body_crc: int
+) -> bytes:
+    """Return the 48 bytes that stand before a body."""
+    head = _RECORD_HEADER.pack(RECORD_MAGIC, kind, body_bytes, count, file_id, offset, synced, body_crc)
+    return head + _CRC.pack(crc32c(head))
+
+
+def decode_record_header(data: bytes | memoryview, at: int, *, file_id: int, offset: int) -> RecordHeader | None:
+    """Return the header at data[at:], which lies at `offset` of file `file_id`; None when no whole one is there."""
+    if len(data) - at < RECORD_HEADER_BYTES or bytes(data[at : at + 4]) != RECORD_MAGIC:
+        return None
+    head = bytes(data[at : at + _RECORD_HEADER.size])
+    if _CRC.unpack_from(data, at + _RECORD_HEADER.size)[0] != crc32c(head):
+        return None
+    _, kind, body_bytes, count, found_id, found_offset, synced, body_crc = _RECORD_HEADER.unpack(head)
+    if found_id != file_id or found_offset != offset or body_bytes < 0 or count < 0:
+        return None
+    return RecordHeader(kind, body_bytes, count, synced, body_crc)
+
+
+def encode_keys(keys: list[tuple[int, bytes]]) -> bytes:
+    """Return the body of a LEDGER_KEY record."""
+    return b"".join(ledger_id.to_bytes(8, "big") + key for ledger_id, key in keys)
+
+
+def decode_keys(body: bytes, count: int) -> list[tuple[int, bytes]]:
+    """Return (ledger id, key) of a LEDGER_KEY body.
+
+    Raises:
+        ValueError: the body is not of `count` keys.
+    """
+    if len(body) != count * _KEYS.itemsize:
+        raise ValueError(f"a key record of {len(body)} bytes does not hold {count} keys")
+    return [(int(row["ledger"]), row["key"].tobytes()) for row in np.frombuffer(body, _KEYS)]
+
+
+def encode_fences(ledger_ids: list[int]) -> bytes:
+    """Return the body of a FENCE record."""
+    return np.array(ledger_ids, ">i8").tobytes()
+
+
+def decode_fences(body: bytes, count: int) -> list[int]:
+    """Return the ledger ids of a FENCE body.
+
+    Raises:
+        ValueError: the body is not of `count` ids.
+    """
+    if len(body) != count * 8:
+        raise ValueError(f"a fence record of {len(body)} bytes does not hold {count} ledger ids")
+    return np.frombuffer(body, ">i8").tolist()

@@ -1,0 +1,60 @@
+"""The last log mark: where replay begins. Version 1, all integers big endian.
+
+One file per journal in every ledger directory: `lastMark` for journal 0, `lastMark.<i>` for the others.
+
+    offset  size  field
+    0       4     magic "BKSM"
+    4       4     i32 version, 1
+    8       8     i64 id of a journal file
+    16      8     i64 offset in it: every record before is in entry logs and index, durably
+    24      4     u32 CRC32C of bytes 0 .. 23
+
+Written whole under another name, synced, renamed, and the directory synced; so a mark that fails its checksum was
+damaged later, never torn. The copies of one journal may differ after a crash between two of them: the highest counts,
+because each was written only after everything below it was durable.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from crc32c import crc32c
+
+VERSION = 1
+MARK_BYTES = 28
+
+_MAGIC = b"BKSM"
+_MARK = struct.Struct(">4siqq")
+_CRC = struct.Struct(">I")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class JournalPosition:
+    """A place in one journal's chain of files; positions order as the records do."""
+
+    file_id: int
+    offset: int
+
+
+def file_name(journal_index: int) -> str:
+    return "lastMark" if journal_index == 0 else f"lastMark.{journal_index}"
+
+
+def encode_mark(position: JournalPosition) -> bytes:
+    head = _MARK.pack(_MAGIC, VERSION, position.file_id, position.offset)
+    return head + _CRC.pack(crc32c(head))
+
+
+def decode_mark(data: bytes) -> JournalPosition | None:
+    """Return the mark; None when the bytes fail their checksum.
+
+    Raises:
+        ValueError: the mark is whole but of a version that this code does not read.
+    """
+    if len(data) != MARK_BYTES or data[:4] != _MAGIC or _CRC.unpack_from(data, _MARK.size)[0] != crc32c(data[:-4]):
+        return None
+    _, version, file_id, offset = _MARK.unpack_from(data)
+    if version != VERSION:
+        raise ValueError(f"mark version {version}; this bookie reads version {VERSION}")
+    return JournalPosition(file_id, offset)

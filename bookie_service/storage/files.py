@@ -1,0 +1,191 @@
+"""The only door to the file system.
+
+`LocalFiles` and the `File` objects it opens are the whole interface that storage uses; a simulated disk offers the
+same names. Rules that the callers rely on:
+
+* A write is complete or raises OSError; nothing retries. After an error on a file its contents are unknown.
+* Data is durable after `File.sync_data`; a created, renamed or removed name after `sync_directory` of its directory.
+* Every OSError names the path.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator, Sequence
+
+Buffer = bytes | bytearray | memoryview
+
+_BUFFERS_PER_CALL_MAX = 1024
+"""IOV_MAX of Linux."""
+
+
+@contextlib.contextmanager
+def _naming(path: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            raise OSError(error.errno, error.strerror, path) from None
+        raise
+
+
+class File:
+    """An open file. Offsets are absolute; there is no current position."""
+
+    __slots__ = ("_fd", "path")
+
+    def __init__(self, fd: int, path: str) -> None:
+        self._fd = fd
+        self.path = path
+
+    def write(self, buffers: Sequence[Buffer], offset: int) -> int:
+        """Write the buffers back to back at `offset`; return the bytes written, which are all of them."""
+        start = offset
+        with _naming(self.path):
+            for first in range(0, len(buffers), _BUFFERS_PER_CALL_MAX):
+                offset += self._write_some(buffers[first : first + _BUFFERS_PER_CALL_MAX], offset)
+        return offset - start
+
+    def _write_some(self, buffers: Sequence[Buffer], offset: int) -> int:
+        wanted = sum(map(len, buffers))
+        done = os.pwritev(self._fd, buffers, offset)
+        if done < wanted:
+            # Linux stops at 2 GiB a call and at a full disk; the next call tells which.
+            rest = memoryview(b"".join(buffers))
+            while done < wanted:
+                done += os.pwrite(self._fd, rest[done:], offset + done)
+        return done
+
+    def read(self, size: int, offset: int) -> bytes:
+        """Return up to `size` bytes; fewer only at the end of the file."""
+        with _naming(self.path):
+            data = os.pread(self._fd, size, offset)
+            while len(data) < size:
+                more = os.pread(self._fd, size - len(data), offset + len(data))
+                if not more:
+                    break
+                data += more
+            return data
+
+    def size(self) -> int:
+        with _naming(self.path):
+            return os.fstat(self._fd).st_size
+
+    def sync_data(self) -> None:
+        """Make everything written to this file durable, with the size that reading it back needs."""
+        with _naming(self.path):
+            os.fdatasync(self._fd)
+
+    def preallocate(self, offset: int, size: int) -> None:
+        """Reserve space for bytes [offset, offset + size), zero where nothing was written."""
+        with _naming(self.path):
+            os.posix_fallocate(self._fd, offset, size)
+
+    def truncate(self, size: int) -> None:
+        with _naming(self.path):
+            os.ftruncate(self._fd, size)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+class DirectoryLock:
+    """An advisory lock on a directory, held until `release` or the end of the process."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def release(self) -> None:
+        os.close(self._fd)
+
+
+class LocalFiles:
+    """The real file system. All paths are absolute."""
+
+    def open(self, path: str) -> File:
+        """Open an existing file for reading and writing.
+
+        Raises:
+            FileNotFoundError: there is none.
+        """
+        return File(os.open(path, os.O_RDWR | os.O_CLOEXEC), path)
+
+    def create(self, path: str) -> File:
+        """Create a file that must not exist yet.
+
+        Raises:
+            FileExistsError: there is one.
+        """
+        return File(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644), path)
+
+    def read_all(self, path: str) -> bytes:
+        """Return the contents of an existing file."""
+        file = self.open(path)
+        try:
+            return file.read(file.size(), 0)
+        finally:
+            file.close()
+
+    def replace(self, path: str, data: bytes) -> None:
+        """Make `path` hold exactly `data`, durably; after a crash it holds that or what it held before."""
+        temporary = path + ".new"
+        with contextlib.suppress(FileNotFoundError):
+            self.remove(temporary)
+        file = self.create(temporary)
+        try:
+            file.write([data], 0)
+            file.sync_data()
+        finally:
+            file.close()
+        self.rename(temporary, path)
+        self.sync_directory(os.path.dirname(path))
+
+    def rename(self, old: str, new: str) -> None:
+        os.rename(old, new)
+
+    def remove(self, path: str) -> None:
+        os.unlink(path)
+
+    def names(self, directory: str) -> list[str]:
+        """Return the names in a directory, sorted."""
+        return sorted(os.listdir(directory))
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def make_directory(self, path: str) -> None:
+        """Create a directory with the missing ones above it, durably. It may exist already."""
+        missing = []
+        while not os.path.isdir(path):
+            missing.append(path)
+            path = os.path.dirname(path)
+        for directory in reversed(missing):
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(directory)
+            self.sync_directory(os.path.dirname(directory))
+
+    def sync_directory(self, path: str) -> None:
+        """Make the names in a directory durable."""
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            with _naming(path):
+                os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def lock(self, path: str) -> DirectoryLock:
+        """Lock a directory against other processes.
+
+        Raises:
+            BlockingIOError: another process holds the lock.
+        """
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            with _naming(path):
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BaseException:
+            os.close(fd)
+            raise
+        return DirectoryLock(fd)

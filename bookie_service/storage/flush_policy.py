@@ -1,0 +1,38 @@
+"""When a group of journal records is synced. Pure: no clock, no queue; the journal's thread asks."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+
+class FlushReason(enum.Enum):
+    BYTES = "enough bytes"
+    AGE = "the oldest record waited long enough"
+    IDLE = "nothing else is waiting"
+
+
+@dataclass(frozen=True, slots=True)
+class FlushLimits:
+    """How long and how far a group may grow.
+
+    With `flush_when_idle` (the default) a group is whatever arrived while the sync before it ran: the lowest latency,
+    and under load still large groups. Without, records wait for company up to `age_ns_max`.
+    """
+
+    bytes_max: int = 512 * 1024
+    age_ns_max: int = 2_000_000
+    flush_when_idle: bool = True
+
+
+def flush_reason(limits: FlushLimits, group_bytes: int, age_ns: int, queue_empty: bool) -> FlushReason | None:
+    """Return why the group must be synced now, or None to wait for more. An empty group is never synced."""
+    if group_bytes == 0:
+        return None
+    if group_bytes >= limits.bytes_max:
+        return FlushReason.BYTES
+    if queue_empty and limits.flush_when_idle:
+        return FlushReason.IDLE
+    if age_ns >= limits.age_ns_max:
+        return FlushReason.AGE
+    return None

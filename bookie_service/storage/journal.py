@@ -1,0 +1,150 @@
+"""The writing end of the journal: a chain of files in one directory, format in `formats.journal`.
+
+`append` returns when its records and everything before them are durable. Files are preallocated, because a sync that
+need not also change the file's size is about twice as fast; files that fell behind the mark are used again for the same
+reason (their blocks are written already, so the file system has nothing to note). Nothing here knows threads;
+`storage.journal_thread` runs it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from crc32c import crc32c
+
+from bookie_service.formats import journal as journal_format
+from bookie_service.formats.journal import FILE_HEADER_BYTES, FileHeader, RecordKind
+from bookie_service.formats.marks import JournalPosition
+from bookie_service.storage.files import Buffer, LocalFiles
+
+
+@dataclass(frozen=True, slots=True)
+class JournalOptions:
+    """Sizes in bytes. `backups_max` files behind the mark are kept for people; `reuse_files` recycles them instead."""
+
+    file_bytes_max: int = 2048 * 1024 * 1024
+    preallocate_bytes: int = 16 * 1024 * 1024
+    backups_max: int = 5
+    reuse_files: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One journal record to be: its body is `parts` back to back. The parts must not change until it is durable."""
+
+    kind: RecordKind
+    count: int
+    parts: Sequence[Buffer]
+    body_bytes: int
+
+    @classmethod
+    def of(cls, kind: RecordKind, count: int, body: bytes) -> Record:
+        return cls(kind, count, (body,), len(body))
+
+
+class Journal:
+    """Appends records to the newest file of a chain and begins a new file when that is full.
+
+    After an OSError from any method the state on disk is unknown and the journal must not be used again.
+    """
+
+    def __init__(
+        self, files: LocalFiles, directory: str, options: JournalOptions, chain_end: JournalPosition
+    ) -> None:
+        """Begin a new file behind `chain_end`, where replay found the last whole record (file id 0: no chain yet)."""
+        self._files = files
+        self._directory = directory
+        self._options = options
+        self._spares: list[str] = []
+        self._begin_file(chain_end)
+
+    @property
+    def end(self) -> JournalPosition:
+        """Where the next record will begin; everything before is durable."""
+        return JournalPosition(self._file_id, self._end)
+
+    def append(self, records: Sequence[Record]) -> None:
+        """Write the records as one group and make them durable.
+
+        Raises:
+            OSError: the group is not known to be durable; nothing of it may be acknowledged.
+        """
+        if self._end >= self._options.file_bytes_max:
+            self._roll()
+        buffers: list[Buffer] = []
+        offset = self._end
+        for record in records:
+            body_crc = 0
+            for part in record.parts:
+                body_crc = crc32c(part, body_crc)
+            buffers.append(
+                journal_format.encode_record_header(
+                    record.kind,
+                    record.body_bytes,
+                    record.count,
+                    file_id=self._file_id,
+                    offset=offset,
+                    synced=self._end,
+                    body_crc=body_crc,
+                )
+            )
+            buffers.extend(record.parts)
+            offset += journal_format.RECORD_HEADER_BYTES + record.body_bytes
+        self._reserve(offset)
+        self._file.write(buffers, self._end)
+        self._file.sync_data()
+        self._end = offset
+
+    def forget_before(self, mark: JournalPosition) -> None:
+        """Let go of files that lie wholly before a mark, which must be durable; the newest of them stay as backups."""
+        behind = [name for name in self._files.names(self._directory) if _is_before(name, mark.file_id)]
+        kept = self._options.backups_max
+        for name in behind[: len(behind) - kept] if kept else behind:
+            path = os.path.join(self._directory, name)
+            if self._options.reuse_files and path not in self._spares:
+                self._spares.append(path)
+            elif not self._options.reuse_files:
+                self._files.remove(path)
+
+    def close(self) -> None:
+        """Give back the space reserved behind the last record."""
+        self._file.truncate(self._end)
+        self._file.close()
+
+    def _roll(self) -> None:
+        end = self.end
+        self.close()
+        self._begin_file(end)
+
+    def _begin_file(self, previous_end: JournalPosition) -> None:
+        self._file_id = previous_end.file_id + 1
+        path = os.path.join(self._directory, journal_format.file_name(self._file_id))
+        self._allocated = 0
+        if self._spares:
+            # The old records in it carry another file id: they are no records of this file.
+            self._files.rename(self._spares.pop(0), path)
+            self._file = self._files.open(path)
+            self._allocated = self._file.size()
+        else:
+            self._file = self._files.create(path)
+        header = FileHeader(self._file_id, previous_end.file_id, previous_end.offset)
+        self._file.write([journal_format.encode_file_header(header)], 0)
+        self._end = FILE_HEADER_BYTES
+        self._reserve(self._end)
+        self._file.sync_data()
+        self._files.sync_directory(self._directory)
+
+    def _reserve(self, end: int) -> None:
+        step = self._options.preallocate_bytes
+        if end <= self._allocated or not step:
+            return
+        size = -(-(end - self._allocated) // step) * step
+        self._file.preallocate(self._allocated, size)
+        self._allocated += size
+
+
+def _is_before(name: str, file_id: int) -> bool:
+    found = journal_format.parse_file_name(name)
+    return found is not None and found < file_id

@@ -1,0 +1,161 @@
+"""Entries that are journaled but not yet in an entry log: two halves of fixed memory, one filling, one being flushed.
+
+A half is one block of memory that holds items `i32 length, entry` in order of arrival, exactly as journal and entry log
+hold them, so the same bytes serve as the body of a journal record, as the source of reads and of the entry log. Beside
+it, per ledger, two growing arrays: entry ids, ascending, and the item's address in the block. Entries that arrive out of
+order (a recovery writes again what is there already) go to a small dict; they are rare.
+
+Bytes in a half do not change from `append` until `clear`.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+
+from bkspark.wire.framing import LENGTH_BYTES, gather_i32
+from bookie_service.storage.items import Items
+
+NOT_HELD = -1
+INDEX_BYTES_PER_ENTRY = 16
+_LATE_BYTES_PER_ENTRY = 150
+_LEDGER_BYTES = 600
+
+
+class LedgerWrites:
+    """Where one half holds the entries of one ledger."""
+
+    __slots__ = ("_addresses", "_count", "_entries", "_late", "last_entry")
+
+    def __init__(self) -> None:
+        self._entries = np.empty(4, np.int64)
+        self._addresses = np.empty(4, np.int64)
+        self._count = 0
+        self._late: dict[int, int] = {}
+        self.last_entry = NOT_HELD
+        """Highest entry id held here."""
+
+    def append(self, entries: np.ndarray, addresses: np.ndarray) -> int:
+        """Note where entries lie; the newer address of an id wins. Return the bytes of memory that it costs."""
+        ascending = len(entries) == 1 or bool((entries[1:] > entries[:-1]).all())
+        if not ascending or entries[0] <= self.last_entry:
+            self._late.update(zip(entries.tolist(), addresses.tolist()))
+            self.last_entry = max(self.last_entry, int(entries.max()))
+            return len(entries) * _LATE_BYTES_PER_ENTRY
+        end = self._count + len(entries)
+        if end > len(self._entries):
+            self._entries = _grown(self._entries, self._count, end)
+            self._addresses = _grown(self._addresses, self._count, end)
+        self._entries[self._count : end] = entries
+        self._addresses[self._count : end] = addresses
+        self._count = end
+        self.last_entry = int(entries[-1])
+        return len(entries) * INDEX_BYTES_PER_ENTRY
+
+    def run(self, first_entry: int, count_max: int) -> np.ndarray:
+        """Return the addresses of first_entry, first_entry + 1, ... as far as held, at most `count_max`."""
+        late = self._late.get(first_entry)
+        if late is not None:
+            return np.array([late], np.int64)
+        start = int(self._entries[: self._count].searchsorted(first_entry))
+        entries = self._entries[start : min(self._count, start + count_max)]
+        if not len(entries) or entries[0] != first_entry:
+            return entries[:0]
+        consecutive = entries - first_entry == np.arange(len(entries))
+        length = len(entries) if consecutive[-1] else int(np.argmin(consecutive))
+        if self._late:
+            # Stop before an id that was written again.
+            length = next((i for i in range(length) if first_entry + i in self._late), length)
+        return self._addresses[start : start + length]
+
+    def sorted(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return (entry ids, addresses) of everything held, ids ascending and unique."""
+        entries, addresses = self._entries[: self._count], self._addresses[: self._count]
+        if not self._late:
+            return entries, addresses
+        late = np.array(sorted(self._late.items()), np.int64)
+        kept = ~np.isin(entries, late[:, 0])
+        entries = np.concatenate([entries[kept], late[:, 0]])
+        order = np.argsort(entries, kind="stable")
+        return entries[order], np.concatenate([addresses[kept], late[:, 1]])[order]
+
+
+def _grown(array: np.ndarray, count: int, needed: int) -> np.ndarray:
+    larger = np.empty(max(needed, 2 * len(array)), array.dtype)
+    larger[:count] = array[:count]
+    return larger
+
+
+class CacheHalf:
+    """One block of memory and where everything in it lies."""
+
+    def __init__(self, capacity_bytes: int) -> None:
+        # Untouched pages of an empty array cost nothing until they are written.
+        self.memory = np.empty(capacity_bytes, np.uint8)
+        self.used = 0
+        self.ledgers: dict[int, LedgerWrites] = {}
+        self._index_bytes = 0
+
+    @property
+    def room(self) -> int:
+        """Bytes of items that still fit; memory for finding them counts too."""
+        return len(self.memory) - self.used - self._index_bytes
+
+    def append(self, ledger_ids: np.ndarray, entry_ids: np.ndarray, addresses: np.ndarray) -> None:
+        """Note the items that lie at `addresses`, inside the block and below `used`."""
+        if len(ledger_ids) == 1 or bool((ledger_ids == ledger_ids[0]).all()):
+            self._append_ledger(int(ledger_ids[0]), entry_ids, addresses)
+            return
+        order = np.argsort(ledger_ids, kind="stable")
+        ordered = ledger_ids[order]
+        bounds = [0, *(np.flatnonzero(np.diff(ordered)) + 1).tolist(), len(ordered)]
+        for start, end in itertools.pairwise(bounds):
+            rows = order[start:end]
+            self._append_ledger(int(ordered[start]), entry_ids[rows], addresses[rows])
+
+    def _append_ledger(self, ledger_id: int, entry_ids: np.ndarray, addresses: np.ndarray) -> None:
+        writes = self.ledgers.get(ledger_id)
+        if writes is None:
+            writes = self.ledgers[ledger_id] = LedgerWrites()
+            self._index_bytes += _LEDGER_BYTES
+        self._index_bytes += writes.append(entry_ids, addresses)
+
+    def lengths(self, addresses: np.ndarray) -> np.ndarray:
+        """Return the entry length of each item, int64."""
+        return gather_i32(self.memory, addresses).astype(np.int64)
+
+    def read(self, ledger_id: int, first_entry: int, count_max: int, bytes_max: int) -> Items | None:
+        """Return a run of consecutive entries from `first_entry` on, copied; None when that one is not here.
+
+        At least one entry, then as many as `bytes_max` bytes of items allow.
+        """
+        writes = self.ledgers.get(ledger_id)
+        if writes is None:
+            return None
+        # No item is smaller than its length word and two ids.
+        addresses = writes.run(first_entry, min(count_max, bytes_max // (LENGTH_BYTES + 16) + 1))
+        if not len(addresses):
+            return None
+        sizes = self.lengths(addresses) + LENGTH_BYTES
+        taken = max(1, int(np.cumsum(sizes).searchsorted(bytes_max, side="right")))
+        return Items(first_entry, _copy_items(self.memory, addresses[:taken], sizes[:taken]), sizes[:taken])
+
+    def clear(self) -> None:
+        """Forget everything; nobody may hold a view of the memory any more."""
+        self.used = 0
+        self._index_bytes = 0
+        self.ledgers = {}
+
+
+def _copy_items(memory: np.ndarray, addresses: np.ndarray, sizes: np.ndarray) -> bytes:
+    return b"".join(memory[start:end] for start, end in contiguous_spans(addresses, sizes))
+
+
+def contiguous_spans(addresses: np.ndarray, sizes: np.ndarray) -> list[tuple[int, int]]:
+    """Return (start, end) of the fewest spans that hold the items in this order."""
+    ends = addresses + sizes
+    breaks = np.flatnonzero(ends[:-1] != addresses[1:])
+    starts_at = addresses[np.concatenate([[0], breaks + 1])]
+    ends_at = ends[np.concatenate([breaks, [len(ends) - 1]])]
+    return list(zip(starts_at.tolist(), ends_at.tolist()))
