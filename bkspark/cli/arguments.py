@@ -1,0 +1,153 @@
+"""Options that many commands share, and a parser whose errors are one line.
+
+Environment variables stand in for options: BKSPARK_URI for --uri, BKSPARK_PASSWORD for --password.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import os
+import sys
+from typing import NoReturn
+
+from bkspark.core.metadata import check_quorums
+from bkspark.errors import ConfigurationError
+
+DIGESTS = ("crc32c", "crc32", "mac", "dummy")
+USAGE = 2
+"""Exit code of a command line that cannot be understood."""
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser that takes no abbreviations and reports an error in one line."""
+
+    def __init__(self, *args: object, **options: object) -> None:
+        options.setdefault("allow_abbrev", False)
+        options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        super().__init__(*args, **options)  # type: ignore[arg-type]
+
+    def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
+        """Parse, and refuse an unknown option here, where the options it may have meant are known."""
+        namespace, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unknown argument {unknown[0]!r}{self._nearest(unknown[0])}")
+        return namespace, unknown
+
+    def error(self, message: str) -> NoReturn:
+        one_line = " ".join(message.split())
+        print(f"{self.prog}: {one_line}; see '{self.prog} --help'", file=sys.stderr)
+        raise SystemExit(USAGE)
+
+    def _nearest(self, argument: str) -> str:
+        name = argument.split("=")[0]
+        close = difflib.get_close_matches(name, self._option_string_actions, n=1)
+        return f" (did you mean {close[0]}?)" if name.startswith("-") and close else ""
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON for programs on stdout")
+
+
+def add_cluster(parser: argparse.ArgumentParser) -> None:
+    """Add --uri and --json."""
+    parser.add_argument(
+        "--uri",
+        default=os.environ.get("BKSPARK_URI"),
+        help="metadata URI of the cluster, such as zk://127.0.0.1:2181/ledgers (default: $BKSPARK_URI)",
+    )
+    add_json(parser)
+
+
+def add_credentials(parser: argparse.ArgumentParser) -> None:
+    """Add --password and --digest."""
+    parser.add_argument(
+        "--password",
+        default=os.environ.get("BKSPARK_PASSWORD", ""),
+        help="ledger password (default: $BKSPARK_PASSWORD, else empty)",
+    )
+    parser.add_argument("--digest", choices=DIGESTS, default="crc32c", help="how entries are checked (default: crc32c)")
+
+
+def add_quorums(parser: argparse.ArgumentParser) -> None:
+    """Add --ensemble, --write-quorum and --ack-quorum, 3/3/2 by default."""
+    parser.add_argument("--ensemble", type=positive, default=3, metavar="E", help="bookies per fragment (default: 3)")
+    parser.add_argument("--write-quorum", type=positive, metavar="W", help="copies of an entry (default: E, at most 3)")
+    parser.add_argument(
+        "--ack-quorum", type=positive, metavar="A", help="copies before an add is acknowledged (default: W/2 + 1)"
+    )
+
+
+def quorums(arguments: argparse.Namespace) -> tuple[int, int, int]:
+    """Return (E, Qw, Qa) with defaults for those not given.
+
+    Raises:
+        ConfigurationError: E >= Qw >= Qa does not hold.
+    """
+    ensemble = arguments.ensemble
+    write = arguments.write_quorum or min(ensemble, 3)
+    ack = arguments.ack_quorum or write // 2 + 1
+    try:
+        check_quorums(ensemble, write, ack)
+    except ValueError as error:
+        raise ConfigurationError(
+            f"--ensemble {ensemble} --write-quorum {write} --ack-quorum {ack}: {error}; choose E >= W >= A >= 1"
+        ) from error
+    return ensemble, write, ack
+
+
+def cluster_uri(arguments: argparse.Namespace) -> str:
+    """Return the cluster's URI, checked for its syntax.
+
+    Raises:
+        ConfigurationError: it is not given anywhere, or is not a metadata URI.
+    """
+    from bkspark.metadata.uri import MetadataUri
+
+    if not arguments.uri:
+        raise ConfigurationError("no cluster is named: give --uri zk://HOST:PORT/ledgers or set BKSPARK_URI")
+    MetadataUri.parse(arguments.uri)
+    return arguments.uri
+
+
+def positive(text: str) -> int:
+    """An argparse type: a whole number of at least 1."""
+    return _whole_number(text, 1)
+
+
+def not_negative(text: str) -> int:
+    """An argparse type: a whole number of at least 0."""
+    return _whole_number(text, 0)
+
+
+def seconds(text: str) -> float:
+    """An argparse type: a number above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return value
+
+
+def port(text: str) -> int:
+    """An argparse type: a TCP port."""
+    value = _whole_number(text, 1)
+    if value > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port of 1 to 65535")
+    return value
+
+
+def key_value(text: str) -> tuple[str, str]:
+    """An argparse type: `key=value` with a key."""
+    key, separator, value = text.partition("=")
+    if not separator or not key.strip():
+        raise argparse.ArgumentTypeError(f"{text!r} is not key=value")
+    return key.strip(), value.strip()
+
+
+def _whole_number(text: str, minimum: int) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) < minimum or int(text) >= 1 << 63:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {minimum}")
+    return int(text)

@@ -1,0 +1,43 @@
+"""`bkspark bookie`: one bookie in the foreground.
+
+The server is another package, which this one must not import: the process becomes it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from bkspark.cli.arguments import add_json, key_value
+from bkspark.errors import ConfigurationError
+
+
+def add_parser(commands: argparse._SubParsersAction) -> None:
+    """Add `bkspark bookie`."""
+    parser = commands.add_parser("bookie", help="run one bookie", description="Run one bookie until SIGINT or SIGTERM.")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="a file of Apache's bk_server.conf syntax and keys")
+    parser.add_argument(
+        "--set", type=key_value, action="append", default=[], metavar="KEY=VALUE", help="one key; wins over the file"
+    )
+    add_json(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Replace this process by the bookie; returns never."""
+    if arguments.config is not None and not arguments.config.is_file():
+        raise ConfigurationError(f"--config {str(arguments.config)!r} is not a file; name a bk_server.conf")
+    command = bookie_command(dict(arguments.set), json=arguments.json)
+    if arguments.config is not None:
+        command += ["--config", str(arguments.config)]
+    os.execv(command[0], command)
+
+
+def bookie_command(settings: dict[str, str], *, json: bool) -> list[str]:
+    """Return the command line that runs a bookie with these configuration keys."""
+    command = [sys.executable, "-m", "bookie_service"]
+    for key, value in settings.items():
+        command += ["--set", f"{key}={value}"]
+    return [*command, "--json"] if json else command

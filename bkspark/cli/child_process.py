@@ -1,0 +1,141 @@
+"""A child process that never outlives its parent: started, waited for, ended.
+
+The child leads a process group of its own, so a Ctrl-C at the terminal reaches the parent alone, which ends its
+children in the right order. On Linux the kernel kills the child when the parent dies without a chance to do so.
+Its stderr goes to a log file; its stdout is a pipe of lines for the parent.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from bkspark.errors import RequestTimeout
+
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+_READ_BYTES = 1 << 16
+_LOG_TAIL_BYTES = 1 << 16
+
+
+class ChildProcess:
+    """One running child; `stop` or `kill` it, or use it as a context manager."""
+
+    def __init__(self, name: str, command: Sequence[str], log_path: Path) -> None:
+        """Start `command`. `name` is what messages call it; `log_path` is appended to.
+
+        The starting thread must live as long as the child is wanted: the kernel ties the child to it.
+        """
+        self.name = name
+        self.log_path = log_path
+        self._unread = b""
+        with log_path.open("ab") as log:
+            self._log_start = log.tell()
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                bufsize=0,
+                process_group=0,
+                preexec_fn=_die_with(os.getpid()),
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code, negative for a signal; None while it runs."""
+        return self._process.poll()
+
+    def lines(self, deadline: float | None = None) -> Iterator[str]:
+        """Yield the lines it prints on stdout until it closes that.
+
+        Args:
+            deadline: `time.monotonic()` at which to give up, or None to wait for ever.
+
+        Raises:
+            RequestTimeout: the deadline passed.
+        """
+        pipe = self._process.stdout
+        assert pipe is not None
+        while True:
+            line, newline, rest = self._unread.partition(b"\n")
+            if newline:
+                self._unread = rest
+                yield line.decode("utf-8", "replace")
+                continue
+            wait_s = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if not select.select([pipe], [], [], wait_s)[0]:
+                raise RequestTimeout(f"{self.name} (pid {self.pid}) said nothing in time; its log is {self.log_path}")
+            received = os.read(pipe.fileno(), _READ_BYTES)
+            if not received:
+                return
+            self._unread += received
+
+    def last_log_line(self) -> str:
+        """Return the last line that this process left in its log, or an empty string."""
+        with self.log_path.open("rb") as log:
+            end = log.seek(0, os.SEEK_END)
+            log.seek(max(self._log_start, end - _LOG_TAIL_BYTES))
+            lines = log.read().decode("utf-8", "replace").split("\n")
+        return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+    def ending(self) -> str:
+        """Return how it ended, for a person: `ended with exit code 1`, `was killed by SIGKILL`."""
+        code = self.exit_code
+        if code is None:
+            return "is running"
+        return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+
+    def signal(self, number: int) -> None:
+        """Send a signal; nothing happens when it has ended."""
+        self._process.send_signal(number)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Return whether it ended within the time."""
+        try:
+            self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def stop(self, timeout_s: float) -> None:
+        """End it: SIGTERM, then SIGKILL when the time is over. It has ended when this returns."""
+        self.signal(signal.SIGTERM)
+        if not self.wait(timeout_s):
+            self.kill()
+        self._close()
+
+    def kill(self) -> None:
+        """End it with SIGKILL and wait for that."""
+        self.signal(signal.SIGKILL)
+        self._process.wait()
+        self._close()
+
+    def _close(self) -> None:
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+
+def _die_with(parent_pid: int) -> Callable[[], None] | None:
+    if _LIBC is None:
+        return None
+    prctl = _LIBC.prctl
+
+    def die_with_parent() -> None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        # The parent may have died before the call above; then nobody is left to kill this process.
+        if os.getppid() != parent_pid:
+            os._exit(1)
+
+    return die_with_parent

@@ -1,0 +1,310 @@
+"""A BookKeeper cluster on this machine: ZooKeeper and bookies as child processes.
+
+    DIR/cluster.json        the ports, so that bookies keep their ids over a restart; written before anything starts
+    DIR/cluster.lock        held by the process that runs the cluster
+    DIR/zookeeper/          ZooKeeper's data and log
+    DIR/bookieI/            I from 1: journal/, ledgers/, bookie.log
+
+`bkspark local`, `bkspark demo`, `bkspark bench` and the tests use the same class.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import os
+import shutil
+import signal
+import socket
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from bkspark.cli.bookie import bookie_command
+from bkspark.cli.child_process import ChildProcess
+from bkspark.cli.zookeeper_process import ZooKeeperProcess
+from bkspark.errors import BookieUnavailable, ConfigurationError
+
+HOST = "127.0.0.1"
+BOOKIE_START_TIMEOUT_S = 60.0
+BOOKIE_STOP_TIMEOUT_S = 20.0
+
+
+@dataclass(frozen=True)
+class ClusterPorts:
+    """The ports that a cluster directory remembers; bookies in order."""
+
+    zookeeper: int
+    bookies: tuple[int, ...]
+
+    @classmethod
+    def load(cls, path: Path) -> ClusterPorts:
+        """Return what `cluster.json` says.
+
+        Raises:
+            ConfigurationError: the file is not ours.
+        """
+        try:
+            stored = json.loads(path.read_text())
+            return cls(int(stored["zookeeper_port"]), tuple(map(int, stored["bookie_ports"])))
+        except (ValueError, KeyError, TypeError) as error:
+            raise ConfigurationError(
+                f"{str(path)!r} is not the record of a local cluster ({error!r}); choose another --dir"
+            ) from error
+
+    def save(self, path: Path) -> None:
+        """Store atomically."""
+        new = path.with_suffix(".new")
+        new.write_text(json.dumps({"zookeeper_port": self.zookeeper, "bookie_ports": list(self.bookies)}) + "\n")
+        new.replace(path)
+
+
+class BookieProcess:
+    """One bookie of a local cluster; it can be killed and started again on the same data."""
+
+    def __init__(self, number: int, port: int, directory: Path, metadata_uri: str, settings: Mapping[str, str]) -> None:
+        self.number = number
+        self.port = port
+        self.directory = directory
+        self.id = f"{HOST}:{port}"
+        self._settings = {
+            "bookiePort": str(port),
+            "advertisedAddress": HOST,
+            "allowLoopback": "true",
+            "journalDirectories": str(directory / "journal"),
+            "ledgerDirectories": str(directory / "ledgers"),
+            "metadataServiceUri": metadata_uri,
+            **settings,
+        }
+        self._process: ChildProcess | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.exit_code is None
+
+    def ending(self) -> str:
+        """Return how the process ended, for a person."""
+        assert self._process is not None
+        return self._process.ending()
+
+    def launch(self) -> None:
+        """Start the process; `wait_until_serving` must follow."""
+        self.directory.mkdir(exist_ok=True)
+        command = bookie_command(self._settings, json=True)
+        self._process = ChildProcess(f"bookie {self.id}", command, self.directory / "bookie.log")
+
+    def wait_until_serving(self, timeout_s: float = BOOKIE_START_TIMEOUT_S) -> None:
+        """Return once the bookie is registered and serves.
+
+        Raises:
+            BookieUnavailable: it ended first; the message carries the last line of its log.
+        """
+        assert self._process is not None
+        for line in self._process.lines(time.monotonic() + timeout_s):
+            self.id = json.loads(line)["id"]
+            return
+        self._process.wait(BOOKIE_STOP_TIMEOUT_S)
+        reason = self._process.last_log_line() or self._process.ending()
+        raise BookieUnavailable(f"bookie {self.number} ({self.id}) did not start: {reason}", bookie=self.id)
+
+    def restart(self) -> None:
+        """Start the bookie again on the same data and wait until it serves; it must not be running."""
+        assert not self.is_running
+        self.launch()
+        self.wait_until_serving()
+
+    def kill(self) -> None:
+        """End it with SIGKILL."""
+        assert self._process is not None
+        self._process.kill()
+
+    def terminate(self) -> None:
+        """Ask it to stop; `stop` waits for the end."""
+        if self._process is not None:
+            self._process.signal(signal.SIGTERM)
+
+    def stop(self) -> None:
+        """Stop it cleanly; SIGKILL when that takes too long."""
+        if self._process is not None:
+            self._process.stop(BOOKIE_STOP_TIMEOUT_S)
+
+
+class ClusterProcess:
+    """ZooKeeper and `bookie_count` bookies; a context manager that starts and stops them.
+
+    Without a directory the data is temporary and removed at the end. A start that fails leaves no process and,
+    in a directory that was empty or absent, no file.
+    """
+
+    def __init__(
+        self,
+        bookie_count: int,
+        directory: Path | None = None,
+        *,
+        zookeeper_port: int | None = None,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        self._is_temporary = directory is None
+        self.directory = directory.absolute() if directory is not None else Path()
+        self._bookie_count = bookie_count
+        self._wanted_zookeeper_port = zookeeper_port
+        self._settings = dict(settings or {})
+        self._lock: IO[str] | None = None
+        self.zookeeper: ZooKeeperProcess | None = None
+        self.bookies: list[BookieProcess] = []
+
+    @property
+    def uri(self) -> str:
+        """The metadata URI of the running cluster."""
+        assert self.zookeeper is not None
+        return f"zk://{HOST}:{self.zookeeper.port}/ledgers"
+
+    def description(self) -> dict[str, Any]:
+        """Return what `bkspark local --json` prints."""
+        assert self.zookeeper is not None
+        return {
+            "uri": self.uri,
+            "dir": str(self.directory),
+            "zookeeper": {"port": self.zookeeper.port, "pid": self.zookeeper.pid},
+            "bookies": [{"id": b.id, "pid": b.pid, "dir": str(b.directory)} for b in self.bookies],
+        }
+
+    def __enter__(self) -> ClusterProcess:
+        self.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start ZooKeeper, then all bookies at once; return when all serve.
+
+        Raises:
+            ConfigurationError: the directory cannot serve, is in use, or a port is taken.
+            BookieUnavailable: a bookie did not start.
+        """
+        if self._is_temporary:
+            self.directory = Path(tempfile.mkdtemp(prefix="bkspark-"))
+        was_empty = _make_directory(self.directory)
+        try:
+            self._acquire_lock()
+            ports = self._choose_ports()
+            self.zookeeper = ZooKeeperProcess(self.directory / "zookeeper", port=ports.zookeeper)
+            self.zookeeper.start()
+            asyncio.run(_initialize(self.uri))
+            for number, port in enumerate(ports.bookies[: self._bookie_count], start=1):
+                directory = self.directory / f"bookie{number}"
+                self.bookies.append(BookieProcess(number, port, directory, self.uri, self._settings))
+            for bookie in self.bookies:
+                bookie.launch()
+            for bookie in self.bookies:
+                bookie.wait_until_serving()
+        except BaseException:
+            self.stop()
+            if was_empty and not self._is_temporary:
+                _empty(self.directory)
+            raise
+
+    def stop(self) -> None:
+        """Stop the bookies, then ZooKeeper; remove the data when it was temporary. May be called again."""
+        # ZooKeeper goes last: a bookie that stops cleanly takes its registration back.
+        for bookie in self.bookies:
+            bookie.terminate()
+        for bookie in self.bookies:
+            bookie.stop()
+        if self.zookeeper is not None:
+            self.zookeeper.stop()
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+        if self._is_temporary:
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _acquire_lock(self) -> None:
+        self._lock = (self.directory / "cluster.lock").open("a")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._lock.close()
+            self._lock = None
+            raise ConfigurationError(
+                f"--dir {str(self.directory)!r} is in use by another local cluster; stop that or choose another"
+            ) from None
+
+    def _choose_ports(self) -> ClusterPorts:
+        """Return the remembered ports, completed by free ones, and remember them."""
+        path = self.directory / "cluster.json"
+        remembered = ClusterPorts.load(path) if path.exists() else ClusterPorts(0, ())
+        missing = max(0, self._bookie_count - len(remembered.bookies))
+        free = free_ports(missing + 1)
+        zookeeper = self._wanted_zookeeper_port or remembered.zookeeper or free[missing]
+        ports = ClusterPorts(zookeeper, remembered.bookies + tuple(free[:missing]))
+        for port in (zookeeper, *remembered.bookies[: self._bookie_count]):
+            _check_free(port)
+        ports.save(path)
+        return ports
+
+
+def free_ports(count: int) -> list[int]:
+    """Return distinct TCP ports of this machine that nobody listens on."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind((HOST, 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+def _check_free(port: int) -> None:
+    with socket.socket() as probe:
+        # Connections of a cluster that stopped a moment ago may linger; a listener is what matters.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError as error:
+            raise ConfigurationError(
+                f"port {port} on {HOST} cannot be used ({error.strerror}): free it or choose another port"
+            ) from error
+
+
+def _make_directory(directory: Path) -> bool:
+    """Make the directory when it is absent and return whether it is empty."""
+    if directory.exists() and not directory.is_dir():
+        raise ConfigurationError(f"--dir {str(directory)!r} is a file; name a directory")
+    directory.mkdir(parents=True, exist_ok=True)
+    if not os.access(directory, os.W_OK | os.X_OK):
+        raise ConfigurationError(f"--dir {str(directory)!r} is not writable; change its mode or choose another")
+    return next(directory.iterdir(), None) is None
+
+
+def _empty(directory: Path) -> None:
+    for entry in directory.iterdir():
+        if entry.is_dir():
+            shutil.rmtree(entry, ignore_errors=True)
+        else:
+            entry.unlink()
+
+
+async def _initialize(uri: str) -> None:
+    """Write the cluster's metadata root when it is not there yet."""
+    from bkspark.metadata.bookies import BookieRegistry
+    from bkspark.metadata.uri import MetadataUri
+    from bkspark.metadata.zookeeper import open_tree
+
+    parsed = MetadataUri.parse(uri)
+    tree = await open_tree(parsed)
+    try:
+        await BookieRegistry(tree, parsed).initialize_cluster()
+    finally:
+        await tree.close()

@@ -1,0 +1,144 @@
+"""Entries as byte streams, in and out, a batch at a time.
+
+    lines            one entry a line; the newline is not part of it. A last line without newline is an entry.
+    length-prefixed  u32 big-endian length, then that many bytes; the only format for entries that hold newlines
+    json             out only: one `{"entry": id, "value": base64}` a line
+
+Parsing and formatting lines and length-prefixed entries makes no Python object per entry: separators are found, removed
+and inserted with arrays. Memory is bounded by the block size and the largest entry.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Iterator
+from typing import BinaryIO
+
+import numpy as np
+
+from bkspark.entries import EntryBatch
+from bkspark.errors import ConfigurationError, ProtocolError
+from bkspark.wire.framing import LENGTH_BYTES, scan_frames
+
+INPUT_FORMATS = ("lines", "length-prefixed")
+OUTPUT_FORMATS = ("lines", "length-prefixed", "json")
+BLOCK_BYTES = 1 << 20
+ENTRY_BYTES_MAX = 5 * 1024 * 1024 - 1024
+"""The largest entry taken from input: Apache's default frame limit, less the room of header, ids and digest."""
+
+_NEWLINE = 10
+
+
+def read_entries(source: BinaryIO, entry_format: str, name: str) -> Iterator[EntryBatch]:
+    """Yield all entries of a byte stream in order, as batches of about BLOCK_BYTES.
+
+    Args:
+        source: read with `read1`, so entries of a pipe come as soon as they are there.
+        entry_format: one of INPUT_FORMATS.
+        name: what messages call the source.
+
+    Raises:
+        ConfigurationError: an entry is above ENTRY_BYTES_MAX, or the stream ends inside a length-prefixed entry.
+    """
+    take = _take_lines if entry_format == "lines" else _take_length_prefixed
+    pending = b""
+    taken_count = 0
+    while True:
+        block = source.read1(BLOCK_BYTES)  # type: ignore[attr-defined]
+        # Joining copies the rest of the last block: at most one entry, as every complete one was taken.
+        pending = pending + block if pending else block
+        batch, consumed = take(pending, taken_count, name, ended=not block)
+        taken_count += len(batch)
+        if len(batch):
+            yield batch
+        pending = pending[consumed:]
+        if not block:
+            return
+        if len(pending) > ENTRY_BYTES_MAX + LENGTH_BYTES:
+            raise _too_large(name, taken_count)
+
+
+def _take_lines(data: bytes, taken_count: int, name: str, *, ended: bool) -> tuple[EntryBatch, int]:
+    """Return the complete lines of `data` and how many bytes they took."""
+    octets = np.frombuffer(data, np.uint8)
+    newlines = np.flatnonzero(octets == _NEWLINE)
+    consumed = len(data) if ended else (int(newlines[-1]) + 1 if len(newlines) else 0)
+    # Entry i ends where its newline stands, less the newlines before it, which are removed.
+    ends = newlines - np.arange(len(newlines))
+    if ended and consumed and data[-1] != _NEWLINE:
+        ends = np.append(ends, consumed - len(newlines))
+    offsets = np.concatenate((np.zeros(1, np.int64), ends.astype(np.int64)))
+    _check_sizes(offsets, taken_count, name)
+    taken = octets[:consumed]
+    return EntryBatch(taken[taken != _NEWLINE].tobytes(), offsets), consumed
+
+
+def _take_length_prefixed(data: bytes, taken_count: int, name: str, *, ended: bool) -> tuple[EntryBatch, int]:
+    """Return the complete length-prefixed entries of `data` and how many bytes they took."""
+    try:
+        table = scan_frames(data, len(data), ENTRY_BYTES_MAX)
+    except ProtocolError:
+        # An unsigned length of 2 GiB and more reads as negative there; it is too large either way.
+        raise _too_large(name, taken_count) from None
+    if ended and table.consumed != len(data):
+        raise ConfigurationError(
+            f"{name}: the input ends {len(data) - table.consumed} bytes into entry {taken_count + len(table)}; "
+            f"an entry is a u32 big-endian length and that many bytes (--format length-prefixed)"
+        )
+    offsets = np.zeros(len(table) + 1, np.int64)
+    np.cumsum(table.ends - table.starts, out=offsets[1:])
+    keep = np.ones(table.consumed, bool)
+    for i in range(1, LENGTH_BYTES + 1):
+        keep[table.starts - i] = False
+    return EntryBatch(np.frombuffer(data, np.uint8, table.consumed)[keep].tobytes(), offsets), table.consumed
+
+
+def _check_sizes(offsets: np.ndarray, taken_count: int, name: str) -> None:
+    too_large = np.diff(offsets) > ENTRY_BYTES_MAX
+    if too_large.any():
+        raise _too_large(name, taken_count + int(np.argmax(too_large)))
+
+
+def _too_large(name: str, entry: int) -> ConfigurationError:
+    return ConfigurationError(f"{name}: entry {entry} is larger than {ENTRY_BYTES_MAX} bytes; split it")
+
+
+def formatter(entry_format: str) -> Callable[[EntryBatch], bytes]:
+    """Return the function that turns a batch into the bytes of one of OUTPUT_FORMATS."""
+    return {"lines": format_lines, "length-prefixed": format_length_prefixed, "json": format_json}[entry_format]
+
+
+def format_lines(batch: EntryBatch) -> bytes:
+    """Return each payload followed by a newline."""
+    ends = batch.offsets[1:] - batch.offsets[0]
+    return _with_gaps(batch, gaps_at=ends, gap=np.array([_NEWLINE], np.uint8))
+
+
+def format_length_prefixed(batch: EntryBatch) -> bytes:
+    """Return each payload behind its u32 big-endian length."""
+    starts = batch.offsets[:-1] - batch.offsets[0]
+    lengths = np.diff(batch.offsets).astype(">u4").view(np.uint8)
+    return _with_gaps(batch, gaps_at=starts, gap=lengths.reshape(len(batch), LENGTH_BYTES))
+
+
+def format_json(batch: EntryBatch) -> bytes:
+    """Return one JSON object a line for each entry, the payload in base64."""
+    return b"".join(
+        json.dumps({"entry": batch.first_entry + i, "value": base64.b64encode(value).decode()}).encode() + b"\n"
+        for i, value in enumerate(batch)
+    )
+
+
+def _with_gaps(batch: EntryBatch, gaps_at: np.ndarray, gap: np.ndarray) -> bytes:
+    """Return the payloads with `gap` put in before payload byte gaps_at[i], for each i."""
+    width = gap.shape[-1]
+    payload = np.frombuffer(batch.buffer, np.uint8, batch.payload_bytes, int(batch.offsets[0]))
+    out = np.empty(len(payload) + width * len(batch), np.uint8)
+    # Gap i lies after i earlier gaps.
+    at = (gaps_at + np.arange(len(batch)) * width)[:, None] + np.arange(width)
+    is_payload = np.ones(len(out), bool)
+    is_payload[at] = False
+    out[at] = gap
+    out[is_payload] = payload
+    return out.tobytes()

@@ -1,0 +1,69 @@
+"""What commands print: JSON objects and tables on stdout, progress and warnings on stderr.
+
+stdout carries results only, so that `bkspark ... | other-program` never meets a progress line.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+
+def print_json(record: Mapping[str, Any]) -> None:
+    """Print one JSON object as one line on stdout and flush it: a program may be waiting for it."""
+    print(json.dumps(record, separators=(", ", ": "), default=str), flush=True)
+
+
+def print_table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Print rows in aligned columns on stdout; a column of numbers only stands to the right."""
+    cells = [[_cell(value) for value in row] for row in rows]
+    numeric = [bool(cells) and all(_is_number(row[i]) for row in cells) for i in range(len(header))]
+    widths = [max([len(title), *(len(row[i]) for row in cells)]) for i, title in enumerate(header)]
+    for row in (list(header), *cells):
+        columns = (
+            text.rjust(width) if right else text.ljust(width)
+            for text, width, right in zip(row, widths, numeric, strict=True)
+        )
+        print("  ".join(columns).rstrip())
+    sys.stdout.flush()
+
+
+def print_facts(facts: Mapping[str, Any]) -> None:
+    """Print `name  value` lines on stdout, names padded to one width."""
+    width = max(map(len, facts), default=0)
+    for name, value in facts.items():
+        print(f"{name.ljust(width)}  {_cell(value)}")
+    sys.stdout.flush()
+
+
+def progress(text: str) -> None:
+    """Print one line for the person who waits, on stderr."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def human_bytes(count: int) -> str:
+    """Return a byte count with a binary unit: `512 B`, `1.5 KiB`, `38.2 MiB`."""
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if size < 1024 or unit == "TiB":
+            return f"{count} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    raise AssertionError("unreachable")
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:,.2f}"
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(str, value))
+    return str(value)
+
+
+def _is_number(text: str) -> bool:
+    return text == "-" or text.replace(",", "").replace(".", "").lstrip("-").isdigit()
