@@ -123,6 +123,17 @@ class WriterCore:
         """Adds sent and unanswered at the slowest bookie still taking part."""
         return max(count for slot, count in enumerate(self._outstanding) if slot not in self._absent)
 
+    def has_outstanding(self, slot: int) -> bool:
+        """Whether the bookie in `slot` owes an answer."""
+        return self._outstanding[slot] > 0
+
+    def check_open(self) -> None:
+        """Raise why the writer takes no more entries, if it does not."""
+        if self.error is not None:
+            raise self.error
+        if self.state in (WriterState.CLOSING, WriterState.CLOSED):
+            raise LedgerClosed(f"ledger {self.ledger_id} is closed", ledger_id=self.ledger_id)
+
     # ---- events ----
 
     def add(self, entries: SealedEntries, payload_bytes: int, now_ns: int) -> list[effects.Effect]:
@@ -131,7 +142,7 @@ class WriterCore:
         Raises:
             BookKeeperError: the writer is closed or failed; nothing was added.
         """
-        self._check_open()
+        self.check_open()
         assert entries.first_entry == self.next_entry
         self._now_ns = now_ns
         count = len(entries)
@@ -251,7 +262,7 @@ class WriterCore:
         Raises:
             BookKeeperError: the writer is closed or failed already.
         """
-        self._check_open()
+        self.check_open()
         assert self._pending_count == 0
         # A compare-and-set of an ensemble change in flight would be taken for the closing one.
         assert self.state is WriterState.ACTIVE
@@ -263,12 +274,6 @@ class WriterCore:
         return [] if self.state in (WriterState.FAILED, WriterState.CLOSED) else self._fail(error)
 
     # ---- decisions ----
-
-    def _check_open(self) -> None:
-        if self.error is not None:
-            raise self.error
-        if self.state in (WriterState.CLOSING, WriterState.CLOSED):
-            raise LedgerClosed(f"ledger {self.ledger_id} is closed", ledger_id=self.ledger_id)
 
     def _reserve(self, count: int) -> None:
         if count > len(self._votes):

@@ -1,0 +1,229 @@
+"""Client: create, open, recover, delete and list ledgers of one cluster."""
+
+from __future__ import annotations
+
+import hmac
+import random
+import secrets
+from collections.abc import AsyncIterator, Mapping
+
+from bkspark.client.reader import LedgerReader, last_entries
+from bkspark.client.recovery import recover
+from bkspark.client.writer import LedgerWriter, Services, WriterOptions, new_core
+from bkspark.core.metadata import Fragment, LedgerMetadata, LedgerState, check_quorums
+from bkspark.core.placement import choose_ensemble
+from bkspark.core.writer import WriterLimits
+from bkspark.errors import ConfigurationError, UnauthorizedAccess
+from bkspark.metadata.bookies import BookieRegistry
+from bkspark.metadata.ledgers import LedgerStore
+from bkspark.metadata.tree import Tree
+from bkspark.metadata.uri import MetadataUri
+from bkspark.metadata.zookeeper import open_tree
+from bkspark.net.pool import BookiePool, NetOptions
+from bkspark.wire.digest import DigestType, EntryDigest
+
+LEDGER_TYPES = ("PD_JOURNAL",)
+
+
+def parse_digest(name: str) -> DigestType:
+    """Return the digest type of `crc32c`, `crc32`, `mac` or `dummy`, in any case.
+
+    Raises:
+        ConfigurationError: another name.
+    """
+    try:
+        return DigestType[name.upper()]
+    except KeyError:
+        raise ConfigurationError(f"digest {name!r} is not one of crc32c, crc32, mac, dummy") from None
+
+
+class Client:
+    """A connection to one cluster: its metadata store and, on demand, its bookies.
+
+    Args:
+        uri: metadata URI, as `zk://host:2181;host2:2181/ledgers`.
+        digest: of ledgers created here: crc32c, crc32, mac or dummy. Opening uses the one each ledger was created with.
+        password: of every ledger created or opened here.
+        tree: a metadata tree to use instead of connecting to the URI's hosts; closed with the client.
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        *,
+        digest: str = "crc32c",
+        password: bytes = b"",
+        net: NetOptions = NetOptions(),
+        writer: WriterOptions = WriterOptions(),
+        limits: WriterLimits = WriterLimits(),
+        tree: Tree | None = None,
+    ) -> None:
+        self.uri = MetadataUri.parse(uri)
+        self._digest = parse_digest(digest)
+        if not isinstance(password, (bytes, bytearray)):
+            raise ConfigurationError(f"password must be bytes, not {type(password).__name__}")
+        self._password = bytes(password)
+        self._net = net
+        self._writer_options = writer
+        self._limits = limits
+        self._tree = tree
+        self._services: Services | None = None
+
+    # ---- connecting ----
+
+    async def connect(self) -> Client:
+        """Connect to the metadata store, if not connected yet; every other call does so too.
+
+        Raises:
+            MetadataError: it cannot be reached; names the address.
+        """
+        await self._connected()
+        return self
+
+    async def _connected(self) -> Services:
+        if self._services is None:
+            if self._tree is None:
+                self._tree = await open_tree(self.uri)
+            registry = BookieRegistry(self._tree, self.uri)
+            self._services = Services(
+                LedgerStore(self._tree, self.uri),
+                registry,
+                BookiePool(registry.resolve, self._net),
+                random.Random(secrets.randbits(64)),
+            )
+        return self._services
+
+    async def close(self) -> None:
+        """Drop every connection. Ledgers left open stay open."""
+        if self._services is not None:
+            await self._services.pool.close()
+            self._services = None
+        if self._tree is not None:
+            await self._tree.close()
+            self._tree = None
+
+    async def __aenter__(self) -> Client:
+        return await self.connect()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def services(self) -> Services:
+        """What layers above share: the metadata stores and the connections."""
+        return await self._connected()
+
+    # ---- ledgers ----
+
+    async def create(
+        self,
+        *,
+        ensemble: int = 3,
+        write_quorum: int = 3,
+        ack_quorum: int = 2,
+        ledger_type: str = "PD_JOURNAL",
+        metadata: Mapping[str, bytes | str] | None = None,
+        ledger_id: int | None = None,
+    ) -> LedgerWriter:
+        """Create a ledger and return its writer. No bookie hears of it before the first append.
+
+        Args:
+            metadata: custom metadata, kept with the ledger; text is stored as UTF-8.
+            ledger_id: use this id instead of a generated one.
+
+        Raises:
+            ConfigurationError: E >= Qw >= Qa >= 1 does not hold, or the ledger type is unknown.
+            NotEnoughBookies: fewer writable bookies than `ensemble`; nothing was created.
+            LedgerExists: `ledger_id` is taken.
+        """
+        try:
+            check_quorums(ensemble, write_quorum, ack_quorum)
+        except ValueError as error:
+            raise ConfigurationError(f"{error}: E >= Qw >= Qa >= 1 must hold") from None
+        if ledger_type not in LEDGER_TYPES:
+            raise ConfigurationError(f"ledger type {ledger_type!r} is not one of {', '.join(LEDGER_TYPES)}")
+        services = await self._connected()
+        bookies = choose_ensemble(set(await services.registry.writable()), ensemble, services.random)
+        custom = {
+            name: value.encode() if isinstance(value, str) else bytes(value) for name, value in (metadata or {}).items()
+        }
+        created, stored = await services.ledgers.create(
+            LedgerMetadata(
+                ensemble_size=ensemble,
+                write_quorum=write_quorum,
+                ack_quorum=ack_quorum,
+                fragments=(Fragment(0, bookies),),
+                digest=self._digest,
+                password=self._password,
+                custom_metadata=custom,
+            ),
+            ledger_id=ledger_id,
+        )
+        core = new_core(created, stored.metadata, stored.version, services, self._limits)
+        return LedgerWriter(services, core, self._password, self._writer_options)
+
+    async def open(self, ledger_id: int, *, recover: bool = False) -> LedgerReader:
+        """Return a reader of a ledger.
+
+        Args:
+            recover: fence the ledger against its writer, find its end and close it. False never fences, and
+                reads up to the LAC.
+
+        Raises:
+            NoSuchLedger: it does not exist.
+            UnauthorizedAccess: the password is another one.
+            LedgerRecoveryFailed, ReadFailed: too few bookies answered.
+        """
+        services = await self._connected()
+        stored = await services.ledgers.read(ledger_id)
+        metadata, lac, lap = stored.metadata, -1, -1
+        self._check_password(ledger_id, metadata)
+        if not metadata.is_closed:
+            if recover:
+                metadata = await self._recover(services, ledger_id)
+            else:
+                digest = EntryDigest(metadata.digest, self._password)
+                lac, lap = await last_entries(services.pool, ledger_id, metadata, digest)
+        return LedgerReader(services, ledger_id, metadata, self._password, lac, lap)
+
+    async def recover(self, ledger_id: int) -> LedgerMetadata:
+        """Fence, find the end of and close a ledger; return its metadata, closed. Raises as `open`."""
+        services = await self._connected()
+        return await self._recover(services, ledger_id)
+
+    async def _recover(self, services: Services, ledger_id: int) -> LedgerMetadata:
+        stored = await services.ledgers.read(ledger_id)
+        self._check_password(ledger_id, stored.metadata)
+        if stored.metadata.state is LedgerState.CLOSED:
+            return stored.metadata
+        return await recover(services, ledger_id, stored, self._password, self._limits)
+
+    async def metadata(self, ledger_id: int) -> LedgerMetadata:
+        """Return what the metadata store knows of a ledger.
+
+        Raises:
+            NoSuchLedger: it does not exist.
+        """
+        services = await self._connected()
+        return (await services.ledgers.read(ledger_id)).metadata
+
+    async def ledgers(self) -> AsyncIterator[int]:
+        """Yield the id of every ledger, in no particular order."""
+        services = await self._connected()
+        async for ledger_id in services.ledgers.ids():
+            yield ledger_id
+
+    async def delete(self, ledger_id: int) -> None:
+        """Delete a ledger's metadata; bookies drop its entries later.
+
+        Raises:
+            NoSuchLedger: it does not exist.
+        """
+        services = await self._connected()
+        await services.ledgers.delete(ledger_id)
+
+    def _check_password(self, ledger_id: int, metadata: LedgerMetadata) -> None:
+        # None: metadata of format 1, which keeps no password. The bookies decide then.
+        if metadata.password is not None and not hmac.compare_digest(metadata.password, self._password):
+            raise UnauthorizedAccess(
+                f"the password does not open ledger {ledger_id}: give the one it was created with", ledger_id=ledger_id
+            )

@@ -1,0 +1,212 @@
+"""Runs a RecoveryCore: fences, reads forward, rewrites and closes one ledger."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from bkspark.client.reader import RangeReader, read_error
+from bkspark.client.writer import LedgerWriter, Services, WriterOptions
+from bkspark.core import effects
+from bkspark.core.metadata import LedgerMetadata
+from bkspark.core.reader import spans
+from bkspark.core.recovery import Answer, RecoveryCore, RecoveryState
+from bkspark.core.writer import WriterCore, WriterLimits
+from bkspark.entries import EntryBatch
+from bkspark.errors import BookKeeperError, MetadataVersion, UnauthorizedAccess
+from bkspark.metadata.ledgers import Versioned
+from bkspark.wire import v2
+from bkspark.wire.digest import EntryDigest, master_key
+
+_NEGATIVE = (v2.Status.ENOENTRY, v2.Status.ENOLEDGER)
+
+
+async def recover(
+    services: Services, ledger_id: int, stored: Versioned, password: bytes, limits: WriterLimits
+) -> LedgerMetadata:
+    """Return the metadata of the ledger, closed by us or by another recoverer meanwhile.
+
+    Raises:
+        LedgerRecoveryFailed: too few bookies answered; the ledger stays IN_RECOVERY and this can be repeated.
+        UnauthorizedAccess: a bookie knows another password for the ledger.
+        BookKeeperError: an entry could not be rewritten, or the metadata store failed.
+    """
+    lane = services.pool.lease(ledger_id)
+    run = _RecoveryRun(services, ledger_id, stored, password, limits, lane)
+    try:
+        return await run.result()
+    finally:
+        run.stop()
+        services.pool.release(ledger_id, lane)
+
+
+class _RecoveryRun:
+    def __init__(
+        self,
+        services: Services,
+        ledger_id: int,
+        stored: Versioned,
+        password: bytes,
+        limits: WriterLimits,
+        lane: int,
+    ) -> None:
+        self._services = services
+        self._ledger_id = ledger_id
+        self._password = password
+        self._limits = limits
+        self._lane = lane
+        self._digest = EntryDigest(stored.metadata.digest, password)
+        self._master_key = master_key(password)
+        self._core = RecoveryCore(ledger_id, stored.metadata, stored.version)
+        self._writer: LedgerWriter | None = None
+        self._done: asyncio.Future[LedgerMetadata] = asyncio.get_running_loop().create_future()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def result(self) -> LedgerMetadata:
+        self._perform(self._core.start())
+        return await self._done
+
+    def stop(self) -> None:
+        if self._writer is not None:
+            self._writer.abandon()
+        for task in self._tasks:
+            task.cancel()
+
+    def _perform(self, todo: list[effects.Effect]) -> None:
+        for effect in todo:
+            if isinstance(effect, effects.Fence):
+                self._spawn(self._fence(effect))
+            elif isinstance(effect, effects.RecoveryRead):
+                self._spawn(self._read(effect))
+            elif isinstance(effect, effects.RewriteEntries):
+                self._spawn(self._rewrite(effect))
+            elif isinstance(effect, effects.ReadLength):
+                self._spawn(self._read_length(effect.entry_id))
+            elif isinstance(effect, effects.WriteMetadata):
+                self._spawn(self._write_metadata(effect))
+            elif isinstance(effect, effects.Recovered):
+                if not self._done.done():
+                    self._done.set_result(effect.metadata)
+            elif isinstance(effect, effects.Fail) and not self._done.done():
+                self._done.set_exception(effect.error)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        # A defect in a step must end the recovery, not leave its caller waiting.
+        if not task.cancelled() and task.exception() is not None and not self._done.done():
+            self._done.set_exception(task.exception())  # type: ignore[arg-type]
+
+    async def _fence(self, effect: effects.Fence) -> None:
+        try:
+            channel = await self._services.pool.channel(effect.bookie, self._lane)
+            answer = await channel.read_last_entry(self._ledger_id, self._digest, v2.DO_FENCING, self._master_key)
+        except BookKeeperError as error:
+            self._perform(self._core.on_fence_answer(effect.slot, Answer.FAILED, error=error))
+            return
+        if answer.entry is not None:
+            entry = answer.entry
+            todo = self._core.on_fence_answer(effect.slot, Answer.FOUND, entry.lac, entry.length)
+        elif answer.status in _NEGATIVE:
+            todo = self._core.on_fence_answer(effect.slot, Answer.NEGATIVE)
+        else:
+            error = self._error(answer.status, v2.LAST_ENTRY, effect.bookie)
+            todo = self._core.on_fence_answer(effect.slot, Answer.FAILED, error=error)
+        self._perform(todo)
+
+    async def _read(self, effect: effects.RecoveryRead) -> None:
+        flags = v2.DO_FENCING | v2.HIGH_PRIORITY
+        try:
+            channel = await self._services.pool.channel(effect.bookie, self._lane)
+            answers = await channel.read_entries(
+                self._ledger_id, effect.entry_ids, self._digest, flags, self._master_key
+            )
+        except BookKeeperError as error:
+            for entry_id in effect.entry_ids.tolist():
+                self._perform(self._core.on_read_answer(effect.slot, entry_id, Answer.FAILED, error=error))
+            return
+        for entry_id, status, payload, length in zip(
+            answers.entry_ids.tolist(), answers.statuses.tolist(), answers.payloads, answers.lengths.tolist()
+        ):
+            if payload is not None:
+                todo = self._core.on_read_answer(effect.slot, entry_id, Answer.FOUND, bytes(payload), length)
+            elif status in _NEGATIVE:
+                todo = self._core.on_read_answer(effect.slot, entry_id, Answer.NEGATIVE)
+            else:
+                error = self._error(status, entry_id, effect.bookie)
+                todo = self._core.on_read_answer(effect.slot, entry_id, Answer.FAILED, error=error)
+            self._perform(todo)
+
+    def _error(self, status: int, entry_id: int, bookie: str) -> BookKeeperError:
+        if status == v2.Status.EUA:
+            return UnauthorizedAccess(
+                f"bookie {bookie} refuses to fence ledger {self._ledger_id}: its password is another one",
+                ledger_id=self._ledger_id,
+                bookie=bookie,
+            )
+        return read_error(status, self._ledger_id, entry_id, bookie)
+
+    async def _rewrite(self, effect: effects.RewriteEntries) -> None:
+        if self._writer is None:
+            core = WriterCore(
+                self._ledger_id,
+                self._core.metadata,
+                self._core.version,
+                self._services.random,
+                self._limits,
+                is_recovery=True,
+                lac=effect.first_entry - 1,
+            )
+            self._writer = LedgerWriter(
+                self._services,
+                core,
+                self._password,
+                WriterOptions(),
+                lane=self._lane,
+                flags=v2.RECOVERY_ADD | v2.HIGH_PRIORITY,
+                sealed_lac=effect.lac,
+            )
+        batch = EntryBatch.of(effect.payloads, self._ledger_id, effect.first_entry)
+        try:
+            await (await self._writer.submit_batch(batch, effect.length_before))
+        except BookKeeperError as error:
+            self._perform(self._core.on_rewrite_failed(error))
+            return
+        self._core.on_ensemble_changed(self._writer.core.fragments)
+        self._perform(self._core.on_rewritten())
+
+    async def _read_length(self, entry_id: int) -> None:
+        reader = RangeReader(self._services.pool, self._ledger_id, self._core.metadata, self._digest, None)
+        span = next(spans(self._core.metadata, entry_id, entry_id + 1, 1))
+        length: int | None = None
+        for bookie in span.bookies:
+            try:
+                length = await reader.length_at(bookie, entry_id)
+            except BookKeeperError:
+                continue  # the length is informative: the next replica may know it, and recovery ends without it
+            if length is not None:
+                break
+        self._perform(self._core.on_length(length))
+
+    async def _write_metadata(self, effect: effects.WriteMetadata) -> None:
+        ledgers = self._services.ledgers
+        try:
+            try:
+                written = await ledgers.write(self._ledger_id, effect.metadata, effect.expected_version)
+            except MetadataVersion:
+                current = await ledgers.read(self._ledger_id)
+                if self._core.state is RecoveryState.CLOSING and self._writer is not None:
+                    # Recovery begins again from what is stored now; so does its writer.
+                    self._writer.abandon()
+                    self._writer = None
+                self._perform(self._core.on_metadata_conflict(current.metadata, current.version))
+                return
+        except BookKeeperError as error:
+            self._perform(self._core.on_metadata_failed(error))
+            return
+        self._perform(self._core.on_metadata_written(written.metadata, written.version))

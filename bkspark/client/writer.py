@@ -1,0 +1,431 @@
+"""LedgerWriter: runs a WriterCore on sockets and the metadata store."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import deque
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from bkspark.core import effects
+from bkspark.core.metadata import LedgerMetadata
+from bkspark.core.writer import WriterCore, WriterLimits, WriterState
+from bkspark.entries import EntryBatch, as_batch
+from bkspark.errors import BookKeeperError, ClientClosed, LedgerClosed, MetadataVersion, RequestTimeout
+from bkspark.metadata.bookies import BookieRegistry
+from bkspark.metadata.ledgers import LedgerStore
+from bkspark.net.channel import AddListener, BookieChannel
+from bkspark.net.pool import BookiePool
+from bkspark.wire import v2
+from bkspark.wire.digest import EntryDigest, SealedEntries, master_key
+
+TICK_S = 0.25
+PIECE_ENTRIES_MAX = 1024
+PIECE_BYTES_MAX = 512 * 1024
+"""A batch goes out in pieces, so that bookies journal the first while the next is sealed."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriterOptions:
+    """Limits of one writer: what may be in flight before `submit` waits.
+
+    `lag_entries_max` bounds how far the slowest bookie may stay behind when Qa < Qw lets the others go ahead.
+    """
+
+    pending_entries_max: int = 16_384
+    pending_bytes_max: int = 16 * 1024 * 1024
+    lag_entries_max: int = 65_536
+    lag_bytes_max: int = 64 * 1024 * 1024
+    close_timeout_s: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What writers, readers and recoveries of one client share."""
+
+    ledgers: LedgerStore
+    registry: BookieRegistry
+    pool: BookiePool
+    random: random.Random
+
+
+class _Link:
+    """The way to the bookie in one slot; what is sent before it is connected waits in `backlog`."""
+
+    __slots__ = ("backlog", "bookie", "channel")
+
+    def __init__(self, bookie: str) -> None:
+        self.bookie = bookie
+        self.channel: BookieChannel | None = None
+        self.backlog: list[bytes | memoryview] = []
+
+
+class LedgerWriter:
+    """Appends to one open ledger; the only writer it has.
+
+    An entry is acknowledged when Qa bookies hold it durably and all entries before it are acknowledged. After an error
+    that ends the writer (fenced, not enough bookies, ...) entries not acknowledged may or may not be stored.
+    """
+
+    def __init__(
+        self,
+        services: Services,
+        core: WriterCore,
+        password: bytes,
+        options: WriterOptions,
+        *,
+        lane: int = 0,
+        flags: int = 0,
+        sealed_lac: int | None = None,
+    ) -> None:
+        self._services = services
+        self._core = core
+        self._options = options
+        self._lane = lane
+        self._flags = flags
+        self._sealed_lac = sealed_lac
+        self._digest = EntryDigest(core.metadata.digest, password)
+        self._master_key = master_key(password)
+        self._loop = asyncio.get_running_loop()
+        self._links: dict[int, _Link] = {}
+        # Both in entry order: bytes in flight a piece, and callers who wait for an entry.
+        self._pieces: deque[tuple[int, int]] = deque()
+        self._waits: deque[tuple[int, asyncio.Future[int]]] = deque()
+        self._room: asyncio.Future[None] | None = None
+        self._admission = asyncio.Lock()
+        self._pending_bytes = 0
+        self._singles: list[bytes] = []
+        self._singles_sent: asyncio.Future[int] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._settled = asyncio.Event()
+        self._settled.set()
+        self._ticker: asyncio.TimerHandle | None = self._loop.call_later(TICK_S, self._tick)
+
+    # ---- facts ----
+
+    @property
+    def ledger_id(self) -> int:
+        return self._core.ledger_id
+
+    @property
+    def last_entry(self) -> int:
+        """The last acknowledged entry (LAC); -1 when there is none."""
+        return self._core.lac
+
+    @property
+    def length(self) -> int:
+        """Payload bytes of every entry given to the writer so far."""
+        return self._core.length
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        return self._core.metadata
+
+    @property
+    def core(self) -> WriterCore:
+        """The decisions; recovery looks at its fragments."""
+        return self._core
+
+    # ---- appending ----
+
+    async def append(self, entry: bytes) -> int:
+        """Append one entry; return its id once it is acknowledged. Calls made at the same time travel together.
+
+        Raises:
+            LedgerFenced, LedgerClosed, NotEnoughBookies, UnauthorizedAccess, MetadataError: the writer has ended;
+            whether the entry
+                is stored is unknown.
+        """
+        if not isinstance(entry, (bytes, bytearray, memoryview)):
+            raise TypeError(f"an entry is bytes, not {type(entry).__name__}")
+        position = len(self._singles)
+        self._singles.append(bytes(entry))
+        if self._singles_sent is None:
+            self._singles_sent = asyncio.ensure_future(self._send_singles())
+        first_entry = await asyncio.shield(self._singles_sent)
+        return first_entry + position
+
+    async def _send_singles(self) -> int:
+        await asyncio.sleep(0)  # one turn of the loop: whoever appends in it joins this batch
+        singles, self._singles, self._singles_sent = self._singles, [], None
+        last_entry = await self.append_many(singles)
+        return last_entry - len(singles) + 1
+
+    async def append_many(self, entries: Any) -> int:
+        """Append entries (iterable of bytes, EntryBatch or Arrow binary array); return the last one's id.
+
+        They get consecutive ids; the call returns once all are acknowledged. Raises as `append`.
+        """
+        return await (await self.submit(entries))
+
+    async def submit(self, entries: Any) -> asyncio.Future[int]:
+        """Send entries as soon as there is room in the window; return a future of the last one's id, done when
+        acknowledged.
+
+        Raises as `append`; so does the future.
+        """
+        batch = as_batch(entries)
+        return await self.submit_batch(batch, None)
+
+    async def submit_batch(self, batch: EntryBatch, length_before: int | None) -> asyncio.Future[int]:
+        """`submit`, with the cumulative length before the batch set by the caller (recovery knows the original one)."""
+        self._check_sizes(batch)
+        async with self._admission:
+            for piece in batch.split(PIECE_ENTRIES_MAX, PIECE_BYTES_MAX):
+                await self._wait_for_room()
+                if length_before is not None:
+                    self._core.length = length_before
+                    length_before = length_before + piece.payload_bytes
+                self._add(piece)
+            return self._wait_for(self._core.next_entry - 1)
+
+    def _wait_for(self, last_entry: int) -> asyncio.Future[int]:
+        """Return a future done when `last_entry`, the newest one, is acknowledged."""
+        future: asyncio.Future[int] = self._loop.create_future()
+        if self._core.error is not None:
+            raise self._core.error
+        if last_entry <= self._core.lac:
+            future.set_result(last_entry)
+        else:
+            self._waits.append((last_entry, future))
+        return future
+
+    def _add(self, piece: EntryBatch) -> None:
+        core = self._core
+        core.check_open()
+        numbered = EntryBatch(piece.buffer, piece.offsets, core.ledger_id, core.next_entry)
+        lac = core.lac if self._sealed_lac is None else self._sealed_lac
+        sealed = v2.encode_adds(numbered, lac, core.length, self._digest, self._master_key, self._flags)
+        done = core.add(sealed, piece.payload_bytes, time.monotonic_ns())
+        self._pending_bytes += piece.payload_bytes
+        self._pieces.append((core.next_entry - 1, piece.payload_bytes))
+        self._perform(done)
+
+    async def _wait_for_room(self) -> None:
+        while self._is_full():
+            # One waits at a time: `submit_batch` holds the admission lock.
+            self._room = self._loop.create_future()
+            await self._room
+
+    def _is_full(self) -> bool:
+        options, core = self._options, self._core
+        if core.error is not None:
+            return False
+        if core.pending_count >= options.pending_entries_max or self._pending_bytes >= options.pending_bytes_max:
+            return True
+        unsent = max((link.channel.unsent_bytes for link in self._links.values() if link.channel), default=0)
+        return core.outstanding_max >= options.lag_entries_max or unsent >= options.lag_bytes_max
+
+    def _check_sizes(self, batch: EntryBatch) -> None:
+        limit = self._services.pool.options.frame_bytes_max - v2.ADD_HEAD_BYTES - self._digest.overhead_bytes
+        largest = int(np.diff(batch.offsets).max()) if len(batch) else 0
+        if largest > limit:
+            raise ValueError(f"an entry of {largest} bytes is above the limit of {limit} (nettyMaxFrameSizeBytes)")
+
+    async def sync(self) -> int:
+        """Wait until everything appended so far is acknowledged, hence durable; return the last entry id."""
+        async with self._admission:
+            waiting = self._wait_for(self._core.next_entry - 1)
+        await waiting
+        return self._core.lac
+
+    # ---- the end ----
+
+    async def close(self) -> LedgerMetadata:
+        """Wait for what is pending, then close the ledger at its last acknowledged entry. Closing twice is harmless.
+
+        Raises:
+            LedgerFenced, LedgerClosed, MetadataError: the ledger was not closed by us at our last entry.
+            RequestTimeout: pending entries were not acknowledged in time; the ledger is left open, for recovery.
+        """
+        core = self._core
+        if core.state is WriterState.CLOSED:
+            return core.metadata
+        try:
+            async with asyncio.timeout(self._options.close_timeout_s):
+                await self.sync()
+                await self._settled.wait()
+                if core.state is not WriterState.CLOSED:
+                    self._perform(core.close())
+                    await self._settled.wait()
+        except TimeoutError:
+            raise RequestTimeout(
+                f"ledger {core.ledger_id} did not settle in {self._options.close_timeout_s:g} s; it is left open at "
+                f"entry {core.lac}",
+                ledger_id=core.ledger_id,
+            ) from None
+        finally:
+            if core.state is not WriterState.CLOSED:
+                self.abandon()
+        if core.error is not None:
+            raise core.error
+        self._let_go()
+        return core.metadata
+
+    def abandon(self) -> None:
+        """Stop without closing the ledger: what is pending ends with an error, recovery finds the end."""
+        self._perform(
+            self._core.give_up(
+                ClientClosed(
+                    f"the writer of ledger {self.ledger_id} went away; the outcome of pending adds is unknown",
+                    ledger_id=self.ledger_id,
+                )
+            )
+        )
+        self._let_go()
+
+    async def __aenter__(self) -> LedgerWriter:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            await self.close()
+        else:
+            self.abandon()
+
+    def _let_go(self) -> None:
+        if self._ticker is not None:
+            self._ticker.cancel()
+            self._ticker = None
+        for link in self._links.values():
+            if link.channel is not None:
+                link.channel.unlisten_adds(self.ledger_id)
+        self._links.clear()
+        current = asyncio.current_task()
+        for task in self._tasks:
+            if task is not current:
+                task.cancel()
+
+    # ---- running the core ----
+
+    def _perform(self, todo: list[effects.Effect]) -> None:
+        for effect in todo:
+            if isinstance(effect, effects.SendAdds):
+                self._send(effect)
+            elif isinstance(effect, effects.Acknowledge):
+                self._acknowledge(effect.last_entry)
+            elif isinstance(effect, effects.FindBookies):
+                self._settled.clear()
+                self._spawn(self._find_bookies())
+            elif isinstance(effect, effects.WriteMetadata):
+                self._settled.clear()
+                self._spawn(self._write_metadata(effect))
+            elif isinstance(effect, effects.Fail):
+                self._fail(effect.error)
+        if self._core.state not in (WriterState.CHANGING, WriterState.CLOSING):
+            self._settled.set()
+        if self._room is not None and not self._room.done() and not self._is_full():
+            self._room.set_result(None)
+
+    def _send(self, send: effects.SendAdds) -> None:
+        link = self._links.get(send.slot)
+        if link is None or link.bookie != send.bookie or (link.channel is not None and link.channel.lost is not None):
+            if link is not None and link.channel is not None:
+                link.channel.unlisten_adds(self.ledger_id)
+            link = self._links[send.slot] = _Link(send.bookie)
+            self._spawn(self._connect(send.slot, link))
+        data = _frames(send.entries, send.positions)
+        if link.channel is None:
+            link.backlog.append(data)
+        else:
+            link.channel.send_adds(data)
+
+    async def _connect(self, slot: int, link: _Link) -> None:
+        try:
+            channel = await self._services.pool.channel(link.bookie, self._lane)
+        except BookKeeperError:
+            if self._links.get(slot) is link:
+                del self._links[slot]
+                self._perform(self._core.on_bookie_failed(slot, link.bookie, time.monotonic_ns()))
+            return
+        if self._links.get(slot) is not link:
+            return
+
+        def on_replies(entry_ids: np.ndarray, statuses: np.ndarray) -> None:
+            self._perform(self._core.on_add_replies(slot, link.bookie, entry_ids, statuses, time.monotonic_ns()))
+
+        def on_lost(_: BookKeeperError) -> None:
+            if self._links.get(slot) is link:
+                del self._links[slot]
+                if self._core.has_outstanding(slot):
+                    self._perform(self._core.on_bookie_failed(slot, link.bookie, time.monotonic_ns()))
+
+        channel.listen_adds(self.ledger_id, AddListener(on_replies, on_lost))
+        link.channel = channel
+        for data in link.backlog:
+            channel.send_adds(data)
+        link.backlog.clear()
+
+    async def _find_bookies(self) -> None:
+        try:
+            writable = await self._services.registry.writable()
+        except BookKeeperError as error:
+            self._perform(self._core.on_metadata_failed(error))
+            return
+        self._perform(self._core.on_writable_bookies(set(writable)))
+
+    async def _write_metadata(self, effect: effects.WriteMetadata) -> None:
+        ledgers = self._services.ledgers
+        try:
+            try:
+                written = await ledgers.write(self.ledger_id, effect.metadata, effect.expected_version)
+            except MetadataVersion:
+                current = await ledgers.read(self.ledger_id)
+                self._perform(self._core.on_metadata_conflict(current.metadata, current.version))
+                return
+        except BookKeeperError as error:
+            self._perform(self._core.on_metadata_failed(error))
+            return
+        self._perform(self._core.on_metadata_written(written.metadata, written.version))
+
+    def _acknowledge(self, last_entry: int) -> None:
+        while self._pieces and self._pieces[0][0] <= last_entry:
+            self._pending_bytes -= self._pieces.popleft()[1]
+        while self._waits and self._waits[0][0] <= last_entry:
+            entry_id, future = self._waits.popleft()
+            if not future.done():
+                future.set_result(entry_id)
+
+    def _fail(self, error: BookKeeperError) -> None:
+        waits, self._waits = self._waits, deque()
+        self._pieces.clear()
+        self._pending_bytes = 0
+        for _, future in waits:
+            if not future.done():
+                future.set_exception(error)
+                future.exception()  # a caller that went away is not a programming error worth a warning
+        if self._room is not None and not self._room.done():
+            self._room.set_result(None)
+
+    def _tick(self) -> None:
+        self._ticker = self._loop.call_later(TICK_S, self._tick)
+        self._perform(self._core.on_tick(time.monotonic_ns()))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _frames(entries: SealedEntries, positions: np.ndarray | None) -> bytes | memoryview:
+    """Return the frames at some positions in one buffer."""
+    if positions is None:
+        return entries.buffer
+    bounds = entries.offsets
+    return b"".join(
+        [entries.buffer[start:end] for start, end in zip(bounds[positions].tolist(), bounds[positions + 1].tolist())]
+    )
+
+
+def new_core(
+    ledger_id: int, metadata: LedgerMetadata, version: int, services: Services, limits: WriterLimits
+) -> WriterCore:
+    """Return the core of the writer that has just created its ledger."""
+    if metadata.is_closed:
+        raise LedgerClosed(f"ledger {ledger_id} is closed", ledger_id=ledger_id)
+    return WriterCore(ledger_id, metadata, version, services.random, limits)

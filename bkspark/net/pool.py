@@ -1,0 +1,108 @@
+"""Connections to bookies: one shared channel a bookie, and private ones for recoveries."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from bkspark.errors import BookieUnavailable, ClientClosed
+from bkspark.net.channel import BookieChannel
+from bkspark.wire.framing import FRAME_BYTES_MAX
+
+Resolve = Callable[[str], Awaitable[tuple[str, int]]]
+
+AVOID_FAILED_S = 10.0
+"""How long readers ask other replicas first after a bookie could not be reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class NetOptions:
+    """Limits of connections, in seconds and bytes."""
+
+    connect_timeout_s: float = 5.0
+    read_timeout_s: float = 5.0
+    frame_bytes_max: int = FRAME_BYTES_MAX
+
+
+class BookiePool:
+    """Connects to bookies on demand and keeps the connections; `resolve` turns a bookie id into (host, port)."""
+
+    def __init__(self, resolve: Resolve, options: NetOptions) -> None:
+        self.options = options
+        self._resolve = resolve
+        self._channels: dict[tuple[str, int], asyncio.Task[BookieChannel]] = {}
+        self._leases: dict[int, set[int]] = {}
+        self._failed_at: dict[str, float] = {}
+        self._is_closed = False
+
+    @property
+    def avoided(self) -> frozenset[str]:
+        """Bookies that could not be reached a short while ago."""
+        now = time.monotonic()
+        return frozenset(bookie for bookie, at in self._failed_at.items() if now - at < AVOID_FAILED_S)
+
+    def lease(self, ledger_id: int) -> int:
+        """Return a lane (1 or above) on which nobody else uses this ledger, until `release`.
+
+        Lane 0 is everybody's. V2 replies name no request, so a fencing read and a plain read of one entry, or the
+        owner's add and a recovery's, must not travel on one connection.
+        """
+        taken = self._leases.setdefault(ledger_id, set())
+        lane = next(lane for lane in range(1, len(taken) + 2) if lane not in taken)
+        taken.add(lane)
+        return lane
+
+    def release(self, ledger_id: int, lane: int) -> None:
+        """Give a lane back."""
+        self._leases[ledger_id].discard(lane)
+        if not self._leases[ledger_id]:
+            del self._leases[ledger_id]
+
+    async def channel(self, bookie: str, lane: int = 0) -> BookieChannel:
+        """Return a connected channel to `bookie`.
+
+        Raises:
+            BookieUnavailable: it has no address or cannot be reached in time.
+        """
+        if self._is_closed:
+            raise ClientClosed("the client is closed")
+        key = (bookie, lane)
+        task = self._channels.get(key)
+        if task is None or (task.done() and (task.exception() is not None or task.result().lost is not None)):
+            task = asyncio.ensure_future(self._connect(bookie))
+            self._channels[key] = task
+        # Shielded: a caller that is cancelled must not tear the connection down under the others who wait for it.
+        return await asyncio.shield(task)
+
+    async def _connect(self, bookie: str) -> BookieChannel:
+        options = self.options
+        try:
+            host, port = await self._resolve(bookie)
+            async with asyncio.timeout(options.connect_timeout_s):
+                _, channel = await asyncio.get_running_loop().create_connection(
+                    lambda: BookieChannel(bookie, options.frame_bytes_max, options.read_timeout_s), host, port
+                )
+        except TimeoutError:
+            self._failed_at[bookie] = time.monotonic()
+            raise BookieUnavailable(
+                f"bookie {bookie} did not accept a connection in {options.connect_timeout_s:g} s", bookie=bookie
+            ) from None
+        except OSError as error:
+            self._failed_at[bookie] = time.monotonic()
+            raise BookieUnavailable(f"bookie {bookie} cannot be reached: {error}", bookie=bookie) from None
+        self._failed_at.pop(bookie, None)
+        return channel
+
+    async def close(self) -> None:
+        """Drop every connection."""
+        self._is_closed = True
+        tasks = list(self._channels.values())
+        self._channels.clear()
+        for task in tasks:
+            if not task.done():
+                task.cancel()
+        for result in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(result, BookieChannel):
+                result.close()
