@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.cluster import Cluster
+if TYPE_CHECKING:
+    from tests.cluster import Cluster
 
 
 @pytest.fixture(scope="session")
 def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """ZooKeeper and three of our bookies, for the whole run; tests take `cluster`."""
+    from tests.cluster import Cluster
+
     with Cluster(tmp_path_factory.mktemp("cluster")) as cluster:
         yield cluster
 

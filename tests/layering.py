@@ -1,0 +1,252 @@
+"""The rules of docs/architecture.md on imports, checked on source text: nothing is imported or run.
+
+`violations(root)` reads every Python file of the product's packages under `root`, imports inside functions and
+under TYPE_CHECKING included, and returns one line per broken rule.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+PACKAGES = ("bkspark", "bookie_service", "pyspark_bookkeeper")
+
+LAYERS = (
+    ("bkspark.ids", "bkspark.errors"),
+    ("bkspark.entries",),
+    ("bkspark.wire",),
+    ("bkspark.core",),
+    ("bkspark.metadata",),
+    ("bkspark.net",),
+    ("bkspark.client",),
+    ("bkspark.log",),
+    ("bkspark.blocking",),
+    ("bkspark.cli",),
+    ("bkspark.spark",),
+)
+"""From the bottom up: a module imports its own layer and those before it. `bkspark` itself may import all of them."""
+
+SERVER_IMPORTS = ("bkspark.ids", "bkspark.errors", "bkspark.entries", "bkspark.wire", "bkspark.metadata")
+"""All of bkspark that bookie_service may import."""
+
+PURE = (
+    "bkspark.ids",
+    "bkspark.errors",
+    "bkspark.entries",
+    "bkspark.wire",
+    "bkspark.core",
+    "bookie_service.formats",
+    "bookie_service.rules",
+)
+"""No clock, socket, thread, file or random source: those arrive as arguments."""
+
+PURE_MAY_IMPORT = _words(
+    "__future__ abc base64 binascii bisect collections contextlib copy dataclasses enum functools hashlib heapq hmac "
+    "itertools json math operator re string struct textwrap types typing zlib "
+    "crc32c google numpy pyarrow"
+)
+"""A list of what is allowed, so that a new way to reach the world does not slip past a list of what is forbidden."""
+
+HOME_OF = {
+    "kazoo": ("bkspark.metadata.zookeeper",),
+    "pyspark": ("bkspark.spark", "pyspark_bookkeeper"),
+    "bookie_service": ("bookie_service",),
+}
+"""Packages that may be imported in these places only."""
+
+SERVER_FILE_MODULES = ("bookie_service.storage.files", "bookie_service.config")
+"""Where the server may touch the file system: the one door, and the reading of its configuration."""
+
+FILE_LIBRARIES = _words("io shutil tempfile fcntl mmap glob")
+OS_WITHOUT_FILES = _words(
+    "os.PathLike os._exit os.cpu_count os.environ os.fspath os.getpid os.getppid os.sched_getaffinity os.strerror "
+    "os.path os.path.abspath os.path.basename os.path.commonpath os.path.dirname os.path.isabs os.path.join "
+    "os.path.normpath os.path.relpath os.path.split os.path.splitext"
+)
+PATH_CALLS = _words(
+    "read_text read_bytes write_text write_bytes iterdir is_file is_dir exists mkdir unlink touch rmdir stat"
+)
+"""Methods of pathlib.Path that reach the disk; without an argument they are no method of our own."""
+
+
+@dataclass(frozen=True)
+class Import:
+    """One imported module, by its full name."""
+
+    target: str
+    line: int
+
+
+@dataclass(frozen=True)
+class Module:
+    """One source file, parsed; `imports` are resolved to modules of the tree where they name one."""
+
+    name: str
+    path: Path
+    tree: ast.Module
+    imports: tuple[Import, ...]
+
+
+Sources = Mapping[str, Module]
+
+
+def violations(root: Path) -> list[str]:
+    """Return `path:line: what is wrong` for every broken rule in the packages under `root`, in order."""
+    sources = _read(root)
+    found: list[str] = []
+    for module in sources.values():
+        for rule in _RULES:
+            found += [f"{module.path.relative_to(root)}:{line}: {reason}" for line, reason in rule(module)]
+    return sorted(found) + [f"import cycle: {' -> '.join(cycle)}" for cycle in cycles(sources)]
+
+
+def is_within(name: str, packages: tuple[str, ...]) -> bool:
+    """Return whether a module is one of these modules or lies in one of these packages."""
+    return any(name == package or name.startswith(f"{package}.") for package in packages)
+
+
+def _read(root: Path) -> Sources:
+    paths = {_module_name(path.relative_to(root)): path for p in PACKAGES for path in sorted((root / p).rglob("*.py"))}
+    sources = {}
+    for name, path in paths.items():
+        tree = ast.parse(path.read_text(), str(path))
+        sources[name] = Module(name, path, tree, tuple(_imports(tree, paths)))
+    return sources
+
+
+def _module_name(path: Path) -> str:
+    return ".".join(path.with_suffix("").parts).removesuffix(".__init__")
+
+
+def _imports(tree: ast.Module, known: Mapping[str, Path]) -> Iterator[Import]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(alias.name, node.lineno)
+        elif isinstance(node, ast.ImportFrom):
+            package = node.module or ""
+            for alias in node.names:
+                # `from package import name`: name is a module of the package, or something inside the package's own.
+                submodule = f"{package}.{alias.name}"
+                yield Import(submodule if submodule in known else package, node.lineno)
+
+
+Broken = Iterator[tuple[int, str]]
+
+
+def _no_relative_import(module: Module) -> Broken:
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            yield node.lineno, "a relative import; write the full name"
+
+
+def _downwards_only(module: Module) -> Broken:
+    own = _layer(module.name)
+    if own is None:
+        return
+    for imported in module.imports:
+        other = _layer(imported.target)
+        if imported.target == "bkspark" or (other is not None and other > own):
+            yield imported.line, f"{LAYERS[own][0]} imports {imported.target}, which stands above it"
+
+
+def _layer(name: str) -> int | None:
+    return next((i for i, packages in enumerate(LAYERS) if is_within(name, packages)), None)
+
+
+def _server_imports_little(module: Module) -> Broken:
+    if not is_within(module.name, ("bookie_service",)):
+        return
+    for imported in module.imports:
+        if is_within(imported.target, ("bkspark",)) and not is_within(imported.target, SERVER_IMPORTS):
+            yield imported.line, f"the server imports {imported.target}; it may import only {', '.join(SERVER_IMPORTS)}"
+
+
+def _stays_at_home(module: Module) -> Broken:
+    for imported in module.imports:
+        homes = HOME_OF.get(imported.target.partition(".")[0])
+        if homes is not None and not is_within(module.name, homes):
+            yield imported.line, f"imports {imported.target}, which only {' and '.join(homes)} may"
+
+
+def _pure_is_pure(module: Module) -> Broken:
+    if not is_within(module.name, PURE):
+        return
+    for imported in module.imports:
+        library = imported.target.partition(".")[0]
+        if library not in PURE_MAY_IMPORT and library not in PACKAGES:
+            yield imported.line, f"is PURE but imports {imported.target}"
+        elif imported.target.startswith("numpy.random"):
+            yield imported.line, "is PURE but imports numpy.random"
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Attribute) and ast.unparse(node) in ("np.random", "numpy.random"):
+            yield node.lineno, "is PURE but uses numpy.random"
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("open", "print", "input", "__import__"):
+            yield node.lineno, f"is PURE but calls {ast.unparse(node.func)}"
+
+
+def _server_files_have_one_door(module: Module) -> Broken:
+    if not is_within(module.name, ("bookie_service",)) or is_within(module.name, SERVER_FILE_MODULES):
+        return
+    for imported in module.imports:
+        if imported.target.partition(".")[0] in FILE_LIBRARIES:
+            yield imported.line, f"imports {imported.target}; only {SERVER_FILE_MODULES[0]} touches files"
+    for node in ast.walk(module.tree):
+        if (call := _file_call(node)) is not None:
+            yield node.lineno, f"uses {call}; only {SERVER_FILE_MODULES[0]} touches files"
+
+
+def _file_call(node: ast.AST) -> str | None:
+    """Return the file operation that a node is, or None."""
+    if isinstance(node, ast.ImportFrom) and node.module in ("os", "os.path"):
+        names = (f"{node.module}.{alias.name}" for alias in node.names)
+        return next((name for name in names if name not in OS_WITHOUT_FILES), None)
+    if isinstance(node, ast.Attribute) and ast.unparse(node.value) in ("os", "os.path"):
+        name = ast.unparse(node)
+        return None if name in OS_WITHOUT_FILES else name
+    if not isinstance(node, ast.Call):
+        return None
+    if isinstance(node.func, ast.Name) and node.func.id == "open":
+        return "open()"
+    if isinstance(node.func, ast.Attribute) and node.func.attr in PATH_CALLS:
+        is_paths = node.func.attr.startswith("write_") or not node.args
+        return f"Path.{node.func.attr}()" if is_paths else None
+    return None
+
+
+_RULES: tuple[Callable[[Module], Broken], ...] = (
+    _no_relative_import,
+    _downwards_only,
+    _server_imports_little,
+    _stays_at_home,
+    _pure_is_pure,
+    _server_files_have_one_door,
+)
+
+
+def cycles(sources: Sources) -> Iterator[list[str]]:
+    """Yield import cycles, each as its modules with the first one repeated at the end."""
+    finished: set[str] = set()
+    for start in sources:
+        yield from _cycles_from(start, sources, [], finished)
+
+
+def _cycles_from(name: str, sources: Sources, trail: list[str], finished: set[str]) -> Iterator[list[str]]:
+    if name in trail:
+        yield [*trail[trail.index(name) :], name]
+        return
+    if name in finished:
+        return
+    trail.append(name)
+    for target in sorted({imported.target for imported in sources[name].imports}):
+        if target in sources:
+            yield from _cycles_from(target, sources, trail, finished)
+    trail.pop()
+    finished.add(name)

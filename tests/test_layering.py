@@ -1,0 +1,111 @@
+"""docs/architecture.md as a test: the product keeps its rules on imports, and the checker would notice if not."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests import layering
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_the_product_breaks_no_rule() -> None:
+    broken = layering.violations(ROOT)
+    assert not broken, "\n".join(broken)
+
+
+def test_the_order_is_the_one_that_the_architecture_page_shows() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    listing = page.split("```")[1]
+    shown = re.findall(r"bkspark\.[a-z]+", "\n".join(line[:19] for line in listing.splitlines()))
+    below_core = [name for layer in layering.LAYERS for name in layer]
+    assert shown == [name for name in reversed(below_core) if name in shown]
+    assert set(below_core) - set(shown) == {"bkspark.ids", "bkspark.errors"}
+
+
+def test_every_part_of_bkspark_has_a_layer() -> None:
+    parts = {f"bkspark.{path.stem}" for path in (ROOT / "bkspark").iterdir() if not path.name.startswith("__")}
+    unplaced = [part for part in parts if not any(part in layer for layer in layering.LAYERS)]
+    assert not unplaced, f"{unplaced}: give it a place in docs/architecture.md and tests/layering.py"
+
+
+@pytest.mark.parametrize(
+    ("path", "source", "complaint"),
+    [
+        ("bkspark/core/writer.py", "import time", "is PURE but imports time"),
+        ("bkspark/wire/v2.py", "def f():\n    import socket", "is PURE but imports socket"),
+        ("bkspark/core/placement.py", "import numpy as np\nnp.random.default_rng()", "is PURE but uses numpy.random"),
+        ("bkspark/core/placement.py", "from numpy.random import default_rng", "is PURE but imports numpy.random"),
+        ("bkspark/errors.py", "import logging", "is PURE but imports logging"),
+        ("bkspark/entries.py", "from pathlib import Path", "is PURE but imports pathlib"),
+        ("bookie_service/formats/journal.py", "import os", "is PURE but imports os"),
+        ("bookie_service/formats/journal.py", "open('file')", "is PURE but calls open"),
+        ("bookie_service/rules.py", "from random import choice", "is PURE but imports random"),
+        ("bkspark/core/writer.py", "import bkspark.net", "bkspark.core imports bkspark.net, which stands above it"),
+        ("bkspark/core/writer.py", "from bkspark import net", "bkspark.core imports bkspark.net, which stands above"),
+        ("bkspark/core/writer.py", "from bkspark import x", "bkspark.core imports bkspark, which stands above it"),
+        ("bkspark/ids.py", "from bkspark.entries import x", "bkspark.ids imports bkspark.entries, which stands above"),
+        ("bkspark/client.py", "from bkspark.log import x", "bkspark.client imports bkspark.log, which stands above it"),
+        ("bkspark/net/pool.py", "import kazoo.client", "imports kazoo.client, which only bkspark.metadata.zookeeper"),
+        ("bkspark/cli/demo.py", "import pyspark.sql", "imports pyspark.sql, which only bkspark.spark and"),
+        ("bkspark/cli/local.py", "import bookie_service", "imports bookie_service, which only bookie_service may"),
+        ("bookie_service/server.py", "from bkspark.client import x", "the server imports bkspark.client"),
+        ("bookie_service/server.py", "import bkspark", "the server imports bkspark;"),
+        ("bookie_service/server.py", "from . import rules", "a relative import"),
+        ("bookie_service/server.py", "open('file')", "uses open()"),
+        ("bookie_service/storage/journal.py", "import os\nos.fdatasync(3)", "uses os.fdatasync"),
+        ("bookie_service/storage/journal.py", "from os import fsync", "uses os.fsync"),
+        ("bookie_service/storage/journal.py", "import os\nos.path.exists('file')", "uses os.path.exists"),
+        ("bookie_service/storage/journal.py", "import mmap", "imports mmap"),
+        ("bookie_service/layout.py", "def f(path):\n    path.mkdir(parents=True)", "uses Path.mkdir()"),
+    ],
+)
+def test_a_planted_violation_is_found(tmp_path: Path, path: str, source: str, complaint: str) -> None:
+    _plant(tmp_path, {path: source, "bkspark/net/__init__.py": ""})
+    found = layering.violations(tmp_path)
+    assert any(line.startswith(f"{path}:") and complaint in line for line in found), found
+
+
+def test_an_import_cycle_is_found_even_under_type_checking(tmp_path: Path) -> None:
+    _plant(
+        tmp_path,
+        {
+            "bkspark/net/pool.py": "from bkspark.net import channel",
+            "bkspark/net/channel.py": "if TYPE_CHECKING:\n    from bkspark.net.pool import Pool",
+        },
+    )
+    assert layering.violations(tmp_path) == [
+        "import cycle: bkspark.net.channel -> bkspark.net.pool -> bkspark.net.channel"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        (
+            "bkspark/core/writer.py",
+            "import struct\nimport numpy as np\nfrom bkspark.wire import v2",
+        ),
+        ("bkspark/__init__.py", "def register(spark):\n    from bkspark.spark import source"),
+        ("bkspark/metadata/zookeeper.py", "from kazoo.client import KazooClient"),
+        ("bkspark/spark/source.py", "import pyspark.sql\nfrom bkspark.blocking import Client"),
+        ("bookie_service/storage/files.py", "import os\nimport mmap\nos.fdatasync(3)\nopen('file')"),
+        (
+            "bookie_service/storage/journal.py",
+            "import os\nos.path.join('a', 'b')\nself.files.mkdir(path)",
+        ),
+    ],
+)
+def test_what_the_rules_allow_passes(tmp_path: Path, path: str, source: str) -> None:
+    _plant(tmp_path, {"bkspark/ids.py": "", "bkspark/wire/v2.py": "", path: source})
+    assert layering.violations(tmp_path) == []
+
+
+def _plant(root: Path, sources: dict[str, str]) -> None:
+    for name, source in sources.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(source + "\n")
