@@ -28,8 +28,10 @@ _LOG_TAIL_BYTES = 1 << 16
 class ChildProcess:
     """One running child; `stop` or `kill` it, or use it as a context manager."""
 
-    def __init__(self, name: str, command: Sequence[str], log_path: Path) -> None:
+    def __init__(self, name: str, command: Sequence[str], log_path: Path, *, logs_stdout: bool = False) -> None:
         """Start `command`. `name` is what messages call it; `log_path` is appended to.
+
+        `logs_stdout` sends stdout to the log as well, for a program that has nothing to say to its parent.
 
         The starting thread must live as long as the child is wanted: the kernel ties the child to it.
         """
@@ -41,7 +43,7 @@ class ChildProcess:
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
+                stdout=log if logs_stdout else subprocess.PIPE,
                 stderr=log,
                 bufsize=0,
                 process_group=0,

@@ -16,7 +16,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import tempfile
 import time
 from collections.abc import Mapping
@@ -26,10 +25,9 @@ from typing import IO, Any
 
 from bkspark.cli.bookie import bookie_command
 from bkspark.cli.child_process import ChildProcess
-from bkspark.cli.zookeeper_process import ZooKeeperProcess
+from bkspark.cli.zookeeper_process import HOST, ZooKeeperProcess, check_port, free_ports
 from bkspark.errors import BookieUnavailable, ConfigurationError
 
-HOST = "127.0.0.1"
 BOOKIE_START_TIMEOUT_S = 60.0
 BOOKIE_STOP_TIMEOUT_S = 20.0
 
@@ -249,33 +247,9 @@ class ClusterProcess:
         zookeeper = self._wanted_zookeeper_port or remembered.zookeeper or free[missing]
         ports = ClusterPorts(zookeeper, remembered.bookies + tuple(free[:missing]))
         for port in (zookeeper, *remembered.bookies[: self._bookie_count]):
-            _check_free(port)
+            check_port(port)
         ports.save(path)
         return ports
-
-
-def free_ports(count: int) -> list[int]:
-    """Return distinct TCP ports of this machine that nobody listens on."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind((HOST, 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
-
-
-def _check_free(port: int) -> None:
-    with socket.socket() as probe:
-        # Connections of a cluster that stopped a moment ago may linger; a listener is what matters.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except OSError as error:
-            raise ConfigurationError(
-                f"port {port} on {HOST} cannot be used ({error.strerror}): free it or choose another port"
-            ) from error
 
 
 def _make_directory(directory: Path) -> bool:

@@ -23,9 +23,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     )
     parser.add_argument("--bookies", type=positive, default=3, metavar="N", help="how many bookies (default: 3)")
     parser.add_argument("--dir", type=Path, help="where the data stays over a restart (default: temporary, removed)")
-    parser.add_argument(
-        "--zk-port", type=port, metavar="P", help="ZooKeeper port (default: as before, else free)"
-    )
+    parser.add_argument("--zk-port", type=port, metavar="P", help="ZooKeeper port (default: as before, else free)")
     parser.add_argument(
         "--set", type=key_value, action="append", default=[], metavar="KEY=VALUE", help="a key for every bookie"
     )
