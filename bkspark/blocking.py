@@ -127,11 +127,11 @@ class LedgerWriter:
         return run(lambda: self._writer.append(entry))
 
     def append_many(self, entries: Any) -> int:
-        """Append entries (iterable of bytes, EntryBatch or Arrow binary array); return the last id once all are acknowledged."""
+        """Append entries (iterable of bytes, EntryBatch, Arrow binary array); return the last id once all are durable."""
         return run(lambda: self._writer.append_many(entries))
 
     def submit(self, entries: Any) -> concurrent.futures.Future[int]:
-        """Send entries as soon as there is room in the window; return a future of the last id, done when acknowledged."""
+        """Send entries when the window has room; return a future of the last id, done when it is acknowledged."""
         result: concurrent.futures.Future[int] = concurrent.futures.Future()
 
         async def submit() -> None:

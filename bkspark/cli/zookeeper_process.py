@@ -1,11 +1,4 @@
-"""A ZooKeeper server on this machine, as a child process: the one inside pyspark's own jars.
-
-    DIR/zoo.cfg         written at every start
-    DIR/data/           snapshots and transaction logs
-    DIR/zookeeper.log   what it says, warnings and above
-
-It listens on the loopback interface only.
-"""
+"""A ZooKeeper server as a child process, from the jars inside pyspark: no other service has to be installed."""
 
 from __future__ import annotations
 
@@ -25,175 +18,168 @@ HOST = "127.0.0.1"
 JAVA_VERSION_MIN = 17
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 10.0
-_POLL_INTERVAL_S = 0.02
-_PROBE_TIMEOUT_S = 2.0
+_PROBE_TIMEOUT_S = 1.0
+_PROBE_PAUSE_S = 0.05
 
-# What the server needs of Spark's 280 jars; the whole folder on the class path doubles its time to start.
-_JARS = (
-    "zookeeper-*",
-    "slf4j-api-*",
-    "log4j-api-*",
-    "log4j-core-*",
-    "log4j-slf4j2-impl-*",
-    "netty-*",
-    "audience-annotations-*",
-    "metrics-core-*",
-    "commons-cli-*",
-    "commons-io-*",
-    "snappy-java-*",
-)
-# A small heap and a quick start: the server holds little and lives as long as a demo.
-_JVM_OPTIONS = (
-    "-Xmx256m",
-    "-XX:+UseSerialGC",
-    "-XX:TieredStopAtLevel=1",
-    "-Xshare:auto",
-    "-Dorg.apache.logging.log4j.level=WARN",
-    "-Dzookeeper.preAllocSize=4096",
-)
-# Sessions last from 2 ticks to maxSessionTimeout: a short tick notices dead clients early.
 _CONFIGURATION = """\
 dataDir={data}
 clientPort={port}
 clientPortAddress={host}
 tickTime=500
+minSessionTimeout=1000
 maxSessionTimeout=60000
 maxClientCnxns=0
 admin.enableServer=false
-4lw.commands.whitelist=srvr,ruok
-autopurge.purgeInterval=1
+4lw.commands.whitelist=srvr
 autopurge.snapRetainCount=3
+autopurge.purgeInterval=1
+"""
+
+# ZooKeeper logs through slf4j to the log4j that pyspark's jars hold; without a configuration that prints a complaint.
+_LOG_CONFIGURATION = """\
+rootLogger.level = warn
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d{ISO8601} %-5p %c{1}: %m%n
 """
 
 
-class ZooKeeperProcess:
-    """One ZooKeeper server; `start` it, use `connect_string`, `stop` it. Its data survives a stop."""
+def find_java() -> str:
+    """Return the `java` command: the one of JAVA_HOME where that is set, else the one on PATH.
 
-    def __init__(self, directory: Path, port: int | None = None) -> None:
-        """`directory` is made when absent; without `port` a free one is taken."""
-        self.directory = directory.absolute()
-        self.port = port or free_ports(1)[0]
-        self._process: ChildProcess | None = None
+    Raises:
+        ConfigurationError: there is none, or it is older than 17 (Spark's own need).
+    """
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    if java is None or not Path(java).exists():
+        raise ConfigurationError(f"no java found ({home or 'PATH'}): install Java {JAVA_VERSION_MIN} or newer")
+    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    version = re.search(r'version "(?:1\.)?(\d+)', said)
+    if version is None or int(version.group(1)) < JAVA_VERSION_MIN:
+        raise ConfigurationError(
+            f"{java} is {said.splitlines()[0] if said else 'not usable'}: Java 17 or newer is needed"
+        )
+    return java
+
+
+def find_jars() -> Path:
+    """Return pyspark's folder of jars, without importing pyspark.
+
+    Raises:
+        ConfigurationError: pyspark is not installed, or its jars hold no ZooKeeper.
+    """
+    spec = importlib.util.find_spec("pyspark")
+    jars = Path(spec.origin).parent / "jars" if spec and spec.origin else None
+    if jars is None or not any(jars.glob("zookeeper-[0-9]*.jar")):
+        raise ConfigurationError(
+            "ZooKeeper's server comes from pyspark's jars, and there are none: pip install pyspark"
+        )
+    return jars
+
+
+class ZooKeeperProcess:
+    """One ZooKeeper server on 127.0.0.1; its data and log lie in `directory`.
+
+    Args:
+        port: a free port of the caller's choice.
+    """
+
+    def __init__(self, directory: Path, *, port: int) -> None:
+        self.directory = directory
+        self.port = port
+        self._child: ChildProcess | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._child is not None
+        return self._child.pid
 
     @property
     def connect_string(self) -> str:
         return f"{HOST}:{self.port}"
 
     @property
-    def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
-
-    @property
-    def is_running(self) -> bool:
-        return self._process is not None and self._process.exit_code is None
+    def exit_code(self) -> int | None:
+        """The exit code; None while it runs."""
+        return self._child.exit_code if self._child is not None else None
 
     def start(self) -> None:
-        """Start the server and return once it serves.
+        """Start the server and wait until it answers.
 
         Raises:
-            ConfigurationError: Java is missing or too old, Spark's jars have no ZooKeeper, or the port is taken.
-            MetadataError: the server ended or did not serve in time; names its log.
+            ConfigurationError: Java or the jars are missing.
+            MetadataError: it ended or did not answer in time; names its log.
         """
-        command = [find_java(), *_JVM_OPTIONS, "-cp", _class_path(), "org.apache.zookeeper.server.ZooKeeperServerMain"]
-        check_port(self.port)
+        java, jars = find_java(), find_jars()
         self.directory.mkdir(parents=True, exist_ok=True)
         configuration = self.directory / "zoo.cfg"
         configuration.write_text(_CONFIGURATION.format(data=self.directory / "data", port=self.port, host=HOST))
-        self._process = ChildProcess(
-            "ZooKeeper", [*command, str(configuration)], self.directory / "zookeeper.log", logs_stdout=True
+        logging = self.directory / "log4j2.properties"
+        logging.write_text(_LOG_CONFIGURATION)
+        names = ["zookeeper*", "slf4j-api*", "log4j-*", "metrics-core*", "snappy-java*", "netty-*", "commons-*"]
+        classpath = ":".join(str(jar) for name in names for jar in sorted(jars.glob(f"{name}.jar")))
+        flags = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Xshare:auto"]
+        self._child = ChildProcess(
+            "ZooKeeper",
+            [
+                java,
+                *flags,
+                f"-Dlog4j2.configurationFile={logging}",
+                "-cp",
+                classpath,
+                "org.apache.zookeeper.server.ZooKeeperServerMain",
+                str(configuration),
+            ],
+            self.directory / "zookeeper.log",
         )
         try:
-            self._wait_until_serving(time.monotonic() + START_TIMEOUT_S)
+            self._wait_until_serving()
         except BaseException:
             self.stop()
             raise
 
-    def _wait_until_serving(self, deadline: float) -> None:
-        assert self._process is not None
-        while not self._serves():
-            if not self.is_running:
+    def _wait_until_serving(self) -> None:
+        assert self._child is not None
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not _serves(self.port):
+            if self._child.exit_code is not None or time.monotonic() > deadline:
+                state = "ended" if self._child.exit_code is not None else f"did not answer in {START_TIMEOUT_S:g} s"
                 raise MetadataError(
-                    f"ZooKeeper on port {self.port} {self._process.ending()}: {self._process.last_log_line()}; "
-                    f"its log is {self._process.log_path}"
+                    f"ZooKeeper on port {self.port} {state}: {self._child.last_log_line()} "
+                    f"(its log is {self._child.log_path})"
                 )
-            if time.monotonic() > deadline:
-                raise MetadataError(
-                    f"ZooKeeper on port {self.port} does not serve after {START_TIMEOUT_S:g} s; "
-                    f"its log is {self._process.log_path}"
-                )
-            time.sleep(_POLL_INTERVAL_S)
-
-    def _serves(self) -> bool:
-        """Return whether it answers `srvr` with its state: while it loads its data it says that it does not serve."""
-        try:
-            with socket.create_connection((HOST, self.port), _PROBE_TIMEOUT_S) as connection:
-                connection.sendall(b"srvr")
-                return b"Mode:" in b"".join(iter(lambda: connection.recv(4096), b""))
-        except OSError:
-            return False
+            time.sleep(_PROBE_PAUSE_S)
 
     def stop(self) -> None:
-        """Stop the server; it has ended when this returns. May be called again."""
-        if self._process is not None:
-            self._process.stop(STOP_TIMEOUT_S)
+        """End the server; nothing happens when it runs no more."""
+        if self._child is not None:
+            self._child.stop(STOP_TIMEOUT_S)
 
     def kill(self) -> None:
-        """End it with SIGKILL."""
-        if self._process is not None:
-            self._process.kill()
+        """End the server with SIGKILL."""
+        if self._child is not None:
+            self._child.kill()
+
+    def __enter__(self) -> ZooKeeperProcess:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
 
-def find_java() -> str:
-    """Return the `java` to run: of JAVA_HOME, else on PATH.
-
-    Raises:
-        ConfigurationError: there is none, or it is older than Java 17.
-    """
-    home = os.environ.get("JAVA_HOME")
-    java = shutil.which("java", path=str(Path(home) / "bin")) if home else shutil.which("java")
-    if java is None:
-        where = f"in JAVA_HOME ({home})" if home else "on PATH and JAVA_HOME is not set"
-        raise ConfigurationError(f"no java {where}; install Java {JAVA_VERSION_MIN} or newer")
-    answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
-    version = re.search(r'version "(?:1\.)?(\d+)', answer.stderr)
-    if answer.returncode or version is None:
-        raise ConfigurationError(f"{java} -version failed; install Java {JAVA_VERSION_MIN} or newer")
-    if int(version[1]) < JAVA_VERSION_MIN:
-        raise ConfigurationError(f"{java} is Java {version[1]}; Spark and ZooKeeper need {JAVA_VERSION_MIN} or newer")
-    return java
-
-
-def _class_path() -> str:
-    # Found without importing pyspark, which would take longer than the server's start.
-    package = importlib.util.find_spec("pyspark")
-    folders = list(package.submodule_search_locations or []) if package is not None else []
-    jars = [str(jar) for folder in folders for name in _JARS for jar in Path(folder, "jars").glob(f"{name}.jar")]
-    if not any(Path(jar).name.startswith("zookeeper-") for jar in jars):
-        raise ConfigurationError("pyspark's jars with ZooKeeper are not there; reinstall pyspark 4.2 or newer")
-    return os.pathsep.join(jars)
-
-
-def free_ports(count: int) -> list[int]:
-    """Return distinct TCP ports of the loopback interface that nobody listens on."""
-    sockets = [socket.socket() for _ in range(count)]
+def _serves(port: int) -> bool:
+    """Whether a ZooKeeper answers `srvr` there as a server that takes requests."""
     try:
-        for each in sockets:
-            each.bind((HOST, 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
-
-
-def check_port(port: int) -> None:
-    """Raise ConfigurationError unless a server can listen on the port now."""
-    with socket.socket() as probe:
-        # Connections of a server that stopped a moment ago may linger; a listener is what matters.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except OSError as error:
-            raise ConfigurationError(
-                f"port {port} on {HOST} cannot be used ({error.strerror}): free it or choose another port"
-            ) from error
+        with socket.create_connection((HOST, port), _PROBE_TIMEOUT_S) as probe:
+            probe.sendall(b"srvr")
+            answer = b""
+            while received := probe.recv(4096):
+                answer += received
+    except OSError:
+        return False
+    return b"Mode:" in answer

@@ -126,7 +126,7 @@ class RangeReader:
     async def batches(
         self, first_entry: int, end_entry: int, batch_bytes: int = BATCH_BYTES
     ) -> AsyncIterator[EntryBatch]:
-        """Yield [first_entry, end_entry) in order, in batches of roughly `batch_bytes`; reads run ahead of the caller."""
+        """Yield [first_entry, end_entry) in batches of roughly `batch_bytes`; reads run ahead of the caller."""
         entries_max = self._span_entries(batch_bytes)
         ahead: deque[asyncio.Task[EntryBatch]] = deque()
         position = first_entry
