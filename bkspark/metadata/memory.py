@@ -1,0 +1,258 @@
+"""MemoryTree: the metadata tree in memory, with versions, sessions, sequences, transactions and watches.
+
+`MemoryStore` is the server; `MemoryStore.session()` gives a MemoryTree. Faults are asked for by the caller: `faults`
+maps the number of a write (counted from 0) to what happens to it, so that each can be tried at each write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from bkspark.errors import MetadataError, MetadataVersion, NodeExists, NoSuchNode, SessionExpired
+from bkspark.metadata.tree import ANY_VERSION, Callback, Check, Create, Delete, Operation, Set, Stat, Tree, parent_of
+
+
+class Fault(enum.Enum):
+    """What happens to one write."""
+
+    LOST_BEFORE = enum.auto()
+    """The connection is lost; the write has not taken effect."""
+    LOST_AFTER = enum.auto()
+    """The connection is lost after the write took effect."""
+
+
+@dataclass(slots=True)
+class _Node:
+    data: bytes
+    ctime_ms: int
+    owner: int = 0
+    version: int = 0
+    sequence: int = 0
+    children: set[str] = field(default_factory=set)
+
+    def stat(self) -> Stat:
+        return Stat(self.version, self.ctime_ms, self.owner, len(self.children))
+
+
+class MemoryStore:
+    """The tree that sessions share. `now_ms` is what new nodes get as creation time."""
+
+    def __init__(self) -> None:
+        self.now_ms = 0
+        self.faults: dict[int, Fault] = {}
+        self.writes = 0
+        self._nodes: dict[str, _Node] = {"/": _Node(b"", 0)}
+        self._next_session = 1
+        self._watches: list[tuple[str, bool, Callback]] = []
+        self._sessions: dict[int, MemoryTree] = {}
+
+    def session(self, timeout_s: float = 10.0) -> MemoryTree:
+        """Return a new session."""
+        session_id = self._next_session
+        self._next_session += 1
+        tree = MemoryTree(self, session_id, timeout_s)
+        self._sessions[session_id] = tree
+        return tree
+
+    def expire(self, tree: MemoryTree) -> None:
+        """End a session as the server does with one that fell silent; the tree goes on with a new one."""
+        self._end(tree.session_id)
+        tree._begin(self._next_session)
+        self._sessions[self._next_session] = tree
+        self._next_session += 1
+
+    def _end(self, session_id: int) -> None:
+        self._sessions.pop(session_id, None)
+        for path in [path for path, node in self._nodes.items() if node.owner == session_id]:
+            self._remove(path)
+
+    # ---- what sessions call ----
+
+    def node(self, path: str) -> _Node:
+        if path not in self._nodes:
+            raise NoSuchNode(f"metadata node {path} does not exist")
+        return self._nodes[path]
+
+    def find(self, path: str) -> _Node | None:
+        return self._nodes.get(path)
+
+    def write(self, operations: Sequence[Operation], owner: int, sequential: bool) -> list[str]:
+        """Apply all or none; return the paths created."""
+        fault = self.faults.pop(self.writes, None)
+        self.writes += 1
+        if fault is Fault.LOST_BEFORE:
+            raise MetadataError("the connection to the metadata store was lost")
+        undo: list[tuple[str, _Node | None]] = []
+        created = []
+        try:
+            for operation in operations:
+                created += self._apply(operation, owner, sequential, undo)
+        except MetadataError:
+            for path, node in reversed(undo):
+                self._restore(path, node)
+            raise
+        self._tell([path for path, _ in undo])
+        if fault is Fault.LOST_AFTER:
+            raise MetadataError("the connection to the metadata store was lost")
+        return created
+
+    def add_watch(self, path: str, of_children: bool, callback: Callback) -> Callback:
+        watch = (path, of_children, callback)
+        self._watches.append(watch)
+        return lambda: self._watches.remove(watch) if watch in self._watches else None
+
+    # ---- inside ----
+
+    def _apply(
+        self, operation: Operation, owner: int, sequential: bool, undo: list[tuple[str, _Node | None]]
+    ) -> list[str]:
+        if isinstance(operation, Create):
+            parent = self.node(parent_of(operation.path))
+            path = f"{operation.path}{parent.sequence:010d}" if sequential else operation.path
+            if path in self._nodes:
+                raise NodeExists(f"metadata node {path} exists already")
+            parent.sequence += 1
+            parent.children.add(path.rpartition("/")[2])
+            self._nodes[path] = _Node(operation.data, self.now_ms, owner)
+            undo.append((path, None))
+            return [path]
+        node = self.node(operation.path)
+        if operation.version not in (ANY_VERSION, node.version):
+            raise MetadataVersion(
+                f"metadata node {operation.path} has version {node.version}, not the expected {operation.version}"
+            )
+        if isinstance(operation, Set):
+            undo.append((operation.path, _Node(node.data, node.ctime_ms, node.owner, node.version)))
+            node.data = operation.data
+            node.version += 1
+        elif isinstance(operation, Delete):
+            if node.children:
+                raise NodeExists(f"metadata node {operation.path} has children")
+            undo.append((operation.path, node))
+            self._nodes.pop(operation.path)
+            self._nodes[parent_of(operation.path)].children.discard(operation.path.rpartition("/")[2])
+        else:
+            assert isinstance(operation, Check)
+        return []
+
+    def _restore(self, path: str, before: _Node | None) -> None:
+        siblings, name = self._nodes[parent_of(path)].children, path.rpartition("/")[2]
+        if before is None:
+            self._nodes.pop(path)
+            siblings.discard(name)
+        elif path in self._nodes:
+            node = self._nodes[path]
+            node.data, node.version = before.data, before.version
+        else:
+            self._nodes[path] = before
+            siblings.add(name)
+
+    def _remove(self, path: str) -> None:
+        self._nodes.pop(path)
+        self._nodes[parent_of(path)].children.discard(path.rpartition("/")[2])
+        self._tell([path])
+
+    def _tell(self, paths: list[str]) -> None:
+        changed, parents = set(paths), {parent_of(path) for path in paths}
+        for path, of_children, callback in tuple(self._watches):
+            if path in (parents if of_children else changed):
+                asyncio.get_running_loop().call_soon(callback)
+
+
+class MemoryTree(Tree):
+    """One session of a MemoryStore."""
+
+    def __init__(self, store: MemoryStore, session_id: int, timeout_s: float) -> None:
+        self._store = store
+        self._timeout_s = timeout_s
+        self._expired: list[Callback] = []
+        self._session_id = session_id
+        self._is_closed = False
+
+    def _begin(self, session_id: int) -> None:
+        self._session_id = session_id
+        for callback in self._expired:
+            asyncio.get_running_loop().call_soon(callback)
+
+    @property
+    def store(self) -> MemoryStore:
+        """The tree's server, for tests that make it fail."""
+        return self._store
+
+    @property
+    def session_id(self) -> int:
+        return self._session_id
+
+    @property
+    def session_timeout_s(self) -> float:
+        return self._timeout_s
+
+    def _check(self) -> None:
+        if self._is_closed:
+            raise SessionExpired("the metadata session is closed")
+
+    async def get(self, path: str) -> tuple[bytes, Stat]:
+        self._check()
+        node = self._store.node(path)
+        return node.data, node.stat()
+
+    async def exists(self, path: str) -> Stat | None:
+        self._check()
+        node = self._store.find(path)
+        return None if node is None else node.stat()
+
+    async def children(self, path: str) -> list[str]:
+        self._check()
+        return sorted(self._store.node(path).children)
+
+    async def create(
+        self,
+        path: str,
+        data: bytes = b"",
+        *,
+        ephemeral: bool = False,
+        sequential: bool = False,
+        make_parents: bool = False,
+    ) -> str:
+        self._check()
+        if make_parents:
+            above = parent_of(path)
+            missing = []
+            while self._store.find(above) is None:
+                missing.append(above)
+                above = parent_of(above)
+            for parent in reversed(missing):
+                self._store.write([Create(parent)], 0, False)
+        return self._store.write([Create(path, data)], self._session_id if ephemeral else 0, sequential)[0]
+
+    async def set(self, path: str, data: bytes, version: int) -> Stat:
+        self._check()
+        self._store.write([Set(path, data, version)], 0, False)
+        return self._store.node(path).stat()
+
+    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        self._check()
+        self._store.write([Delete(path, version)], 0, False)
+
+    async def transaction(self, operations: Sequence[Operation]) -> None:
+        self._check()
+        self._store.write(operations, 0, False)
+
+    async def watch(self, path: str, callback: Callback) -> Callback:
+        self._check()
+        return self._store.add_watch(path, False, callback)
+
+    async def watch_children(self, path: str, callback: Callback) -> Callback:
+        self._check()
+        return self._store.add_watch(path, True, callback)
+
+    def on_session_expired(self, callback: Callback) -> None:
+        self._expired.append(callback)
+
+    async def close(self) -> None:
+        if not self._is_closed:
+            self._is_closed = True
+            self._store._end(self._session_id)

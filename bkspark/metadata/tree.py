@@ -1,0 +1,145 @@
+"""Tree: the operations of a versioned znode tree that we use.
+
+`zookeeper.ZooKeeperTree` talks to ZooKeeper; `memory.MemoryTree` is its twin in memory. Everything above is written
+once. Paths are absolute. Errors are those of `bkspark.errors`: NoSuchNode, NodeExists, MetadataVersion,
+SessionExpired, and MetadataError for a store that cannot be reached, in which case a write may or may not have taken
+effect.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+ANY_VERSION = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """Facts of a node: data version, creation time in ms since the epoch, owning session (0: persistent), child count."""
+
+    version: int
+    ctime_ms: int
+    session_owner: int
+    children: int
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """In a transaction: create a persistent node."""
+
+    path: str
+    data: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Set:
+    """In a transaction: replace data if the version is the expected one."""
+
+    path: str
+    data: bytes
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """In a transaction: delete a node without children if the version is the expected one."""
+
+    path: str
+    version: int = ANY_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """In a transaction: succeed only if the node has this version."""
+
+    path: str
+    version: int
+
+
+Operation = Create | Set | Delete | Check
+Callback = Callable[[], None]
+
+
+class Tree(ABC):
+    """A versioned tree of nodes with sessions; one object is one session. All calls are coroutines of one event loop."""
+
+    @property
+    @abstractmethod
+    def session_id(self) -> int:
+        """The session that owns ephemeral nodes created here."""
+
+    @property
+    @abstractmethod
+    def session_timeout_s(self) -> float:
+        """How long the store keeps a silent session."""
+
+    @abstractmethod
+    async def get(self, path: str) -> tuple[bytes, Stat]:
+        """Return data and facts. Raises NoSuchNode."""
+
+    @abstractmethod
+    async def exists(self, path: str) -> Stat | None:
+        """Return the facts of a node, or None."""
+
+    @abstractmethod
+    async def children(self, path: str) -> list[str]:
+        """Return the names of a node's children, sorted. Raises NoSuchNode."""
+
+    @abstractmethod
+    async def create(
+        self,
+        path: str,
+        data: bytes = b"",
+        *,
+        ephemeral: bool = False,
+        sequential: bool = False,
+        make_parents: bool = False,
+    ) -> str:
+        """Create a node and return its path (`sequential` appends ten digits).
+
+        Raises:
+            NodeExists: the path is taken.
+            NoSuchNode: the parent is missing, unless `make_parents`.
+        """
+
+    @abstractmethod
+    async def set(self, path: str, data: bytes, version: int) -> Stat:
+        """Replace data if the version is the expected one (-1: any). Raises MetadataVersion, NoSuchNode."""
+
+    @abstractmethod
+    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        """Delete a node. Raises NoSuchNode, MetadataVersion, NodeExists (it has children)."""
+
+    @abstractmethod
+    async def transaction(self, operations: Sequence[Operation]) -> None:
+        """Do all or nothing. Raises the error of the first operation that cannot be done."""
+
+    @abstractmethod
+    async def watch(self, path: str, callback: Callback) -> Callback:
+        """Call `callback()` whenever the node's data may have changed, or it came or went; return what ends the watch.
+
+        A change may be told more than once, and several as one; after a reconnection it is called without a change.
+        """
+
+    @abstractmethod
+    async def watch_children(self, path: str, callback: Callback) -> Callback:
+        """`watch`, for the list of children."""
+
+    @abstractmethod
+    def on_session_expired(self, callback: Callback) -> None:
+        """Call `callback()` when the session has ended: its ephemeral nodes are gone. A new session follows by itself."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """End the session; ephemeral nodes go."""
+
+
+def parent_of(path: str) -> str:
+    """Return the path above.
+
+    >>> parent_of("/a/b"), parent_of("/a")
+    ('/a', '/')
+    """
+    return path.rpartition("/")[0] or "/"

@@ -1,0 +1,83 @@
+"""Metadata URIs: Apache's form of "which ZooKeeper, which root, which ledger manager".
+
+zk://host:2181;host2:2181/ledgers          the ledger manager that the LAYOUT node names (hierarchical if there is
+none) zk+null://...                              the same
+zk+hierarchical:// zk+flat:// zk+longhierarchical:// zk+legacyhierarchical://     that ledger manager
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from bkspark.errors import ConfigurationError
+from bkspark.ids import parse_host_port
+
+PORT = 2181
+_EXAMPLE = "zk://127.0.0.1:2181/ledgers"
+
+
+class LedgerManager(enum.Enum):
+    """How ledger ids become paths; the value is Apache's short name, as URIs and old LAYOUT nodes have it."""
+
+    HIERARCHICAL = "hierarchical"
+    LEGACY_HIERARCHICAL = "legacyhierarchical"
+    LONG_HIERARCHICAL = "longhierarchical"
+    FLAT = "flat"
+
+    @property
+    def factory(self) -> str:
+        """The class name that LAYOUT nodes carry."""
+        name = "".join(word.capitalize() for word in self.name.split("_"))
+        return f"org.apache.bookkeeper.meta.{name}LedgerManagerFactory"
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataUri:
+    """A parsed metadata URI. `manager` None: whatever LAYOUT says."""
+
+    hosts: tuple[tuple[str, int], ...]
+    root: str
+    manager: LedgerManager | None
+
+    @classmethod
+    def parse(cls, text: str) -> MetadataUri:
+        """Return the parts of a URI.
+
+        Raises:
+            ConfigurationError: it is not a metadata URI; says which part.
+        """
+        scheme, separator, rest = text.partition("://")
+        authority, slash, path = rest.partition("/")
+        store, _, manager_name = scheme.partition("+")
+        if not separator or store != "zk":
+            raise ConfigurationError(f"metadata URI {text!r} must begin with zk://, as in {_EXAMPLE}")
+        managers = {manager.value: manager for manager in LedgerManager} | {"": None, "null": None}
+        if manager_name not in managers:
+            known = ", ".join(sorted(name for name in managers if name))
+            raise ConfigurationError(f"metadata URI {text!r}: ledger manager {manager_name!r} is not one of {known}")
+        if not authority:
+            raise ConfigurationError(f"metadata URI {text!r} names no host, as {_EXAMPLE} does")
+        hosts = []
+        for host in authority.replace(",", ";").split(";"):
+            try:
+                hosts.append(parse_host_port(host if ":" in host else f"{host}:{PORT}"))
+            except ValueError as error:
+                raise ConfigurationError(f"metadata URI {text!r}: {error}") from None
+        root = "/" + path.strip("/")
+        if not slash or root == "/" or "//" in root:
+            raise ConfigurationError(f"metadata URI {text!r} names no root path, as {_EXAMPLE} does")
+        return cls(tuple(hosts), root, managers[manager_name])
+
+    @property
+    def connect_string(self) -> str:
+        """The hosts as ZooKeeper clients write them."""
+        return ",".join(f"{_bracketed(host)}:{port}" for host, port in self.hosts)
+
+    def __str__(self) -> str:
+        scheme = "zk" if self.manager is None else f"zk+{self.manager.value}"
+        return f"{scheme}://{self.connect_string.replace(',', ';')}{self.root}"
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
