@@ -1,0 +1,81 @@
+# `make demo` runs the main job on real data, `make test` passes the tests. Each sets up .venv itself when it is missing
+# or setup.cfg changed; that, and Maven's first download for `make test`, is the only time the network is used.
+#
+#   make demo        bkspark demo: a throw-away cluster, a real DataFrame written, read, streamed and checked
+#   make test        all tests; PYTEST_ARGS="-k recovery" runs some
+#   make lint        ruff, rules and format
+#   make typecheck   mypy on the public surface
+#   make bench       write, read and Spark throughput of a cluster on this machine
+#   make clean       removes everything that was built, but not .venv
+#
+# PYTHON=/path/to/python3 chooses the interpreter, VENV=DIR where the virtual environment goes.
+
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
+
+# Spark starts its Python workers with this one; a python3 from the PATH would lack bkspark.
+export PYSPARK_PYTHON := $(abspath $(BIN))/python
+export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
+
+.PHONY: demo test lint typecheck bench clean install requirements
+
+demo: install
+	$(BIN)/bkspark demo
+
+test: install
+	@$(BIN)/python -m tests.interop.build
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+typecheck: install
+	$(BIN)/mypy
+
+bench: install
+	$(BIN)/bkspark bench write --entry-size 1024 --ensemble 3 --write-quorum 3 --ack-quorum 2
+	$(BIN)/bkspark bench read --entry-size 1024 --ensemble 3 --write-quorum 3 --ack-quorum 2
+	$(BIN)/bkspark bench spark --rows 500000 --value-size 1024
+
+clean:
+	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache tests/interop/java/target
+	find bkspark bookie_service pyspark_bookkeeper tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+install: requirements $(STAMP)
+
+# A working interpreter is one that runs (a version manager's shim may not) and can make a virtual environment.
+CANDIDATES := $(or $(PYTHON),python3.13 python3.12 python3.11 python3)
+IS_SUITABLE := -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null
+FIND_PYTHON := python=$$(for each in $(CANDIDATES); do $$each $(IS_SUITABLE) && echo $$each && break; done)
+
+# Everything that is missing is said at once, before anything is made.
+requirements:
+	@$(FIND_PYTHON); \
+	if [ -z "$$python" ]; then \
+	  echo "missing: Python 3.11 or later with its venv module (tried $(CANDIDATES))." \
+	    "Install it, or name one: make PYTHON=/path/to/python3" >&2; \
+	fi; \
+	java=$$($(JAVA) -version 2>&1 | sed -n 's/.*version "\([^"]*\)".*/\1/p' | head -n 1); \
+	if [ -z "$$java" ]; then \
+	  echo "missing: Java 17 or later ('$(JAVA) -version' did not answer)." \
+	    "Install it, or set JAVA_HOME to where it is" >&2; \
+	elif [ "$${java%%[!0-9]*}" -lt 17 ]; then \
+	  echo "missing: Java 17 or later ('$(JAVA)' is version $$java)." \
+	    "Install a newer one, or set JAVA_HOME to where it is" >&2; \
+	  java=; \
+	fi; \
+	[ -n "$$python" ] && [ -n "$$java" ]
+
+# An environment whose interpreter has gone is made anew.
+ifneq ($(shell $(BIN)/python $(IS_SUITABLE) && echo works),works)
+.PHONY: $(STAMP)
+endif
+
+$(STAMP): setup.cfg pyproject.toml | requirements
+	@echo "setting up $(VENV) (once; fetches Spark and takes a minute or two)"
+	@$(BIN)/python $(IS_SUITABLE) || { $(FIND_PYTHON); $$python -m venv --clear $(VENV); }
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[demo,test]'
+	@touch $@
