@@ -17,7 +17,7 @@ ANY_VERSION = -1
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """Facts of a node: data version, creation time in ms since the epoch, owning session (0: persistent), child count."""
+    """Facts of a node: data version, creation time (ms since the epoch), owning session (0: persistent), child count."""
 
     version: int
     ctime_ms: int
@@ -63,7 +63,7 @@ Callback = Callable[[], None]
 
 
 class Tree(ABC):
-    """A versioned tree of nodes with sessions; one object is one session. All calls are coroutines of one event loop."""
+    """A versioned tree of nodes; one object is one session. All calls are coroutines of one event loop."""
 
     @property
     @abstractmethod
@@ -129,7 +129,7 @@ class Tree(ABC):
 
     @abstractmethod
     def on_session_expired(self, callback: Callback) -> None:
-        """Call `callback()` when the session has ended: its ephemeral nodes are gone. A new session follows by itself."""
+        """Call `callback()` when the session has ended, and its ephemeral nodes with it. A new session follows by itself."""
 
     @abstractmethod
     async def close(self) -> None:
