@@ -1,6 +1,6 @@
 package bkspark.interop;
 
-import java.lang.reflect.Field;
+import java.lang.reflect.Method;
 import java.util.zip.CRC32;
 import org.apache.bookkeeper.client.LedgerHandle;
 import org.apache.bookkeeper.client.api.LedgerEntries;
@@ -62,8 +62,8 @@ final class Reader {
     /** How many answers came by the batch opcode: 0 when the handle fell back to single reads. */
     int batchReads() throws ReflectiveOperationException {
         // Apache's client hides the fallback; a test that means batch reads has to know.
-        Field fallback = LedgerHandle.class.getDeclaredField("notSupportBatch");
-        fallback.setAccessible(true);
-        return fallback.getBoolean(handle) ? 0 : batchReads;
+        Method fallsBack = LedgerHandle.class.getDeclaredMethod("notSupportBatchRead");
+        fallsBack.setAccessible(true);
+        return (Boolean) fallsBack.invoke(handle) ? 0 : batchReads;
     }
 }

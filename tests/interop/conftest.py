@@ -1,0 +1,65 @@
+"""Apache's Java client and Apache's bookies, each started once a run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cluster import Cluster
+from tests.interop import build
+from tests.interop.apache import ApacheCluster
+from tests.interop.peer import JavaClient, Peer
+
+
+@pytest.fixture(scope="session")
+def classpath() -> str:
+    """Where the Java program and Apache's libraries are; without Maven the test is skipped, but never in CI."""
+    if build.maven() is None:
+        reason = "there is no mvn on the PATH; install Maven to run the tests against Apache's Java client"
+        assert os.environ.get("CI") != "true", reason
+        pytest.skip(reason)
+    return build.classpath()
+
+
+@pytest.fixture(scope="session")
+def peer(classpath: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peer]:
+    """A JVM with Apache's client, for as many clusters as tests ask for."""
+    peer = Peer(classpath, tmp_path_factory.mktemp("peer") / "java.log")
+    yield peer
+    peer.kill()
+
+
+@pytest.fixture(scope="session")
+def shared_apache_bookies(
+    classpath: str, peer: Peer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ApacheCluster]:
+    with ApacheCluster(classpath, tmp_path_factory.mktemp("apache"), peer) as apache:
+        yield apache
+        peer.call("disconnect", uri=apache.uri)
+
+
+@pytest.fixture
+def apache_bookies(shared_apache_bookies: ApacheCluster) -> Iterator[ApacheCluster]:
+    """ZooKeeper and three of Apache's bookies, all serving: `uri`, and `bookies` that a test may kill."""
+    yield shared_apache_bookies
+    shared_apache_bookies.revive()
+
+
+@pytest.fixture(scope="session")
+def shared_java(peer: Peer, shared_cluster: Cluster) -> Iterator[JavaClient]:
+    yield JavaClient(peer, shared_cluster.uri)
+    peer.call("disconnect", uri=shared_cluster.uri)
+
+
+@pytest.fixture
+def java(shared_java: JavaClient, cluster: Cluster) -> JavaClient:
+    """Apache's client on our bookies."""
+    return shared_java
+
+
+@pytest.fixture
+def java_on_apache(peer: Peer, apache_bookies: ApacheCluster) -> JavaClient:
+    """Apache's client on Apache's bookies."""
+    return JavaClient(peer, apache_bookies.uri)
