@@ -5,10 +5,9 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
-from bkspark.cli.zookeeper_process import ZooKeeperProcess
-
 from bkspark.cli.child_process import ChildProcess
 from bkspark.cli.cluster_process import HOST, free_ports
+from bkspark.cli.zookeeper_process import ZooKeeperProcess
 from tests.interop.peer import JVM_OPTIONS, Peer
 from tests.polling import wait_until
 

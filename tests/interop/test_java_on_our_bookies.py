@@ -6,7 +6,7 @@ import pytest
 
 from bkspark.blocking import Client
 from bkspark.core.metadata import LedgerState
-from bkspark.errors import BookKeeperError, LedgerFenced, NoSuchLedger, UnauthorizedAccess
+from bkspark.errors import LedgerFenced, NoSuchLedger, UnauthorizedAccess
 from tests.cluster import Cluster
 from tests.interop.peer import JavaClient, PeerError, contents, payloads
 
@@ -49,9 +49,11 @@ def test_java_reads_what_our_client_wrote(
     java: JavaClient, cluster: Cluster, digest: str, quorums: tuple[int, int, int]
 ) -> None:
     ensemble, write_quorum, ack_quorum = quorums
-    with our_client(cluster, digest) as client:
-        with client.create(ensemble=ensemble, write_quorum=write_quorum, ack_quorum=ack_quorum) as writer:
-            writer.append_many(payloads(SIZES))
+    with (
+        our_client(cluster, digest) as client,
+        client.create(ensemble=ensemble, write_quorum=write_quorum, ack_quorum=ack_quorum) as writer,
+    ):
+        writer.append_many(payloads(SIZES))
     answer = java.read(writer.ledger_id, digest, PASSWORD, recover=False)
     assert answer["closed"]
     assert answer["entries"] == contents(payloads(SIZES))
@@ -83,8 +85,9 @@ def test_java_recovers_what_our_client_left_open(
         assert answer["closed"]
         assert answer["entries"] == contents(payloads(SIZES))
         assert answer["length"] == sum(SIZES)
-        with pytest.raises(LedgerFenced):
+        with pytest.raises(LedgerFenced) as refused:
             writer.append(b"too late")
+        assert refused.value.code == LEDGER_FENCED
         metadata = client.metadata(writer.ledger_id)
         writer.abandon()
     assert metadata.state is LedgerState.CLOSED
@@ -260,18 +263,6 @@ def test_only_one_of_two_recoverers_decides_and_both_agree(java: JavaClient, clu
         closed = client.recover(ledger)
         again = java.read(ledger, "crc32c", PASSWORD, recover=True)
     assert (closed.last_entry, closed.length) == (29, 15_000) == (again["last_confirmed"], again["length"])
-    with pytest.raises(PeerError, match="fenced|closed"):
+    with pytest.raises(PeerError, match="fenced"):
         java.append(ledger, [1])
     java.call("abandon", ledger=ledger)
-
-
-def test_our_error_for_a_fenced_writer_carries_apaches_code(java: JavaClient, cluster: Cluster) -> None:
-    with our_client(cluster) as client:
-        writer = client.create(ensemble=3, write_quorum=3, ack_quorum=2)
-        writer.append(b"entry")
-        java.read(writer.ledger_id, "crc32c", PASSWORD, recover=True)
-        with pytest.raises(BookKeeperError) as refused:
-            writer.append(b"too late")
-        writer.abandon()
-    assert refused.value.code == LEDGER_FENCED
-    assert refused.value.ledger_id == writer.ledger_id
