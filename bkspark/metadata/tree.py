@@ -17,7 +17,7 @@ ANY_VERSION = -1
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """Facts of a node: data version, creation time (ms since the epoch), owning session (0: persistent), child count."""
+    """Facts of a node: data version, creation (ms since the epoch), owning session (0: persistent), child count."""
 
     version: int
     ctime_ms: int
@@ -129,7 +129,7 @@ class Tree(ABC):
 
     @abstractmethod
     def on_session_expired(self, callback: Callback) -> None:
-        """Call `callback()` when the session has ended, and its ephemeral nodes with it. A new session follows by itself."""
+        """Call `callback()` when the session has ended, its ephemeral nodes with it; a new one follows by itself."""
 
     @abstractmethod
     async def close(self) -> None:

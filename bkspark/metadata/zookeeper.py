@@ -66,8 +66,8 @@ class ZooKeeperTree(Tree):
         except TimeoutError:
             await self.close()
             raise MetadataError(
-                f"no ZooKeeper answers at {self._address} (waited {self._call_timeout_s:g} s): start it, or correct the "
-                "metadata URI"
+                f"no ZooKeeper answers at {self._address} (waited {self._call_timeout_s:g} s): start it, or correct "
+                "the metadata URI"
             ) from None
 
     # ---- the session ----

@@ -1,0 +1,210 @@
+"""BookieRegistry: which bookies there are, where they serve, and whose directories are whose."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from dataclasses import dataclass
+
+from bkspark.errors import BookieUnavailable, MetadataFormat, NodeExists, NoSuchNode
+from bkspark.ids import check_bookie_id, parse_host_port
+from bkspark.metadata import cookies, layout, paths, registration
+from bkspark.metadata.cookies import Cookie
+from bkspark.metadata.ledgers import read_manager
+from bkspark.metadata.registration import BookieAddress
+from bkspark.metadata.tree import Callback, Create, Tree
+from bkspark.metadata.uri import LedgerManager, MetadataUri
+
+TAKEOVER_POLL_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class StoredCookie:
+    """A cookie in the metadata store and the version of its node."""
+
+    cookie: Cookie
+    version: int
+
+
+class BookieRegistry:
+    """Bookie registrations, cookies and the cluster's identity below the URI's root."""
+
+    def __init__(self, tree: Tree, uri: MetadataUri) -> None:
+        self._tree = tree
+        self._uri = uri
+        self._root = uri.root
+        self._addresses: dict[str, BookieAddress] = {}
+
+    # ---- what clients ask ----
+
+    async def writable(self) -> dict[str, BookieAddress | None]:
+        """Return the bookies that take writes; the address is None where its registration cannot be read.
+
+        Raises:
+            MetadataError: there is no cluster at the root, or the store failed.
+        """
+        return await self._registered(paths.AVAILABLE)
+
+    async def read_only(self) -> dict[str, BookieAddress | None]:
+        """Return the bookies that only read, as `writable`."""
+        return await self._registered(paths.READ_ONLY)
+
+    async def known(self) -> list[str]:
+        """Return every bookie that ever had a cookie and was not decommissioned."""
+        try:
+            return await self._tree.children(f"{self._root}/{paths.COOKIES}")
+        except NoSuchNode:
+            return []
+
+    async def _registered(self, where: str) -> dict[str, BookieAddress | None]:
+        try:
+            names = await self._tree.children(f"{self._root}/{where}")
+        except NoSuchNode:
+            await read_manager(self._tree, self._root, self._uri.manager)
+            return {}
+        ids = [name for name in names if name != "readonly"]
+        addresses = await asyncio.gather(*(self._address(where, bookie_id) for bookie_id in ids))
+        return dict(zip(ids, addresses))
+
+    async def _address(self, where: str, bookie_id: str) -> BookieAddress | None:
+        try:
+            data, _ = await self._tree.get(f"{self._root}/{where}/{bookie_id}")
+            address = registration.decode(data, bookie_id)
+        except (NoSuchNode, MetadataFormat):
+            return None
+        self._addresses[bookie_id] = address
+        return address
+
+    async def resolve(self, bookie_id: str) -> tuple[str, int]:
+        """Return where to dial a bookie. One that is not registered but has a host:port id is dialled there.
+
+        Raises:
+            BookieUnavailable: it is not registered and its id is no address.
+        """
+        for where in (paths.AVAILABLE, paths.READ_ONLY):
+            address = await self._address(where, bookie_id)
+            if address is not None:
+                return address.host, address.port
+        last = self._addresses.get(bookie_id)
+        if last is not None:
+            return last.host, last.port
+        try:
+            return parse_host_port(bookie_id)
+        except ValueError:
+            raise BookieUnavailable(f"bookie {bookie_id} is not registered", bookie=bookie_id) from None
+
+    # ---- what a bookie does ----
+
+    async def register(self, bookie_id: str, address: BookieAddress, *, read_only: bool = False) -> None:
+        """Make this session's bookie known, until the session ends. Registered so already: nothing happens.
+
+        A node left by an earlier session of the same bookie is waited for until that session has timed out.
+
+        Raises:
+            NodeExists: another process serves under this id.
+            MetadataError: there is no cluster at the root, or the store failed.
+        """
+        check_bookie_id(bookie_id)
+        await read_manager(self._tree, self._root, self._uri.manager)
+        path = f"{self._root}/{paths.READ_ONLY if read_only else paths.AVAILABLE}/{bookie_id}"
+        deadline = asyncio.get_running_loop().time() + 2 * self._tree.session_timeout_s
+        while True:
+            try:
+                await self._tree.create(path, registration.encode(address), ephemeral=True, make_parents=True)
+                return
+            except NodeExists:
+                stat = await self._tree.exists(path)
+                if stat is not None and stat.session_owner == self._tree.session_id:
+                    return
+            if asyncio.get_running_loop().time() > deadline:
+                raise NodeExists(
+                    f"bookie {bookie_id} is registered by another process that is alive: stop it, or give this one "
+                    "another bookieId",
+                    bookie=bookie_id,
+                )
+            await asyncio.sleep(TAKEOVER_POLL_S)
+
+    async def unregister(self, bookie_id: str, *, read_only: bool = False) -> None:
+        """Take the registration back; nothing happens where there is none."""
+        try:
+            await self._tree.delete(f"{self._root}/{paths.READ_ONLY if read_only else paths.AVAILABLE}/{bookie_id}")
+        except NoSuchNode:
+            return
+
+    async def read_cookie(self, bookie_id: str) -> StoredCookie | None:
+        """Return a bookie's cookie, or None. Raises MetadataFormat where it cannot be read."""
+        path = f"{self._root}/{paths.COOKIES}/{bookie_id}"
+        try:
+            data, stat = await self._tree.get(path)
+        except NoSuchNode:
+            return None
+        return StoredCookie(cookies.decode(data, f"metadata node {path}"), stat.version)
+
+    async def write_cookie(self, cookie: Cookie, version: int | None) -> None:
+        """Store a bookie's cookie: a new one (`version` None) or in place of the version read.
+
+        Raises:
+            NodeExists, MetadataVersion: somebody else wrote it meanwhile.
+        """
+        path = f"{self._root}/{paths.COOKIES}/{cookie.bookie_id}"
+        data = cookies.encode(cookie)
+        if version is None:
+            await self._tree.create(path, data, make_parents=True)
+        else:
+            await self._tree.set(path, data, version)
+
+    async def delete_cookie(self, bookie_id: str) -> None:
+        """Forget a bookie. Raises NoSuchNode where there is no cookie."""
+        await self._tree.delete(f"{self._root}/{paths.COOKIES}/{bookie_id}")
+
+    async def instance_id(self) -> str | None:
+        """Return the cluster's instance id; None where Pulsar's or an old initialisation wrote none."""
+        try:
+            return (await self._tree.get(f"{self._root}/{paths.INSTANCE_ID}"))[0].decode()
+        except NoSuchNode:
+            return None
+        except UnicodeDecodeError:
+            raise MetadataFormat(f"{self._root}/{paths.INSTANCE_ID} is not text") from None
+
+    # ---- the cluster ----
+
+    async def initialize_cluster(self) -> bool:
+        """Make a new cluster at the root; False when there is one already.
+
+        All nodes but LAYOUT come in one transaction, LAYOUT last; a cluster left without it by a crash is completed.
+        """
+        manager = self._uri.manager or LedgerManager.HIERARCHICAL
+        is_new = await self._tree.exists(self._root) is None
+        if is_new:
+            await self._ensure_parents()
+            nodes = [self._root, *(f"{self._root}/{name}" for name in (paths.AVAILABLE, paths.READ_ONLY))]
+            identity = str(uuid.uuid4()).encode()
+            try:
+                await self._tree.transaction(
+                    [*map(Create, nodes), Create(f"{self._root}/{paths.INSTANCE_ID}", identity)]
+                )
+            except NodeExists:
+                is_new = False
+        for name, data in ((paths.LAYOUT, layout.encode(manager)), (paths.COOKIES, b"")):
+            try:
+                await self._tree.create(f"{self._root}/{name}", data)
+            except NodeExists:
+                continue
+        await read_manager(self._tree, self._root, self._uri.manager)
+        return is_new
+
+    async def _ensure_parents(self) -> None:
+        parts = self._root.split("/")[1:-1]
+        for depth in range(1, len(parts) + 1):
+            try:
+                await self._tree.create("/" + "/".join(parts[:depth]))
+            except NodeExists:
+                continue
+
+    async def watch_writable(self, callback: Callback) -> Callback:
+        """Call `callback()` when the set of writable bookies may have changed; return what ends that."""
+        return await self._tree.watch_children(f"{self._root}/{paths.AVAILABLE}", callback)
+
+    def on_session_expired(self, callback: Callback) -> None:
+        """Call `callback()` when the session has ended and its registrations with it."""
+        self._tree.on_session_expired(callback)

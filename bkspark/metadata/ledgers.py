@@ -1,0 +1,281 @@
+"""LedgerStore: ledger metadata in the tree, in Apache's layout. Every change is a compare-and-set."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, replace
+
+from bkspark.core.metadata import LedgerMetadata
+from bkspark.errors import (
+    LedgerExists,
+    MetadataError,
+    MetadataVersion,
+    NodeExists,
+    NoSuchLedger,
+    NoSuchNode,
+    SessionExpired,
+)
+from bkspark.metadata import encoding, layout, paths
+from bkspark.metadata.tree import Tree, parent_of
+from bkspark.metadata.uri import LedgerManager, MetadataUri
+
+CREATE_TRIES_MAX = 16
+LONG_GENERATORS_KEPT = 3
+_CTOKEN_BITS = 62
+
+
+@dataclass(frozen=True, slots=True)
+class Versioned:
+    """Metadata and the version of the node it stands in; `ctime_ms` is when the node was created."""
+
+    metadata: LedgerMetadata
+    version: int
+    ctime_ms: int
+
+
+class LedgerStore:
+    """Creates, reads, changes, deletes and lists ledgers below the URI's root."""
+
+    def __init__(self, tree: Tree, uri: MetadataUri) -> None:
+        self._tree = tree
+        self._root = uri.root
+        self._uri_manager = uri.manager
+        self._manager: LedgerManager | None = None
+
+    async def manager(self) -> LedgerManager:
+        """Return the cluster's ledger manager.
+
+        Raises:
+            MetadataError: the root does not exist, or the URI names another manager than LAYOUT.
+        """
+        if self._manager is None:
+            self._manager = await read_manager(self._tree, self._root, self._uri_manager)
+        return self._manager
+
+    async def _path(self, ledger_id: int) -> str:
+        try:
+            return self._root + paths.ledger_path(ledger_id, await self.manager())
+        except ValueError as error:
+            raise NoSuchLedger(f"no such ledger: {error}", ledger_id=ledger_id) from None
+
+    # ---- create ----
+
+    async def create(self, metadata: LedgerMetadata, *, ledger_id: int | None = None) -> tuple[int, Versioned]:
+        """Store a new ledger under `ledger_id`, or under a generated id; return the id and what is stored.
+
+        Its metadata gets a random token, by which a creation whose answer was lost is recognised as ours.
+
+        Raises:
+            LedgerExists: the chosen id is taken.
+            MetadataError: the store failed.
+        """
+        metadata = replace(metadata, ctoken=1 + secrets.randbits(_CTOKEN_BITS))
+        data = encoding.encode(metadata)
+        for _ in range(CREATE_TRIES_MAX):
+            chosen = await self._generate_id() if ledger_id is None else ledger_id
+            path = await self._path(chosen)
+            if await self._create_node(path, data):
+                # A new node has version 0; its creation time is looked up when somebody reads it.
+                return chosen, Versioned(metadata, 0, 0)
+            if ledger_id is not None:
+                raise LedgerExists(f"ledger {ledger_id} exists already: choose another id", ledger_id=ledger_id)
+        raise MetadataError(f"{CREATE_TRIES_MAX} generated ledger ids in a row were taken")
+
+    async def _create_node(self, path: str, data: bytes) -> bool:
+        """Create the node; False when somebody else's stands there."""
+        try:
+            await self._tree.create(path, data, make_parents=True)
+        except NodeExists:
+            return await self._is_stored(path, data)
+        except (SessionExpired, MetadataError):
+            # The answer was lost; the token in the data tells whether the creation took effect.
+            if not await self._is_stored(path, data):
+                raise
+        return True
+
+    async def _is_stored(self, path: str, data: bytes) -> bool:
+        try:
+            return (await self._tree.get(path))[0] == data
+        except NoSuchNode:
+            return False
+
+    async def _generate_id(self) -> int:
+        """Return the next id of the cluster's generator: short ids first, then 63-bit ones."""
+        long_root = f"{self._root}/{paths.LONG_ID_GENERATOR}"
+        if await self._tree.exists(long_root) is None:
+            number = await self._next_number(f"{self._root}/{paths.ID_GENERATOR}/ID-")
+            if 0 <= number <= paths.SHORT_ID_MAX:
+                return number
+            await self._ensure(long_root)
+        while True:
+            heads = [name for name in await self._tree.children(long_root) if name.startswith("HOB-")]
+            if not heads:
+                await self._ensure(f"{long_root}/HOB-{1:010d}")
+                continue
+            head = max(heads, key=lambda name: int(name[4:]))
+            number = await self._next_number(f"{long_root}/{head}/ID-")
+            if 0 <= number <= paths.SHORT_ID_MAX:
+                return int(head[4:]) << 32 | number
+            await self._ensure(f"{long_root}/HOB-{int(head[4:]) + 1:010d}")
+            for old in sorted(heads)[:-LONG_GENERATORS_KEPT]:
+                await self._delete_quietly(f"{long_root}/{old}")
+
+    async def _next_number(self, prefix: str) -> int:
+        path = await self._tree.create(prefix, ephemeral=True, sequential=True, make_parents=True)
+        # Only the counter is wanted; the node goes now, or with the session where this fails.
+        await self._delete_quietly(path)
+        return int(path[len(prefix) :])
+
+    async def _ensure(self, path: str) -> None:
+        try:
+            await self._tree.create(path)
+        except NodeExists:
+            return
+
+    async def _delete_quietly(self, path: str) -> None:
+        """Delete a node that nobody misses; what stays behind is harmless."""
+        try:
+            await self._tree.delete(path)
+        except MetadataError:
+            return
+
+    # ---- read, change, delete ----
+
+    async def read(self, ledger_id: int) -> Versioned:
+        """Return a ledger's metadata and version.
+
+        Raises:
+            NoSuchLedger: it does not exist.
+            MetadataFormat: what is stored cannot be read.
+        """
+        path = await self._path(ledger_id)
+        try:
+            data, stat = await self._tree.get(path)
+        except NoSuchNode:
+            raise NoSuchLedger(f"ledger {ledger_id} does not exist", ledger_id=ledger_id) from None
+        return Versioned(encoding.decode(data, ledger_id), stat.version, stat.ctime_ms)
+
+    async def write(self, ledger_id: int, metadata: LedgerMetadata, version: int) -> Versioned:
+        """Store changed metadata if `version` is still the stored one; return it with its new version.
+
+        Where the connection is lost, the node is read back: our own bytes one version up mean that the write took
+        effect.
+
+        Raises:
+            MetadataVersion: somebody else changed it.
+            NoSuchLedger: it was deleted.
+            MetadataError: the store failed, and whether the write took effect could not be told.
+        """
+        path = await self._path(ledger_id)
+        metadata = replace(metadata, ctoken=0)
+        data = encoding.encode(metadata)
+        try:
+            stat = await self._tree.set(path, data, version)
+            return Versioned(metadata, stat.version, stat.ctime_ms)
+        except NoSuchNode:
+            raise NoSuchLedger(f"ledger {ledger_id} does not exist any more", ledger_id=ledger_id) from None
+        except MetadataVersion:
+            # Possibly against ourselves: a write whose answer was lost on the way, sent twice below us.
+            return await self._read_back(path, metadata, data, version, ledger_id)
+        except MetadataError:
+            return await self._read_back(path, metadata, data, version, ledger_id)
+
+    async def _read_back(
+        self, path: str, metadata: LedgerMetadata, data: bytes, version: int, ledger_id: int
+    ) -> Versioned:
+        try:
+            stored, stat = await self._tree.get(path)
+        except NoSuchNode:
+            raise NoSuchLedger(f"ledger {ledger_id} does not exist any more", ledger_id=ledger_id) from None
+        if stat.version == version + 1 and stored == data:
+            return Versioned(metadata, stat.version, stat.ctime_ms)
+        if stat.version == version:
+            raise MetadataError(f"the metadata of ledger {ledger_id} was not written: the connection was lost")
+        raise MetadataVersion(
+            f"the metadata of ledger {ledger_id} has version {stat.version}, not the expected {version}",
+            ledger_id=ledger_id,
+        )
+
+    async def delete(self, ledger_id: int) -> None:
+        """Delete a ledger's metadata, and the parent nodes that it leaves empty.
+
+        Raises:
+            NoSuchLedger: it does not exist.
+        """
+        path = await self._path(ledger_id)
+        try:
+            await self._tree.delete(path)
+        except NoSuchNode:
+            raise NoSuchLedger(f"ledger {ledger_id} does not exist", ledger_id=ledger_id) from None
+        except MetadataError:
+            if await self._tree.exists(path) is not None:
+                raise
+        parent = parent_of(path)
+        while parent != self._root:
+            try:
+                await self._tree.delete(parent)
+            except MetadataError:
+                return  # another ledger lives there, or somebody else removed it
+            parent = parent_of(parent)
+
+    # ---- list, watch ----
+
+    async def ids(self) -> AsyncIterator[int]:
+        """Yield the id of every ledger, ascending within each id scheme.
+
+        Raises:
+            MetadataError: the listing could not be finished; what was yielded is then not all.
+        """
+        await self.manager()
+        for first in await self._tree.children(self._root):
+            flat = paths.parse_ledger_path(first)
+            if flat is not None:
+                yield flat
+            elif paths.is_level(first, 0, first):
+                async for ledger_id in self._ids_below(first):
+                    yield ledger_id
+
+    async def _ids_below(self, first: str) -> AsyncIterator[int]:
+        # Depth first with a stack: children vanish while we look, and that only means fewer ledgers.
+        stack = [first]
+        while stack:
+            path = stack.pop()
+            try:
+                names = await self._tree.children(f"{self._root}/{path}")
+            except NoSuchNode:
+                continue
+            depth = path.count("/") + 1
+            for name in reversed(names):
+                if paths.is_level(name, depth, first):
+                    stack.append(f"{path}/{name}")
+            for name in names:
+                ledger_id = paths.parse_ledger_path(f"{path}/{name}")
+                if ledger_id is not None:
+                    yield ledger_id
+
+    async def watch(self, ledger_id: int, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call `callback()` when a ledger's metadata may have changed; return what ends that."""
+        return await self._tree.watch(await self._path(ledger_id), callback)
+
+
+async def read_manager(tree: Tree, root: str, wanted: LedgerManager | None) -> LedgerManager:
+    """Return the ledger manager of the cluster at `root`; `wanted` is the one that its URI names, if any.
+
+    Raises:
+        MetadataError: there is no cluster at the root, or it has another manager than the wanted one.
+    """
+    try:
+        found = layout.decode((await tree.get(f"{root}/{paths.LAYOUT}"))[0])
+    except NoSuchNode:
+        if await tree.exists(root) is None:
+            raise MetadataError(
+                f"there is no cluster at {root}: check the path in the metadata URI, or run `bkspark cluster init`"
+            ) from None
+        return wanted or LedgerManager.HIERARCHICAL
+    if wanted is not None and wanted is not found:
+        raise MetadataError(
+            f"the metadata URI asks for ledger manager {wanted.value}, the cluster at {root} has {found.value}: "
+            f"write zk+{found.value}:// or plain zk://"
+        )
+    return found
