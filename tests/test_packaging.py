@@ -1,0 +1,84 @@
+"""`pip install .` gives all of it: the wheel holds every module and data file, and the commands start from it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("bkspark", "bookie_service", "pyspark_bookkeeper")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from a copy of the sources: a build leaves files beside what it reads."""
+    copy = tmp_path_factory.mktemp("sources")
+    for package in PACKAGES:
+        shutil.copytree(ROOT / package, copy / package, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("setup.cfg", "pyproject.toml", "README.md"):
+        shutil.copy(ROOT / name, copy)
+    target = tmp_path_factory.mktemp("wheel")
+    build = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--no-deps",
+        "--no-build-isolation",
+        "--no-index",
+        "-w",
+        target,
+        copy,
+    ]
+    done = subprocess.run(list(map(str, build)), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (built,) = target.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel unpacked: what pip would put among the site packages."""
+    target = tmp_path_factory.mktemp("installed")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(target)
+    return target
+
+
+def test_every_source_file_is_in_the_wheel(installed: Path) -> None:
+    sources = {
+        path.relative_to(ROOT)
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*")
+        if path.suffix in (".py", ".proto")
+    }
+    assert not [path for path in sorted(sources) if not (installed / path).is_file()]
+
+
+def test_nothing_else_is_in_the_wheel(installed: Path) -> None:
+    folders = {path.name for path in installed.iterdir()}
+    assert folders == {*PACKAGES, *(name for name in folders if name.endswith(".dist-info"))}
+
+
+@pytest.mark.parametrize("module", ["bkspark.cli", "bookie_service"])
+def test_the_command_starts_from_the_wheel(installed: Path, tmp_path: Path, module: str) -> None:
+    program = f"import runpy; sys.argv = ['x', '--help']; runpy.run_module({module!r}, run_name='__main__')"
+    assert "usage" in _run(installed, tmp_path, program).lower()
+
+
+def test_spark_can_import_the_format_from_the_wheel(installed: Path, tmp_path: Path) -> None:
+    program = "import pyspark_bookkeeper; print(pyspark_bookkeeper.__file__, pyspark_bookkeeper.DefaultSource)"
+    assert _run(installed, tmp_path, program).startswith(str(installed))
+
+
+def _run(installed: Path, folder: Path, program: str) -> str:
+    """Return what a program prints that finds the wheel's modules before the sources."""
+    program = f"import sys; sys.path.insert(0, {str(installed)!r}); {program}"
+    done = subprocess.run([sys.executable, "-P", "-c", program], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
