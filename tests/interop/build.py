@@ -69,6 +69,10 @@ def _build() -> None:
 
 
 if __name__ == "__main__":
-    if maven() is None:
-        sys.exit("no Maven: the tests against Apache's Java client will be skipped")
-    classpath()
+    try:
+        if maven() is None:
+            print("no mvn on the PATH: the tests against Apache's Java client will be skipped")
+        else:
+            classpath()
+    except BuildFailed as failure:
+        sys.exit(str(failure))
