@@ -1,7 +1,7 @@
 """Every directory and file name of a bookie, as Apache's bookies lay them out.
 
-    <journal directory>/current/   VERSION (cookie), <id>.txn
-    <ledger directory>/current/    VERSION, lastMark, lastMark.<i>, lastId, <hex>.log, <hex>/<hex>/<hex>.idx
+<journal directory>/current/   VERSION (cookie), <id>.txn
+<ledger directory>/current/    VERSION, lastMark, lastMark.<i>, lastId, <hex>.log, <hex>/<hex>/<hex>.idx
 """
 
 from __future__ import annotations

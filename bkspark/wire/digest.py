@@ -120,7 +120,7 @@ class EntryDigest:
             fronts[:, header_at + HEADER_BYTES :] = self._digests(header_rows, payloads)
 
         parts: list[memoryview] = [memoryview(b"")] * (2 * count)
-        front_view = memoryview(fronts.reshape(-1))
+        front_view = fronts.reshape(-1).data
         parts[0::2] = [front_view[at : at + front_bytes] for at in range(0, count * front_bytes, front_bytes)]
         parts[1::2] = payloads
         return SealedEntries(memoryview(b"".join(parts)), item_offsets, batch.first_entry)
@@ -283,7 +283,7 @@ class _HeaderCrcs:
             if column not in varying:
                 constant ^= int(self._tables[column, first[column]])
         crcs = np.full(len(header_rows), constant, np.uint32)
-        for column in varying:
+        for column in varying.tolist():
             crcs ^= self._tables[column][header_rows[:, column]]
         return crcs
 

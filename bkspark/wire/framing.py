@@ -118,13 +118,34 @@ def gather_i32(octets: np.ndarray, at: np.ndarray) -> np.ndarray:
 
 def gather_octets(octets: np.ndarray, at: np.ndarray, width: int) -> np.ndarray:
     """Return (n, width) uint8, contiguous: the bytes at each position of a uint8 array."""
-    count = len(at)
-    if count > 1:
-        stride = int(at[1] - at[0])
-        # Equal steps: a strided view instead of an index of count * width positions.
-        if stride > 0 and int(at[-1] - at[0]) == stride * (count - 1) and (np.diff(at) == stride).all():
-            window = octets[int(at[0]) :]
-            return np.ascontiguousarray(
-                np.lib.stride_tricks.as_strided(window, shape=(count, width), strides=(stride, 1), writeable=False)
-            )
+    step = equal_step(at)
+    if step > 0:
+        return np.ascontiguousarray(_strided(octets, int(at[0]), len(at), width, step))
     return np.ascontiguousarray(octets[at[:, None] + np.arange(width)])
+
+
+def scatter_i32(octets: np.ndarray, at: np.ndarray, values: np.ndarray) -> None:
+    """Write values[i] as big-endian int32 at each position of a uint8 array; the positions do not overlap."""
+    rows = values.astype(">i4").view(np.uint8).reshape(len(at), 4)
+    step = equal_step(at)
+    if step > 0:
+        _strided(octets, int(at[0]), len(at), 4, step)[...] = rows
+    else:
+        octets[at[:, None] + np.arange(4)] = rows
+
+
+def equal_step(at: np.ndarray) -> int:
+    """Return the distance between neighbours of an int64 array when all are equal and ascend, else 0."""
+    count = len(at)
+    if count < 2:
+        return 0
+    step = int(at[1] - at[0])
+    # The ends first: in most arrays with unequal steps they do not fit, and nothing else need be looked at.
+    if step <= 0 or int(at[-1] - at[0]) != step * (count - 1) or not (np.diff(at) == step).all():
+        return 0
+    return step
+
+
+def _strided(octets: np.ndarray, first: int, count: int, width: int, step: int) -> np.ndarray:
+    """Return (count, width) uint8 over octets[first:], rows `step` bytes apart, not copied."""
+    return np.lib.stride_tricks.as_strided(octets[first:], (count, width), (step, 1))

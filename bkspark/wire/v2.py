@@ -278,6 +278,32 @@ def encode_read_reply_head(ledger_id: int, entry_id: int, entry_bytes: int) -> b
     return _REPLY_HEAD.pack(REPLY_BYTES + entry_bytes, header_word(READ), Status.EOK, ledger_id, entry_id)
 
 
+def encode_read_replies(ledger_id: int, first_entry: int, items: bytes | memoryview, sizes: np.ndarray) -> bytes:
+    """Return EOK READ replies for `first_entry`, first_entry + 1, ...; item i is the next sizes[i] bytes of `items`.
+
+    An item is `i32 length, entry`, as a bookie stores it.
+    """
+    count = len(sizes)
+    heads = np.empty(count, _REPLY)
+    heads["size"] = sizes - LENGTH_BYTES + REPLY_BYTES
+    heads["word"] = header_word(READ)
+    heads["status"] = Status.EOK
+    heads["ledger"] = ledger_id
+    heads["entry"] = np.arange(first_entry, first_entry + count)
+    size = int(sizes[0])
+    if bool((sizes == size).all()):
+        frames = np.empty((count, _REPLY.itemsize + size - LENGTH_BYTES), np.uint8)
+        frames[:, : _REPLY.itemsize] = heads.view(np.uint8).reshape(count, _REPLY.itemsize)
+        frames[:, _REPLY.itemsize :] = np.frombuffer(items, np.uint8).reshape(count, size)[:, LENGTH_BYTES:]
+        return frames.tobytes()
+    view, head_view = memoryview(items), memoryview(heads.tobytes())
+    ends = np.cumsum(sizes)
+    parts: list[memoryview] = [view] * (2 * count)
+    parts[0::2] = [head_view[at : at + _REPLY.itemsize] for at in range(0, len(head_view), _REPLY.itemsize)]
+    parts[1::2] = [view[start:end] for start, end in zip((ends - sizes + LENGTH_BYTES).tolist(), ends.tolist())]
+    return b"".join(parts)
+
+
 def encode_batch_reply_head(ledger_id: int, first_entry: int, request_id: int, status: int, items_bytes: int) -> bytes:
     """Return what precedes the items (`i32 length, entry` each) of a BATCH_READ reply."""
     return _BATCH_REPLY_HEAD.pack(

@@ -1,6 +1,6 @@
 """The index file of one ledger: who may write it, and where its entries lie. Version 1, all integers big endian.
 
-`<hex of (id >> 8) & 0xff>/<hex of id & 0xff>/<hex of id>.idx`, as Apache names them. Two header slots of 512 bytes, each:
+`<hex of (id >> 8) & 0xff>/<hex of id & 0xff>/<hex of id>.idx`, as Apache names them. Two header slots of 512 bytes:
 
     offset  size  field
     0       4     magic "BKSI"

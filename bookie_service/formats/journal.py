@@ -34,8 +34,8 @@ From byte 512 on, records without gaps; each is a header of 48 bytes and its bod
 
 File id and offset in each record make stale bytes of a file that had another name or another place no record. `synced`
 tells torn from damaged: records of one group are written without a sync between them, so after a crash a later one of
-the group may be whole and an earlier one not; nobody was promised either. But a record that says "synced up to S" proves
-that everything below S was whole once: an unreadable record below S is damage, and acknowledged data may be lost.
+the group may be whole and an earlier one not; nobody was promised either. But a record that says "synced up to S"
+proves that everything below S was whole once: an unreadable record below S is damage, acknowledged data may be lost.
 
 A ledger's LEDGER_KEY stands in the chain before its first entry and its fence.
 

@@ -1,7 +1,8 @@
-"""Items: a run of consecutive stored entries of one ledger, as journal, entry log and batch-read replies hold them."""
+"""Items: stored entries as journal, entry log and batch-read replies hold them, `i32 length, entry` each."""
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """`buffer` is items `i32 length, entry` back to back; item i is entry `first_entry + i` and has sizes[i] bytes."""
+    """A run of one ledger: item i of `buffer` is entry `first_entry + i` and has sizes[i] bytes; no gaps."""
 
     first_entry: int
     buffer: bytes | memoryview
@@ -22,3 +23,25 @@ class Items:
     def end_entry(self) -> int:
         """The entry id after the last one here."""
         return self.first_entry + len(self.sizes)
+
+
+def contiguous_spans(starts: np.ndarray, sizes: np.ndarray) -> list[tuple[int, int]]:
+    """Return (start, end) of the fewest spans that hold, in this order, the pieces at starts[i] of sizes[i] bytes."""
+    ends = starts + sizes
+    breaks = np.flatnonzero(ends[:-1] != starts[1:])
+    if not len(breaks):
+        return [(int(starts[0]), int(ends[-1]))]
+    first_of = np.concatenate([[0], breaks + 1])
+    last_of = np.concatenate([breaks, [len(ends) - 1]])
+    return list(zip(starts[first_of].tolist(), ends[last_of].tolist()))
+
+
+def rows_by_ledger(ledger_ids: np.ndarray) -> list[tuple[int, slice | np.ndarray]]:
+    """Return (ledger id, its rows in order) for each ledger; rows index arrays of the same length."""
+    first = int(ledger_ids[0])
+    if len(ledger_ids) == 1 or bool((ledger_ids == first).all()):
+        return [(first, slice(None))]
+    order = np.argsort(ledger_ids, kind="stable")
+    ordered = ledger_ids[order]
+    bounds = [0, *(np.flatnonzero(np.diff(ordered)) + 1).tolist(), len(ordered)]
+    return [(int(ordered[start]), order[start:end]) for start, end in itertools.pairwise(bounds)]

@@ -50,9 +50,7 @@ class Journal:
     After an OSError from any method the state on disk is unknown and the journal must not be used again.
     """
 
-    def __init__(
-        self, files: LocalFiles, directory: str, options: JournalOptions, chain_end: JournalPosition
-    ) -> None:
+    def __init__(self, files: LocalFiles, directory: str, options: JournalOptions, chain_end: JournalPosition) -> None:
         """Begin a new file behind `chain_end`, where replay found the last whole record (file id 0: no chain yet)."""
         self._files = files
         self._directory = directory

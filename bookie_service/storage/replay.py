@@ -1,10 +1,10 @@
 """Reading the journal back after a stop or a crash; here alone it is decided what is torn and what is damaged.
 
-The argument. Records are written in groups, and a group is acknowledged only after its sync. A crash leaves every synced
-group whole and any part of the last, unsynced one. So the first unreadable record P of the last file is torn if it is of
-the unsynced group: nothing acknowledged lies at P or behind it, and it is cut. It is damaged if P was synced once, and
-that is proved by any whole record behind P whose `synced` exceeds P. In a file that has a successor, the successor says
-where its records end; all before that place was synced.
+The argument. Records are written in groups, and a group is acknowledged only after its sync. A crash leaves every
+synced group whole and any part of the last, unsynced one. So the first unreadable record P of the last file is torn if
+it is of the unsynced group: nothing acknowledged lies at P or behind it, and it is cut. It is damaged if P was synced
+once, and that is proved by any whole record behind P whose `synced` exceeds P. In a file that has a successor, the
+successor says where its records end; all before that place was synced.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ Apply = Callable[[int, int, bytes], None]
 
 _SCAN_BYTES = 1 << 20
 _REMEDY = (
-    "acknowledged entries may be lost, so this bookie does not start; restore the file from a backup, or start a bookie "
-    "with a new id and empty directories and let autorecovery copy the ledgers"
+    "acknowledged entries may be lost, so this bookie does not start; restore the file from a backup, or start a "
+    "bookie with a new id and empty directories and let autorecovery copy the ledgers"
 )
 
 
@@ -170,9 +170,7 @@ def _later_record(link: _Link, end: int) -> int | None:
         piece = link.file.read(_SCAN_BYTES + overlap, position)
         found = piece.find(journal_format.RECORD_MAGIC)
         while found >= 0:
-            header = journal_format.decode_record_header(
-                piece, found, file_id=link.file_id, offset=position + found
-            )
+            header = journal_format.decode_record_header(piece, found, file_id=link.file_id, offset=position + found)
             if header is not None and header.synced > end:
                 return position + found
             found = piece.find(journal_format.RECORD_MAGIC, found + 1)

@@ -1,21 +1,19 @@
 """Entries that are journaled but not yet in an entry log: two halves of fixed memory, one filling, one being flushed.
 
-A half is one block of memory that holds items `i32 length, entry` in order of arrival, exactly as journal and entry log
-hold them, so the same bytes serve as the body of a journal record, as the source of reads and of the entry log. Beside
-it, per ledger, two growing arrays: entry ids, ascending, and the item's address in the block. Entries that arrive out of
-order (a recovery writes again what is there already) go to a small dict; they are rare.
+A half is one block of memory that holds items `i32 length, entry` in order of arrival, exactly as journal and entry
+log hold them, so the same bytes serve as the body of a journal record, as the source of reads and of the entry log.
+Beside it, per ledger, two growing arrays: entry ids, ascending, and the item's address in the block. Entries that
+arrive out of order (a recovery writes again what is there already) go to a small dict; they are rare.
 
 Bytes in a half do not change from `append` until `clear`.
 """
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 
-from bkspark.wire.framing import LENGTH_BYTES, gather_i32
-from bookie_service.storage.items import Items
+from bkspark.wire.framing import LENGTH_BYTES, equal_step, gather_i32
+from bookie_service.storage.items import Items, contiguous_spans
 
 NOT_HELD = -1
 INDEX_BYTES_PER_ENTRY = 16
@@ -102,19 +100,25 @@ class CacheHalf:
         """Bytes of items that still fit; memory for finding them counts too."""
         return len(self.memory) - self.used - self._index_bytes
 
-    def append(self, ledger_ids: np.ndarray, entry_ids: np.ndarray, addresses: np.ndarray) -> None:
-        """Note the items that lie at `addresses`, inside the block and below `used`."""
-        if len(ledger_ids) == 1 or bool((ledger_ids == ledger_ids[0]).all()):
-            self._append_ledger(int(ledger_ids[0]), entry_ids, addresses)
-            return
-        order = np.argsort(ledger_ids, kind="stable")
-        ordered = ledger_ids[order]
-        bounds = [0, *(np.flatnonzero(np.diff(ordered)) + 1).tolist(), len(ordered)]
-        for start, end in itertools.pairwise(bounds):
-            rows = order[start:end]
-            self._append_ledger(int(ordered[start]), entry_ids[rows], addresses[rows])
+    def place(self, octets: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+        """Copy the items octets[starts[i]:][:sizes[i]] into the block and return their addresses. They must fit."""
+        begin = self.used
+        ends = np.cumsum(sizes) + begin
+        self.used = int(ends[-1])
+        count, size = len(sizes), int(sizes[0])
+        stride = equal_step(starts) if bool((sizes == size).all()) else 0
+        if stride > size:
+            rows = np.lib.stride_tricks.as_strided(octets[int(starts[0]) :], (count, size), (stride, 1))
+            self.memory[begin : self.used].reshape(count, size)[...] = rows
+            return ends - sizes
+        at = begin
+        for start, end in contiguous_spans(starts, sizes):
+            self.memory[at : at + end - start] = octets[start:end]
+            at += end - start
+        return ends - sizes
 
-    def _append_ledger(self, ledger_id: int, entry_ids: np.ndarray, addresses: np.ndarray) -> None:
+    def insert(self, ledger_id: int, entry_ids: np.ndarray, addresses: np.ndarray) -> None:
+        """Note that entries of one ledger lie at `addresses`, as `place` returned them."""
         writes = self.ledgers.get(ledger_id)
         if writes is None:
             writes = self.ledgers[ledger_id] = LedgerWrites()
@@ -139,23 +143,13 @@ class CacheHalf:
             return None
         sizes = self.lengths(addresses) + LENGTH_BYTES
         taken = max(1, int(np.cumsum(sizes).searchsorted(bytes_max, side="right")))
-        return Items(first_entry, _copy_items(self.memory, addresses[:taken], sizes[:taken]), sizes[:taken])
+        addresses, sizes = addresses[:taken], sizes[:taken]
+        # A copy, because the block is filled anew while the reply may still wait in a socket's buffer.
+        buffer = b"".join(self.memory[start:end] for start, end in contiguous_spans(addresses, sizes))
+        return Items(first_entry, buffer, sizes)
 
     def clear(self) -> None:
         """Forget everything; nobody may hold a view of the memory any more."""
         self.used = 0
         self._index_bytes = 0
         self.ledgers = {}
-
-
-def _copy_items(memory: np.ndarray, addresses: np.ndarray, sizes: np.ndarray) -> bytes:
-    return b"".join(memory[start:end] for start, end in contiguous_spans(addresses, sizes))
-
-
-def contiguous_spans(addresses: np.ndarray, sizes: np.ndarray) -> list[tuple[int, int]]:
-    """Return (start, end) of the fewest spans that hold the items in this order."""
-    ends = addresses + sizes
-    breaks = np.flatnonzero(ends[:-1] != addresses[1:])
-    starts_at = addresses[np.concatenate([[0], breaks + 1])]
-    ends_at = ends[np.concatenate([breaks, [len(ends) - 1]])]
-    return list(zip(starts_at.tolist(), ends_at.tolist()))

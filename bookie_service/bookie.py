@@ -1,0 +1,370 @@
+"""The bookie: rules, journal and store behind one event loop. A reply leaves only after what it promises is durable.
+
+Requests come as runs of one connection's receive buffer, replies go as buffers. For a run of adds:
+
+1. each ledger of the run is judged once (`rules`), for all its adds together;
+2. accepted adds are copied, as items, into the filling half of the write cache, and that same memory is submitted to
+   the journal: one record for the run, before it the key of a ledger seen for the first time;
+3. the replies wait, encoded, until the journal thread reports that record durable.
+
+Fencing reads wait for the fence in the same way, whatever their answer (reliability X2). A run that finds the write
+cache full takes what fits; the connection stops reading and is resumed when a checkpoint has emptied a half.
+
+Invariants: a reply is sent only from `on_durable`, or when it promises nothing new. All methods run on the event loop.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from bkspark.errors import StorageDamaged
+from bkspark.ids import NO_ENTRY
+from bkspark.wire import v2
+from bkspark.wire.digest import MASTER_KEY_BYTES
+from bkspark.wire.v2 import Requests, Status
+from bookie_service import rules
+from bookie_service.adds import AddRun
+from bookie_service.formats import journal as journal_format
+from bookie_service.formats.journal import RecordKind
+from bookie_service.storage.checkpoint import Checkpoint, CheckpointThread
+from bookie_service.storage.items import Items, rows_by_ledger
+from bookie_service.storage.journal import Record
+from bookie_service.storage.journal_thread import JournalThread
+from bookie_service.storage.ledger_store import Ledger, LedgerStore
+from bookie_service.storage.write_cache import INDEX_BYTES_PER_ENTRY
+
+logger = logging.getLogger(__name__)
+
+_BATCH_ACCOUNT_BYTES = 36
+"""What Apache's bookies count for a batch-read reply before its first entry."""
+
+Parts = Sequence[bytes | memoryview]
+
+
+class Client(Protocol):
+    """A connection, as the bookie sees it."""
+
+    def send(self, parts: Parts) -> None:
+        """Send the parts back to back; does nothing when the connection is gone."""
+
+    def resume(self) -> None:
+        """Go on with requests that the bookie did not take."""
+
+
+@dataclass(frozen=True, slots=True)
+class BookieOptions:
+    """Limits of one bookie process; bytes and counts.
+
+    adds_in_flight_max: adds not yet durable before connections must wait; 0: only the write cache limits them.
+    read_replies_bytes_max: single reads that came together are answered in pieces of about this size.
+    """
+
+    read_only: bool = False
+    adds_in_flight_max: int = 0
+    batch_read_bytes_max: int = 5 * 1024 * 1024
+    read_replies_bytes_max: int = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class _WaitingReply:
+    sequence: int
+    client: Client
+    parts: Parts
+    adds: int
+
+
+class Bookie:
+    """Serves runs of requests. Journals and checkpoints report to `on_durable` and `on_checkpoint_done`."""
+
+    def __init__(
+        self,
+        store: LedgerStore,
+        journals: Sequence[JournalThread],
+        checkpoints: CheckpointThread,
+        options: BookieOptions,
+    ) -> None:
+        self._store = store
+        self._journals = journals
+        self._checkpoints = checkpoints
+        self._options = options
+        self._waiting: list[deque[_WaitingReply]] = [deque() for _ in journals]
+        self._durable = [0] * len(journals)
+        self._adds_in_flight = 0
+        self._blocked: dict[Client, None] = {}
+
+    # ---- adds ----
+
+    def add(self, client: Client, octets: np.ndarray, requests: Requests, start: int, end: int) -> int:
+        """Take adds requests[start:end] of a receive buffer; return how many were taken, the first ones.
+
+        Fewer than all: there is no room now; call again, and after 0 wait for `client.resume`. The master keys of the
+        adds taken are overwritten.
+        """
+        run = AddRun.of(requests, start, end)
+        count = self._count_with_room(run.sizes) or (self.checkpoint() and self._count_with_room(run.sizes))
+        if not count or 0 < self._options.adds_in_flight_max <= self._adds_in_flight:
+            self._blocked[client] = None
+            return 0
+        if count < len(run):
+            run = run.take(slice(0, count))
+        if len(self._journals) == 1:
+            self._add_to_journal(0, client, octets, run)
+        else:
+            journal_of = run.ledger_ids % len(self._journals)
+            for index in np.unique(journal_of).tolist():
+                self._add_to_journal(index, client, octets, run.take(np.flatnonzero(journal_of == index)))
+        return count
+
+    def _count_with_room(self, sizes: np.ndarray) -> int:
+        """Return how many of the first items fit into the filling half."""
+        room = self._store.filling.room
+        needed = np.cumsum(sizes + INDEX_BYTES_PER_ENTRY)
+        return len(sizes) if needed[-1] <= room else int(needed.searchsorted(room, side="right"))
+
+    def _add_to_journal(self, index: int, client: Client, octets: np.ndarray, run: AddRun) -> None:
+        """Judge, hold and journal adds whose ledgers belong to one journal; answer once they are durable."""
+        statuses = np.empty(len(run), np.int32)
+        ledgers: dict[int, Ledger] = {}
+        new_keys: list[tuple[int, bytes]] = []
+        groups = rows_by_ledger(run.ledger_ids)
+        for ledger_id, rows in groups:
+            statuses[rows] = self._judge(octets, ledger_id, run.take(rows), ledgers, new_keys)
+        replies = (v2.encode_replies(v2.ADD, statuses, run.ledger_ids, run.entry_ids),)
+        adds = len(run)
+        accepted = statuses == Status.EOK
+        if not accepted.all():
+            if not accepted.any():
+                client.send(replies)
+                return
+            run = run.take(np.flatnonzero(accepted))
+            groups = rows_by_ledger(run.ledger_ids)
+        records = []
+        if new_keys:
+            records.append(Record.of(RecordKind.LEDGER_KEY, len(new_keys), journal_format.encode_keys(new_keys)))
+        half = self._store.filling
+        begin = half.used
+        addresses = half.place(octets, run.make_items(octets), run.sizes)
+        for ledger_id, rows in groups:
+            self._store.insert(ledgers[ledger_id], run.entry_ids[rows], addresses[rows])
+        body = memoryview(half.memory)[begin : half.used]
+        records.append(Record(RecordKind.ENTRIES, len(run), (body,), len(body)))
+        self._adds_in_flight += adds
+        self._send_when_durable(index, self._journals[index].submit(records), client, replies, adds)
+
+    def _judge(
+        self,
+        octets: np.ndarray,
+        ledger_id: int,
+        run: AddRun,
+        ledgers: dict[int, Ledger],
+        new_keys: list[tuple[int, bytes]],
+    ) -> np.ndarray | Status:
+        """Return the statuses of one ledger's adds; note the ledger, and its key if it must be journaled first."""
+        try:
+            ledger = self._store.ledger(ledger_id)
+        except (StorageDamaged, OSError) as error:
+            return _failed(error)
+        keys = run.keys(octets)
+        is_known = ledger is not None and ledger.master_key != rules.UNKNOWN_KEY
+        key = ledger.master_key if is_known else keys[0].tobytes()
+        statuses = rules.add_statuses(
+            ledger_id,
+            run.entry_ids,
+            run.flags,
+            (keys == np.frombuffer(key, np.uint8)).all(axis=1),
+            fenced=ledger is not None and ledger.fenced,
+            read_only=self._options.read_only,
+        )
+        if not is_known and bool((statuses == Status.EOK).any()):
+            ledger = self._store.create_ledger(ledger_id, key)
+            new_keys.append((ledger_id, key))
+        if ledger is not None:
+            ledgers[ledger_id] = ledger
+        return statuses
+
+    # ---- reads ----
+
+    def read(self, client: Client, octets: np.ndarray, requests: Requests, start: int, end: int) -> int:
+        """Answer reads requests[start:end]; return how many were answered, at least one, the first ones."""
+        fencing = (requests.flags[start:end] & v2.DO_FENCING) != 0
+        if fencing[0]:
+            self._fencing_read(client, octets, requests, start)
+            return 1
+        if fencing.any():
+            end = start + int(np.argmax(fencing))
+        ledger_ids, entry_ids = requests.ledger_ids[start:end], requests.entry_ids[start:end]
+        breaks = np.flatnonzero((np.diff(ledger_ids) != 0) | (np.diff(entry_ids) != 1) | (entry_ids[:-1] < 0)) + 1
+        parts: list[bytes | memoryview] = []
+        room = self._options.read_replies_bytes_max
+        done = 0
+        for first, last in itertools.pairwise([0, *breaks.tolist(), end - start]):
+            while first < last and room > 0:
+                reply, count = self._read_run(int(ledger_ids[first]), int(entry_ids[first]), last - first, room)
+                parts.append(reply)
+                room -= len(reply)
+                first += count
+            done = first
+            if room <= 0:
+                break
+        client.send(parts)
+        return done
+
+    def _read_run(self, ledger_id: int, first_entry: int, count_max: int, bytes_max: int) -> tuple[bytes, int]:
+        """Return (READ replies to first_entry, first_entry + 1, ..., how many), at least one."""
+        try:
+            ledger = self._store.ledger(ledger_id)
+            stored_id = first_entry
+            if ledger is not None and first_entry == v2.LAST_ENTRY:
+                stored_id = ledger.last_entry
+            pieces = self._read_items(ledger, stored_id, count_max, bytes_max)
+        except (StorageDamaged, OSError) as error:
+            return _read_failure(_failed(error), ledger_id, first_entry), 1
+        if not pieces:
+            status = Status.ENOLEDGER if ledger is None else Status.ENOENTRY
+            return _read_failure(status, ledger_id, first_entry), 1
+        replies = []
+        for items in pieces:
+            asked = items.first_entry - stored_id + first_entry
+            replies.append(v2.encode_read_replies(ledger_id, asked, items.buffer, items.sizes))
+        return b"".join(replies) if len(replies) > 1 else replies[0], sum(map(len, pieces))
+
+    def _read_items(self, ledger: Ledger | None, first_entry: int, count_max: int, bytes_max: int) -> list[Items]:
+        if ledger is None or first_entry <= NO_ENTRY:
+            return []
+        return self._store.read(ledger, first_entry, count_max, bytes_max)
+
+    def batch_read(self, client: Client, octets: np.ndarray, requests: Requests, row: int) -> None:
+        """Answer one batch read: always its first entry, then as many as its limits allow."""
+        ledger_id, first_entry = int(requests.ledger_ids[row]), int(requests.entry_ids[row])
+        request_id, count_max, bytes_max = v2.decode_batch_read_limits(octets, int(requests.starts[row]))
+        fence = self._fence_of(octets, requests, row)
+        status, pieces = fence.status, []
+        if status == Status.EOK:
+            status, pieces = self._read_batch(ledger_id, first_entry, count_max, bytes_max)
+        items_bytes = sum(len(items.buffer) for items in pieces)
+        head = v2.encode_batch_reply_head(ledger_id, first_entry, request_id, status, items_bytes)
+        self._send_after_fence(fence, client, [head, *(items.buffer for items in pieces)])
+
+    def _read_batch(
+        self, ledger_id: int, first_entry: int, count_max: int, bytes_max: int
+    ) -> tuple[Status, list[Items]]:
+        room = min(bytes_max, self._options.batch_read_bytes_max) - _BATCH_ACCOUNT_BYTES
+        try:
+            ledger = self._store.ledger(ledger_id)
+            if ledger is not None and first_entry == v2.LAST_ENTRY:
+                first_entry, count_max = ledger.last_entry, 1
+            if count_max <= 0:
+                count_max = journal_format.BODY_BYTES_MAX
+            pieces = self._read_items(ledger, first_entry, count_max, room)
+        except (StorageDamaged, OSError) as error:
+            return _failed(error), []
+        if pieces:
+            return Status.EOK, pieces
+        return (Status.ENOLEDGER if ledger is None else Status.ENOENTRY), []
+
+    # ---- fences ----
+
+    def _fencing_read(self, client: Client, octets: np.ndarray, requests: Requests, row: int) -> None:
+        ledger_id, entry_id = int(requests.ledger_ids[row]), int(requests.entry_ids[row])
+        fence = self._fence_of(octets, requests, row)
+        if fence.status != Status.EOK:
+            client.send((_read_failure(fence.status, ledger_id, entry_id),))
+            return
+        reply, _ = self._read_run(ledger_id, entry_id, 1, self._options.read_replies_bytes_max)
+        self._send_after_fence(fence, client, (reply,))
+
+    def _fence_of(self, octets: np.ndarray, requests: Requests, row: int) -> _Fence:
+        """Fence the ledger of a request if it asks for that; an unknown ledger is created, fenced."""
+        flags = int(requests.flags[row])
+        if not flags & v2.DO_FENCING:
+            return _Fence(Status.EOK)
+        ledger_id = int(requests.ledger_ids[row])
+        at = int(requests.starts[row])
+        at += v2.READ_BYTES if requests.opcodes[row] == v2.READ else v2.BATCH_READ_BYTES
+        key = octets[at : at + MASTER_KEY_BYTES].tobytes()
+        try:
+            ledger = self._store.ledger(ledger_id)
+        except (StorageDamaged, OSError) as error:
+            return _Fence(_failed(error))
+        status = rules.fence_status(ledger_id, None if ledger is None else ledger.master_key, key)
+        if status != Status.EOK:
+            return _Fence(status)
+        index = ledger_id % len(self._journals)
+        records = []
+        if ledger is None or ledger.master_key == rules.UNKNOWN_KEY:
+            ledger = self._store.create_ledger(ledger_id, key)
+            records.append(Record.of(RecordKind.LEDGER_KEY, 1, journal_format.encode_keys([(ledger_id, key)])))
+        if not ledger.fenced:
+            self._store.fence(ledger)
+            records.append(Record.of(RecordKind.FENCE, 1, journal_format.encode_fences([ledger_id])))
+        if records:
+            ledger.fence_sequence = self._journals[index].submit(records)
+        return _Fence(Status.EOK, index, ledger.fence_sequence)
+
+    def _send_after_fence(self, fence: _Fence, client: Client, parts: Parts) -> None:
+        if fence.sequence <= self._durable[fence.journal_index]:
+            client.send(parts)
+        else:
+            self._send_when_durable(fence.journal_index, fence.sequence, client, parts, 0)
+
+    # ---- durability ----
+
+    def _send_when_durable(self, index: int, sequence: int, client: Client, parts: Parts, adds: int) -> None:
+        self._waiting[index].append(_WaitingReply(sequence, client, parts, adds))
+
+    def on_durable(self, journal_index: int, sequence: int) -> None:
+        """Send the replies that waited for records up to `sequence`, one buffer per connection."""
+        self._durable[journal_index] = sequence
+        waiting = self._waiting[journal_index]
+        replies: dict[Client, list[bytes | memoryview]] = {}
+        while waiting and waiting[0].sequence <= sequence:
+            reply = waiting.popleft()
+            self._adds_in_flight -= reply.adds
+            replies.setdefault(reply.client, []).extend(reply.parts)
+        for client, parts in replies.items():
+            client.send(parts)
+        self._resume_blocked()
+
+    def checkpoint(self) -> bool:
+        """Begin a checkpoint; False when there is nothing to flush or another one runs."""
+        flush = None if self._store.is_clean else self._store.begin_flush()
+        if flush is None:
+            return False
+        self._checkpoints.submit(Checkpoint(flush, [journal.take_mark() for journal in self._journals]))
+        return True
+
+    def on_checkpoint_done(self, checkpoint: Checkpoint) -> None:
+        """Use the emptied half again and let waiting connections go on."""
+        self._store.end_flush(checkpoint.flush)
+        self._resume_blocked()
+
+    def _resume_blocked(self) -> None:
+        blocked, self._blocked = self._blocked, {}
+        for client in blocked:
+            client.resume()
+
+
+@dataclass(frozen=True, slots=True)
+class _Fence:
+    """What a request's fencing flag came to: refused, or durable once the journal reports `sequence`."""
+
+    status: Status
+    journal_index: int = 0
+    sequence: int = 0
+
+
+def _failed(error: Exception) -> Status:
+    """Say why a request is answered EIO: the peer learns only that it was."""
+    logger.error("%s", error)
+    return Status.EIO
+
+
+def _read_failure(status: Status, ledger_id: int, entry_id: int) -> bytes:
+    return v2.encode_replies(v2.READ, status, np.array([ledger_id]), np.array([entry_id]))

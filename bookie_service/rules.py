@@ -1,0 +1,46 @@
+"""May this request proceed? Pure functions of what is known about the ledger; numbers are V2 status codes.
+
+An add is judged in this order (reliability O6: a refused request leaves no trace): ids that cannot be stored, a
+read-only bookie, a wrong master key, a fenced ledger.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bkspark.wire.v2 import HIGH_PRIORITY, RECOVERY_ADD, Status
+from bookie_service.formats.index import ENTRY_ID_MAX
+
+UNKNOWN_KEY = bytes(20)
+"""An all-zero stored key stands for "not known"; the next one given is taken (Apache's index rebuilding leaves it)."""
+
+
+def add_statuses(
+    ledger_id: int, entry_ids: np.ndarray, flags: np.ndarray, keys_match: np.ndarray, *, fenced: bool, read_only: bool
+) -> np.ndarray:
+    """Return the status of each add of one ledger, int32; EOK means: journal it.
+
+    Args:
+        keys_match: bool per add: it carries the ledger's master key.
+        fenced: only recovery adds pass.
+        read_only: only high-priority adds pass.
+    """
+    statuses = np.zeros(len(entry_ids), np.int32)
+    if fenced:
+        statuses[(flags & RECOVERY_ADD) == 0] = Status.EFENCED
+    statuses[~keys_match] = Status.EUA
+    if read_only:
+        statuses[(flags & HIGH_PRIORITY) == 0] = Status.EREADONLY
+    statuses[(entry_ids < 0) | (entry_ids > ENTRY_ID_MAX)] = Status.EBADREQ
+    if ledger_id < 0:
+        statuses[:] = Status.EBADREQ
+    return statuses
+
+
+def fence_status(ledger_id: int, stored_key: bytes | None, given_key: bytes) -> Status:
+    """Return EOK when a fence may be set; `stored_key` None: the ledger is unknown and will be created fenced."""
+    if ledger_id < 0:
+        return Status.EBADREQ
+    if stored_key is None or stored_key in (UNKNOWN_KEY, given_key):
+        return Status.EOK
+    return Status.EUA

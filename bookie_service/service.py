@@ -1,0 +1,165 @@
+"""A bookie at work on an event loop: storage, its threads, the listening socket. Knows no metadata store.
+
+A core thread that dies takes the service with it: `failed` gets the error, and no reply leaves any more (S28).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from bookie_service.bookie import Bookie, BookieOptions
+from bookie_service.connection import Connection, ConnectionOptions
+from bookie_service.storage.checkpoint import Checkpoint, CheckpointThread
+from bookie_service.storage.files import LocalFiles
+from bookie_service.storage.flush_policy import FlushLimits
+from bookie_service.storage.journal import JournalOptions
+from bookie_service.storage.journal_thread import JournalThread
+from bookie_service.storage.ledger_store import StoreOptions
+from bookie_service.storage.opening import Storage, open_storage
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceOptions:
+    """What one bookie needs to serve. Directories are the configured ones, absolute."""
+
+    journal_directories: Sequence[str]
+    ledger_directories: Sequence[str]
+    connections_max: int = 10_000
+    checkpoint_interval_s: float = 10.0
+    bookie: BookieOptions = field(default_factory=BookieOptions)
+    connection: ConnectionOptions = field(default_factory=ConnectionOptions)
+    flush: FlushLimits = field(default_factory=FlushLimits)
+    journal: JournalOptions = field(default_factory=JournalOptions)
+    store: StoreOptions = field(default_factory=StoreOptions)
+
+    def __post_init__(self) -> None:
+        frame_bytes, half_bytes = self.connection.frame_bytes_max, self.store.cache_half_bytes
+        if half_bytes < 2 * frame_bytes:
+            raise ValueError(
+                f"skipListSizeLimit {half_bytes} is less than twice nettyMaxFrameSizeBytes {frame_bytes}: an entry of "
+                "that size would never fit"
+            )
+
+
+class BookieService:
+    """Serves from `start` to `stop`, or until `failed` is done. For one event loop."""
+
+    def __init__(self, files: LocalFiles, options: ServiceOptions) -> None:
+        self._files = files
+        self._options = options
+        self._connections: set[Connection] = set()
+        self._loop = asyncio.get_running_loop()
+        self.failed: asyncio.Future[BaseException] = self._loop.create_future()
+        """Done when a thread of the service died; the process must end."""
+
+    async def start(self, listener: socket.socket) -> None:
+        """Replay, then accept connections on `listener`, which is bound but does not listen yet.
+
+        Raises:
+            StorageDamaged, OSError: as `open_storage`; nothing is left running.
+        """
+        options = self._options
+        self._storage = await asyncio.to_thread(
+            open_storage,
+            self._files,
+            options.journal_directories,
+            options.ledger_directories,
+            options.store,
+            options.journal,
+        )
+        for notice in self._storage.notices:
+            logger.warning("%s", notice)
+        self._start_threads(self._storage)
+        self._bookie = Bookie(self._storage.store, self._journals, self._checkpoints, options.bookie)
+        self._server = await self._loop.create_server(self._connect, sock=listener, backlog=1024)
+        self._timer = self._loop.call_later(options.checkpoint_interval_s, self._checkpoint_now_and_then)
+
+    async def stop(self) -> None:
+        """Stop serving, move everything into entry logs and index, end the threads."""
+        self.abandon()
+        await asyncio.to_thread(self._checkpoints.stop)
+        # The end of the last checkpoint is on its way to this loop.
+        await asyncio.sleep(0)
+        storage = self._storage
+        flush = None if storage.store.is_clean else storage.store.begin_flush()
+        if flush is not None:
+            positions = [await asyncio.wrap_future(journal.take_mark()) for journal in self._journals]
+            await asyncio.to_thread(storage.store.write_flush, flush)
+            storage.marks.write(positions)
+            storage.store.end_flush(flush)
+        for journal in self._journals:
+            await asyncio.to_thread(journal.stop)
+        storage.store.close()
+
+    def abandon(self) -> None:
+        """Close the listening socket and every connection at once; adds in flight get no reply."""
+        self._timer.cancel()
+        self._server.close()
+        for connection in list(self._connections):
+            connection.close()
+
+    def _start_threads(self, storage: Storage) -> None:
+        self._journals = [
+            JournalThread(
+                journal,
+                self._options.flush,
+                partial(self._post, self._on_durable, index),
+                partial(self._post, self._on_failure),
+                f"journal-{index}",
+            )
+            for index, journal in enumerate(storage.journals)
+        ]
+        self._checkpoints = CheckpointThread(
+            storage.store,
+            storage.marks,
+            self._journals,
+            partial(self._post, self._on_checkpoint_done),
+            partial(self._post, self._on_failure),
+        )
+        for journal in self._journals:
+            journal.start()
+        self._checkpoints.start()
+
+    def _post(self, callback: Callable[..., None], *arguments: object) -> None:
+        """Call back on the event loop, from a thread."""
+        # A loop that is closed already has nobody left to tell.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(callback, *arguments)
+
+    def _on_durable(self, journal_index: int, sequence: int) -> None:
+        self._bookie.on_durable(journal_index, sequence)
+
+    def _on_checkpoint_done(self, checkpoint: Checkpoint) -> None:
+        self._bookie.on_checkpoint_done(checkpoint)
+
+    def _on_failure(self, error: BaseException) -> None:
+        if not self.failed.done():
+            self.failed.set_result(error)
+
+    def _checkpoint_now_and_then(self) -> None:
+        self._bookie.checkpoint()
+        self._timer = self._loop.call_later(self._options.checkpoint_interval_s, self._checkpoint_now_and_then)
+
+    def _connect(self) -> asyncio.BaseProtocol:
+        if len(self._connections) >= self._options.connections_max:
+            logger.warning("refused a connection: the limit (maxConnections) is %d", self._options.connections_max)
+            return _Refused()
+        connection = Connection(self._bookie, self._options.connection, self._connections.discard)
+        self._connections.add(connection)
+        return connection
+
+
+class _Refused(asyncio.Protocol):
+    """A connection above the limit: closed as soon as it is made."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        transport.abort()

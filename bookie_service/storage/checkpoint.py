@@ -1,0 +1,104 @@
+"""Checkpoints: flush the store, then move the mark, then let go of journals; in this order, always.
+
+The mark of each journal is taken when the flush is, behind every record whose entry or header the flush carries. It is
+written to every ledger directory only after entry logs and index are durable, and journals behind it go only after the
+mark is durable everywhere. A crash between any two steps repeats work at the next start and loses nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from bookie_service.formats import marks as mark_format
+from bookie_service.formats.marks import JournalPosition
+from bookie_service.storage.files import LocalFiles
+from bookie_service.storage.journal_thread import JournalThread
+from bookie_service.storage.ledger_store import Flush, LedgerStore
+
+
+class Marks:
+    """The marks of all journals, kept in every ledger directory."""
+
+    def __init__(self, files: LocalFiles, directories: Sequence[str]) -> None:
+        """`directories`: the `current` directories of all ledger directories."""
+        self._files = files
+        self._directories = directories
+
+    def read(self, journal_index: int) -> JournalPosition | None:
+        """Return the highest readable mark of a journal; None when there is none.
+
+        Without one, everything that is left of the journal is replayed: files go only below a durable mark, so that is
+        always enough.
+        """
+        found = []
+        for directory in self._directories:
+            path = os.path.join(directory, mark_format.file_name(journal_index))
+            if self._files.exists(path):
+                mark = mark_format.decode_mark(self._files.read_all(path))
+                if mark is not None:
+                    found.append(mark)
+        return max(found, default=None)
+
+    def write(self, positions: Sequence[JournalPosition]) -> None:
+        """Make positions[i] the mark of journal i, durably, in every directory."""
+        for directory in self._directories:
+            for journal_index, position in enumerate(positions):
+                path = os.path.join(directory, mark_format.file_name(journal_index))
+                self._files.replace(path, mark_format.encode_mark(position))
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A flush and, per journal, the position behind everything in it."""
+
+    flush: Flush
+    marks: Sequence[Future[JournalPosition]]
+
+
+class CheckpointThread:
+    """Carries checkpoints out, one after the other. A failure ends the thread: the mark stays, nothing is lost."""
+
+    def __init__(
+        self,
+        store: LedgerStore,
+        marks: Marks,
+        journals: Sequence[JournalThread],
+        on_done: Callable[[Checkpoint], None],
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        """`on_done(checkpoint)` and `on_failure(error)` are called on the checkpoint thread."""
+        self._store = store
+        self._marks = marks
+        self._journals = journals
+        self._on_done = on_done
+        self._on_failure = on_failure
+        self._queue: queue.SimpleQueue[Checkpoint | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="checkpoint", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def submit(self, checkpoint: Checkpoint) -> None:
+        self._queue.put(checkpoint)
+
+    def stop(self) -> None:
+        """Carry out what was submitted, then end."""
+        self._queue.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while (checkpoint := self._queue.get()) is not None:
+                positions = [mark.result() for mark in checkpoint.marks]
+                self._store.write_flush(checkpoint.flush)
+                self._marks.write(positions)
+                for journal, position in zip(self._journals, positions):
+                    journal.forget_before(position)
+                self._on_done(checkpoint)
+        except BaseException as error:
+            self._on_failure(error)

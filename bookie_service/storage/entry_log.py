@@ -1,0 +1,219 @@
+"""Entry logs: where entries stay. One thread appends sorted runs, another reads items back.
+
+Log ids ascend and are never used twice, whatever `lastId` says: the highest of it and of the files found counts, and a
+log is created only where no file of its name exists. A crash in the middle of an append leaves bytes that no index
+position points to; nothing is ever appended behind them, because a new process begins a new log.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import numpy as np
+
+from bkspark.errors import StorageDamaged
+from bkspark.wire.framing import LENGTH_BYTES, gather_i32, gather_i64
+from bookie_service.formats import entry_log as log_format
+from bookie_service.formats.entry_log import HEADER_BYTES, OFFSET_BITS, OFFSET_MASK
+from bookie_service.storage.files import File, LocalFiles
+from bookie_service.storage.items import Items, contiguous_spans
+from bookie_service.storage.open_files import OpenFiles
+
+ENTRY_BYTES_MIN = 16
+_WRITE_BYTES = 4 * 1024 * 1024
+_GAP_BYTES_MAX = 256 * 1024
+"""Entries of one ledger that lie further apart than this are read one by one."""
+_FIRST_READ_BYTES = 4096
+_ITEM_BYTES_MAX = 64 * 1024 * 1024
+"""A length word above this is damage, not an entry."""
+
+
+class EntryLogs:
+    """Which entry logs exist, in which directory. Shared by the appender and the reader."""
+
+    def __init__(self, files: LocalFiles, directories: Sequence[str]) -> None:
+        """`directories`: the `current` directories; log n lies in the one that had its turn (n mod their number)."""
+        self.files = files
+        self._directories = directories
+        self._directory_of: dict[int, str] = {}
+        highest = 0
+        for directory in directories:
+            for name in files.names(directory):
+                log_id = log_format.parse_file_name(name)
+                if log_id is not None:
+                    self._directory_of[log_id] = directory
+                    highest = max(highest, log_id)
+            last_id_path = os.path.join(directory, log_format.LAST_ID_NAME)
+            if files.exists(last_id_path):
+                highest = max(highest, log_format.decode_last_id(files.read_all(last_id_path)) or 0)
+        self._last_id = highest
+
+    def path(self, log_id: int) -> str | None:
+        """Return where a log lies, None when there is no such log."""
+        directory = self._directory_of.get(log_id)
+        return None if directory is None else os.path.join(directory, log_format.file_name(log_id))
+
+    def create(self) -> tuple[int, File]:
+        """Create the next log, with its header written; return (log id, file)."""
+        log_id = self._last_id + 1
+        directory = self._directories[log_id % len(self._directories)]
+        file = self.files.create(os.path.join(directory, log_format.file_name(log_id)))
+        file.write([log_format.encode_header(log_id)], 0)
+        file.sync_data()
+        self.files.sync_directory(directory)
+        self.files.replace(os.path.join(directory, log_format.LAST_ID_NAME), log_format.encode_last_id(log_id))
+        self._last_id = log_id
+        self._directory_of[log_id] = directory
+        return log_id, file
+
+
+class EntryLogAppender:
+    """Appends items to the newest log; rolls when it would exceed `log_bytes_max`. For one thread.
+
+    After an OSError the log's end is unknown and the appender must not be used again.
+    """
+
+    def __init__(self, logs: EntryLogs, log_bytes_max: int) -> None:
+        self._logs = logs
+        self._log_bytes_max = log_bytes_max
+        self._log_id = 0
+        self._file: File | None = None
+        self._end = 0
+
+    def append(self, memory: np.ndarray, addresses: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+        """Write the items at memory[addresses[i]:][:sizes[i]] in this order; return their positions, int64.
+
+        They are durable after `sync`.
+        """
+        positions = np.empty(len(addresses), np.int64)
+        done = 0
+        while done < len(addresses):
+            file = self._log_with_room(int(sizes[done]))
+            ends = np.cumsum(sizes[done:]) + self._end
+            # At least one item, also when a single one exceeds the limit of a whole log.
+            count = max(1, int(ends.searchsorted(self._log_bytes_max, side="right")))
+            ends = ends[:count]
+            chosen = slice(done, done + count)
+            positions[chosen] = (self._log_id << OFFSET_BITS) + ends - sizes[chosen] + LENGTH_BYTES
+            self._write(file, memory, addresses[chosen], sizes[chosen])
+            done += count
+        return positions
+
+    def sync(self) -> None:
+        """Make everything appended durable."""
+        if self._file is not None:
+            self._file.sync_data()
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _log_with_room(self, size: int) -> File:
+        if self._file is not None and self._end + size > self._log_bytes_max and self._end > HEADER_BYTES:
+            self.sync()
+            self.close()
+        if self._file is None:
+            self._log_id, self._file = self._logs.create()
+            self._end = HEADER_BYTES
+        return self._file
+
+    def _write(self, file: File, memory: np.ndarray, addresses: np.ndarray, sizes: np.ndarray) -> None:
+        view = memoryview(memory)
+        buffers: list[memoryview] = []
+        gathered = 0
+        for start, end in contiguous_spans(addresses, sizes):
+            for piece in range(start, end, _WRITE_BYTES):
+                buffers.append(view[piece : min(end, piece + _WRITE_BYTES)])
+                gathered += len(buffers[-1])
+                if gathered >= _WRITE_BYTES:
+                    self._end += file.write(buffers, self._end)
+                    buffers, gathered = [], 0
+        if buffers:
+            self._end += file.write(buffers, self._end)
+
+
+class EntryLogReader:
+    """Reads runs of items back and checks that they are what the index says. For one thread."""
+
+    def __init__(self, logs: EntryLogs, open_files_max: int) -> None:
+        self._logs = logs
+        self._open = OpenFiles(logs.files, open_files_max)
+
+    def read(self, ledger_id: int, first_entry: int, positions: np.ndarray, bytes_max: int) -> Items:
+        """Return a run of entries from `first_entry` on, whose positions (none 0) are given.
+
+        At least one entry, then as many as lie near each other in one log and as `bytes_max` bytes of items allow.
+
+        Raises:
+            StorageDamaged: the first position does not point to that entry.
+            OSError: the log cannot be read.
+        """
+        positions = _nearby(positions, bytes_max)
+        items_at = (positions & OFFSET_MASK) - LENGTH_BYTES
+        path = self._logs.path(int(positions[0]) >> OFFSET_BITS)
+        if path is None:
+            raise StorageDamaged(
+                f"ledger {ledger_id} entry {first_entry}: the index names entry log {positions[0] >> OFFSET_BITS:x}, "
+                "which does not exist",
+                ledger_id=ledger_id,
+                entry_id=first_entry,
+            )
+        data = self._read_span(path, items_at)
+        starts = items_at - items_at[0]
+        sizes = _checked_sizes(data, starts, ledger_id, first_entry)
+        if not len(sizes):
+            raise StorageDamaged(
+                f"{path} offset {items_at[0]}: not entry {first_entry} of ledger {ledger_id}, as the index says",
+                ledger_id=ledger_id,
+                entry_id=first_entry,
+            )
+        taken = max(1, int(np.cumsum(sizes).searchsorted(bytes_max, side="right")))
+        starts, sizes = starts[:taken], sizes[:taken]
+        view = memoryview(data)
+        spans = [view[start:end] for start, end in contiguous_spans(starts, sizes)]
+        return Items(first_entry, spans[0] if len(spans) == 1 else b"".join(spans), sizes)
+
+    def close(self) -> None:
+        self._open.close()
+
+    def _read_span(self, path: str, items_at: np.ndarray) -> bytes:
+        """Return the log's bytes from the first item to the end of the last, or not quite when that one is long."""
+        file = self._open.get(path)
+        first = int(items_at[0])
+        if len(items_at) > 1:
+            # Entries of a ledger mostly have one size, so the last is taken to be as long as the one before it.
+            return file.read(int(2 * items_at[-1] - items_at[-2]) - first, first)
+        data = file.read(_FIRST_READ_BYTES, first)
+        size = LENGTH_BYTES + int.from_bytes(data[:LENGTH_BYTES], "big", signed=True)
+        if len(data) < size <= _ITEM_BYTES_MAX:
+            data = file.read(size, first)
+        return data
+
+
+def _nearby(positions: np.ndarray, bytes_max: int) -> np.ndarray:
+    """Return the leading positions that one read serves: one log, ascending, no wide gaps, within `bytes_max`."""
+    if len(positions) == 1:
+        return positions
+    steps = np.diff(positions)
+    near = (steps > 0) & (steps <= _GAP_BYTES_MAX) & (positions[1:] - positions[0] <= bytes_max)
+    return positions if near.all() else positions[: int(np.argmin(near)) + 1]
+
+
+def _checked_sizes(data: bytes, starts: np.ndarray, ledger_id: int, first_entry: int) -> np.ndarray:
+    """Return the item sizes of the leading items that are whole in `data` and carry the right ids, int64."""
+    octets = np.frombuffer(data, np.uint8)
+    starts = starts[starts <= len(data) - LENGTH_BYTES - ENTRY_BYTES_MIN]
+    if not len(starts):
+        return starts
+    lengths = gather_i32(octets, starts).astype(np.int64)
+    entry_ids = np.arange(first_entry, first_entry + len(starts))
+    right = (
+        (lengths >= ENTRY_BYTES_MIN)
+        & (starts + LENGTH_BYTES + lengths <= len(data))
+        & (gather_i64(octets, starts + LENGTH_BYTES) == ledger_id)
+        & (gather_i64(octets, starts + LENGTH_BYTES + 8) == entry_ids)
+    )
+    count = len(starts) if right.all() else int(np.argmin(right))
+    return lengths[:count] + LENGTH_BYTES

@@ -1,0 +1,167 @@
+"""The index on disk: per ledger one file of header and positions, format in `formats.index`.
+
+Reading goes straight to the files: the operating system's page cache is the cache, so memory does not grow with the
+number of ledgers. Writing happens at checkpoints only, after the entry logs that positions point to are durable.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bkspark.errors import StorageDamaged
+from bkspark.ids import NO_ENTRY
+from bookie_service.formats import index as index_format
+from bookie_service.formats.index import POSITION_BYTES, POSITIONS_AT, SLOT_BYTES, LedgerHeader
+from bookie_service.storage.files import File, LocalFiles
+from bookie_service.storage.open_files import OpenFiles
+
+_DENSE_GAP_MAX = 512
+"""Positions with wider gaps between them are written separately."""
+_FILES_PER_SYNC = 256
+_SCAN_POSITIONS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerUpdate:
+    """What a checkpoint writes for one ledger: a header if it changed, and positions of ascending entry ids."""
+
+    ledger_id: int
+    header: LedgerHeader | None
+    entry_ids: np.ndarray
+    positions: np.ndarray
+
+
+class IndexPaths:
+    """Where the index file of a ledger lies: in the directory number ledger id mod their count."""
+
+    def __init__(self, directories: Sequence[str]) -> None:
+        self._directories = directories
+
+    def path(self, ledger_id: int) -> str:
+        directory = self._directories[ledger_id % len(self._directories)]
+        return os.path.join(directory, *index_format.relative_path(ledger_id))
+
+
+class IndexReader:
+    """Reads headers and positions. For one thread."""
+
+    def __init__(self, files: LocalFiles, paths: IndexPaths, open_files_max: int) -> None:
+        self._paths = paths
+        self._open = OpenFiles(files, open_files_max)
+
+    def header(self, ledger_id: int) -> LedgerHeader | None:
+        """Return a ledger's header, None when the ledger has no index file.
+
+        Raises:
+            StorageDamaged: there is a file, but its header is unreadable.
+        """
+        path = self._paths.path(ledger_id)
+        try:
+            data = self._open.get(path).read(2 * SLOT_BYTES, 0)
+        except FileNotFoundError:
+            return None
+        header = index_format.decode_header(data, ledger_id)
+        if header is None:
+            raise StorageDamaged(f"{path} offset 0: both headers are unreadable", ledger_id=ledger_id)
+        return header
+
+    def positions(self, ledger_id: int, first_entry: int, count: int) -> np.ndarray:
+        """Return positions of `first_entry`, ... as int64, 0 where not held; shorter when the file ends before."""
+        try:
+            file = self._open.get(self._paths.path(ledger_id))
+        except FileNotFoundError:
+            return np.empty(0, np.int64)
+        data = file.read(count * POSITION_BYTES, index_format.position_at(first_entry))
+        return np.frombuffer(data, ">i8", len(data) // POSITION_BYTES).astype(np.int64)
+
+    def last_entry(self, ledger_id: int) -> int:
+        """Return the highest entry id with a position, NO_ENTRY when there is none."""
+        try:
+            file = self._open.get(self._paths.path(ledger_id))
+        except FileNotFoundError:
+            return NO_ENTRY
+        end = max(0, (file.size() - POSITIONS_AT) // POSITION_BYTES)
+        while end > 0:
+            # A crash can leave a file longer than what was written into it: zeros at the end are no entries.
+            first = max(0, end - _SCAN_POSITIONS)
+            held = np.flatnonzero(self.positions(ledger_id, first, end - first))
+            if len(held):
+                return first + int(held[-1])
+            end = first
+        return NO_ENTRY
+
+    def close(self) -> None:
+        self._open.close()
+
+
+class IndexWriter:
+    """Writes the updates of a checkpoint. For one thread."""
+
+    def __init__(self, files: LocalFiles, paths: IndexPaths) -> None:
+        self._files = files
+        self._paths = paths
+
+    def store(self, updates: Sequence[LedgerUpdate]) -> None:
+        """Write headers and positions; all are durable on return."""
+        new_names: set[str] = set()
+        for first in range(0, len(updates), _FILES_PER_SYNC):
+            self._store_together(updates[first : first + _FILES_PER_SYNC], new_names)
+        for directory in sorted(new_names):
+            self._files.sync_directory(directory)
+
+    def _store_together(self, updates: Sequence[LedgerUpdate], new_names: set[str]) -> None:
+        opened: list[tuple[File, LedgerUpdate, bool]] = []
+        try:
+            for update in updates:
+                file, is_new = self._open(update, new_names)
+                opened.append((file, update, is_new))
+                _write_positions(file, update)
+                if update.header is not None:
+                    slot = index_format.encode_slot(update.header)
+                    # A new file gets both slots at once: while it is not durable, the journal holds the header.
+                    file.write([slot, slot] if is_new else [slot], 0)
+            for file, _, _ in opened:
+                file.sync_data()
+            changed = [(file, update) for file, update, is_new in opened if update.header is not None and not is_new]
+            for file, update in changed:
+                file.write([index_format.encode_slot(update.header)], SLOT_BYTES)
+            for file, _ in changed:
+                file.sync_data()
+        finally:
+            for file, _, _ in opened:
+                file.close()
+
+    def _open(self, update: LedgerUpdate, new_names: set[str]) -> tuple[File, bool]:
+        path = self._paths.path(update.ledger_id)
+        try:
+            return self._files.open(path), False
+        except FileNotFoundError:
+            assert update.header is not None, f"ledger {update.ledger_id} has entries but neither index file nor key"
+        directory = os.path.dirname(path)
+        self._files.make_directory(directory)
+        new_names.add(directory)
+        return self._files.create(path), True
+
+
+def _write_positions(file: File, update: LedgerUpdate) -> None:
+    entry_ids, positions = update.entry_ids, update.positions
+    if not len(entry_ids):
+        return
+    gaps = np.flatnonzero(np.diff(entry_ids) > _DENSE_GAP_MAX) + 1
+    for start, end in itertools.pairwise([0, *gaps.tolist(), len(entry_ids)]):
+        first, count = int(entry_ids[start]), int(entry_ids[end - 1] - entry_ids[start]) + 1
+        at = index_format.position_at(first)
+        if count == end - start:
+            span = positions[start:end].astype(">i8")
+        else:
+            # A striped ledger: keep what stands between.
+            span = np.zeros(count, ">i8")
+            stored = np.frombuffer(file.read(count * POSITION_BYTES, at), ">i8")
+            span[: len(stored)] = stored
+            span[entry_ids[start:end] - first] = positions[start:end]
+        file.write([memoryview(span).cast("B")], at)

@@ -1,0 +1,219 @@
+"""All ledgers of a bookie: write cache in front, entry logs and index behind.
+
+An entry is in the half that fills, or in the half that is being flushed, or in an entry log with its position in the
+index; it leaves a half only after it is durable behind. Lookups go in that order, so there is no moment in which an
+entry that was added is not found.
+
+The event loop calls everything but `write_flush`; the checkpoint thread calls that one, for one flush at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bkspark.errors import StorageDamaged
+from bkspark.wire.framing import LENGTH_BYTES
+from bookie_service.formats.entry_log import LOG_BYTES_MAX
+from bookie_service.formats.index import LedgerHeader
+from bookie_service.storage.entry_log import ENTRY_BYTES_MIN, EntryLogAppender, EntryLogReader, EntryLogs
+from bookie_service.storage.files import LocalFiles
+from bookie_service.storage.index import IndexPaths, IndexReader, IndexWriter, LedgerUpdate
+from bookie_service.storage.items import Items
+from bookie_service.storage.write_cache import CacheHalf
+
+_POSITIONS_PER_LOOKUP = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOptions:
+    """Sizes in bytes. `cache_half_bytes`: one of the two halves of the write cache."""
+
+    cache_half_bytes: int = 64 * 1024 * 1024
+    log_bytes_max: int = 1024 * 1024 * 1024
+    open_files_max: int = 20_000
+
+    def __post_init__(self) -> None:
+        if not 0 < self.log_bytes_max <= LOG_BYTES_MAX:
+            raise ValueError(f"logSizeLimit must be 1 to {LOG_BYTES_MAX}, not {self.log_bytes_max}")
+
+
+class Ledger:
+    """What the bookie holds in memory of one ledger. Changed by the event loop only."""
+
+    __slots__ = ("fence_sequence", "fenced", "generation", "last_entry", "ledger_id", "master_key")
+
+    def __init__(self, header: LedgerHeader, last_entry: int) -> None:
+        self.ledger_id = header.ledger_id
+        self.master_key = header.master_key
+        self.fenced = header.fenced
+        self.generation = header.generation
+        self.last_entry = last_entry
+        """Highest entry id held, NO_ENTRY for none."""
+        self.fence_sequence = 0
+        """Journal sequence number of the fence; 0: durable since before this process served."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flush:
+    """What one checkpoint makes durable: a full half and the headers that changed before it was taken."""
+
+    half: CacheHalf
+    headers: Sequence[LedgerHeader]
+
+
+class LedgerStore:
+    """Finds, adds and reads entries; hands full halves to the checkpoint thread."""
+
+    def __init__(self, files: LocalFiles, directories: Sequence[str], options: StoreOptions) -> None:
+        """`directories`: the `current` directories of all ledger directories, in configured order."""
+        self._logs = EntryLogs(files, directories)
+        paths = IndexPaths(directories)
+        self._appender = EntryLogAppender(self._logs, options.log_bytes_max)
+        self._index_writer = IndexWriter(files, paths)
+        # Half of the open files for each reader; the appender and the writer need few.
+        self._reader = EntryLogReader(self._logs, max(1, options.open_files_max // 2))
+        self._index = IndexReader(files, paths, max(1, options.open_files_max // 2))
+        self.filling = CacheHalf(options.cache_half_bytes)
+        self._idle: CacheHalf | None = CacheHalf(options.cache_half_bytes)
+        self._flushing: CacheHalf | None = None
+        self._ledgers: dict[int, Ledger] = {}
+        self._changed: set[int] = set()
+
+    # ---- ledgers ----
+
+    def ledger(self, ledger_id: int) -> Ledger | None:
+        """Return the ledger, None when this bookie certainly never held it.
+
+        Raises:
+            StorageDamaged: there are traces of it, but its header is unreadable.
+            OSError: the index cannot be read.
+        """
+        ledger = self._ledgers.get(ledger_id)
+        if ledger is None and ledger_id >= 0:
+            header = self._index.header(ledger_id)
+            if header is not None:
+                ledger = self._ledgers[ledger_id] = Ledger(header, self._index.last_entry(ledger_id))
+        return ledger
+
+    def create_ledger(self, ledger_id: int, master_key: bytes) -> Ledger:
+        """Return a new ledger, or an existing one with its key replaced; the caller journals the key."""
+        ledger = self._ledgers.get(ledger_id)
+        if ledger is None:
+            header = LedgerHeader(ledger_id, 0, False, master_key)
+            ledger = self._ledgers[ledger_id] = Ledger(header, self._index.last_entry(ledger_id))
+        ledger.master_key = master_key
+        self._changed.add(ledger_id)
+        return ledger
+
+    def fence(self, ledger: Ledger) -> None:
+        """Bar the ledger against ordinary adds; the caller journals the fence."""
+        ledger.fenced = True
+        self._changed.add(ledger.ledger_id)
+
+    # ---- entries ----
+
+    def insert(self, ledger: Ledger, entry_ids: np.ndarray, addresses: np.ndarray) -> None:
+        """Hold entries that lie at `addresses` of the filling half."""
+        self.filling.insert(ledger.ledger_id, entry_ids, addresses)
+        ledger.last_entry = max(ledger.last_entry, int(entry_ids.max()))
+
+    def read(self, ledger: Ledger, first_entry: int, count_max: int, bytes_max: int) -> list[Items]:
+        """Return runs of consecutive entries from `first_entry` on, as far as held; empty when that one is not held.
+
+        At least one entry, then as many as `count_max` and `bytes_max` bytes of items allow. Ends early before an entry
+        that cannot be read, unless it is the first.
+
+        Raises:
+            StorageDamaged, OSError: the first entry is held but cannot be read.
+        """
+        pieces: list[Items] = []
+        bytes_max = max(0, bytes_max)
+        while count_max > 0 and bytes_max >= 0:
+            try:
+                items = self._read_run(ledger, first_entry, count_max, bytes_max)
+            except (StorageDamaged, OSError):
+                if not pieces:
+                    raise
+                break
+            if items is None or (pieces and int(items.sizes[0]) > bytes_max):
+                break
+            pieces.append(items)
+            first_entry = items.end_entry
+            count_max -= len(items)
+            bytes_max -= len(items.buffer)
+        return pieces
+
+    def _read_run(self, ledger: Ledger, first_entry: int, count_max: int, bytes_max: int) -> Items | None:
+        """Return entries that lie together in one place, at least `first_entry`; None when that is not held."""
+        if first_entry > ledger.last_entry:
+            return None
+        for half in (self.filling, self._flushing):
+            items = half.read(ledger.ledger_id, first_entry, count_max, bytes_max) if half else None
+            if items is not None:
+                return items
+        likely = max(bytes_max, 0) // (LENGTH_BYTES + ENTRY_BYTES_MIN) + 1
+        count = min(count_max, likely, ledger.last_entry - first_entry + 1, _POSITIONS_PER_LOOKUP)
+        positions = self._index.positions(ledger.ledger_id, first_entry, count)
+        held = positions != 0
+        if not len(held) or not held[0]:
+            return None
+        if not held.all():
+            positions = positions[: int(np.argmin(held))]
+        return self._reader.read(ledger.ledger_id, first_entry, positions, bytes_max)
+
+    # ---- flushing ----
+
+    @property
+    def is_clean(self) -> bool:
+        """True when nothing waits to be flushed."""
+        return not self.filling.used and not self._changed
+
+    def begin_flush(self) -> Flush | None:
+        """Take the filling half and the changed headers out to be flushed; None while another flush runs."""
+        if self._idle is None:
+            return None
+        self._flushing, self.filling, self._idle = self.filling, self._idle, None
+        headers = []
+        for ledger_id in sorted(self._changed):
+            ledger = self._ledgers[ledger_id]
+            ledger.generation += 1
+            headers.append(LedgerHeader(ledger_id, ledger.generation, ledger.fenced, ledger.master_key))
+        self._changed.clear()
+        return Flush(self._flushing, headers)
+
+    def write_flush(self, flush: Flush) -> None:
+        """Make a flush durable: entry logs first, then the index that points into them.
+
+        Raises:
+            OSError: a write failed; what reached the disk is unknown, and the mark must not move.
+        """
+        half = flush.half
+        ledger_ids = sorted(half.ledgers)
+        held = [half.ledgers[ledger_id].sorted() for ledger_id in ledger_ids]
+        positions: list[np.ndarray] = []
+        if held:
+            addresses = np.concatenate([at for _, at in held])
+            log_positions = self._appender.append(half.memory, addresses, half.lengths(addresses) + LENGTH_BYTES)
+            self._appender.sync()
+            positions = np.split(log_positions, np.cumsum([len(at) for _, at in held])[:-1])
+        headers = {header.ledger_id: header for header in flush.headers}
+        updates = [
+            LedgerUpdate(ledger_id, headers.pop(ledger_id, None), entry_ids, at)
+            for ledger_id, (entry_ids, _), at in zip(ledger_ids, held, positions)
+        ]
+        nothing = np.empty(0, np.int64)
+        updates += [LedgerUpdate(ledger_id, header, nothing, nothing) for ledger_id, header in headers.items()]
+        self._index_writer.store(updates)
+
+    def end_flush(self, flush: Flush) -> None:
+        """Forget what a flush wrote; from now on it is read from the disk."""
+        flush.half.clear()
+        self._idle, self._flushing = flush.half, None
+
+    def close(self) -> None:
+        self._appender.close()
+        self._reader.close()
+        self._index.close()

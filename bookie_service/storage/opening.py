@@ -1,0 +1,141 @@
+"""Opening a bookie's storage: replay the journals, flush everything, move the marks, begin new journal files.
+
+After it the write cache is empty and the marks stand at the beginning of the new files, so a second crash right behind
+it finds nothing to replay. Until the marks are durable the old files stay, and a crash in between only repeats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bkspark.errors import ProtocolError, StorageDamaged
+from bkspark.wire.framing import LENGTH_BYTES, gather_i64, split_items
+from bookie_service import layout
+from bookie_service.formats import journal as journal_format
+from bookie_service.formats.journal import RecordKind
+from bookie_service.storage.checkpoint import Marks
+from bookie_service.storage.entry_log import ENTRY_BYTES_MIN
+from bookie_service.storage.files import LocalFiles
+from bookie_service.storage.items import rows_by_ledger
+from bookie_service.storage.journal import Journal, JournalOptions
+from bookie_service.storage.ledger_store import Ledger, LedgerStore, StoreOptions
+from bookie_service.storage.replay import replay_journal
+from bookie_service.storage.write_cache import INDEX_BYTES_PER_ENTRY
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """Open storage, clean. `notices`: lines for the operator about what was found, mostly none."""
+
+    store: LedgerStore
+    marks: Marks
+    journals: Sequence[Journal]
+    notices: Sequence[str]
+
+
+def open_storage(
+    files: LocalFiles,
+    journal_directories: Sequence[str],
+    ledger_directories: Sequence[str],
+    store_options: StoreOptions,
+    journal_options: JournalOptions,
+) -> Storage:
+    """Open configured directories, creating what is missing below them. Identity is checked before.
+
+    Raises:
+        StorageDamaged: acknowledged data may be lost; the message names file, offset and remedy.
+        OSError: a file cannot be read or written.
+    """
+    journals_at = [layout.current(directory) for directory in journal_directories]
+    ledgers_at = [layout.current(directory) for directory in ledger_directories]
+    for directory in (*journals_at, *ledgers_at):
+        files.make_directory(directory)
+    store = LedgerStore(files, ledgers_at, store_options)
+    marks = Marks(files, ledgers_at)
+    replay = _Replay(store)
+    notices = []
+    ends = []
+    for index, directory in enumerate(journals_at):
+        replayed = replay_journal(files, directory, marks.read(index), replay.apply)
+        ends.append(replayed.end)
+        if replayed.torn is not None:
+            notices.append(replayed.torn)
+    replay.flush()
+    journals = [Journal(files, directory, journal_options, end) for directory, end in zip(journals_at, ends)]
+    marks.write([journal.end for journal in journals])
+    for journal in journals:
+        journal.forget_before(journal.end)
+    return Storage(store, marks, journals, notices)
+
+
+class _Replay:
+    """Puts journal records into the store, as serving them did; doing it twice changes nothing."""
+
+    def __init__(self, store: LedgerStore) -> None:
+        self._store = store
+
+    def apply(self, kind: int, count: int, body: bytes) -> None:
+        """Apply one record. Raises ValueError when its body is not what its kind says."""
+        if kind == RecordKind.ENTRIES:
+            self._insert(count, body)
+        elif kind == RecordKind.LEDGER_KEY:
+            for ledger_id, key in journal_format.decode_keys(body, count):
+                self._learn_key(ledger_id, key)
+        elif kind == RecordKind.FENCE:
+            for ledger_id in journal_format.decode_fences(body, count):
+                self._store.fence(self._ledger(ledger_id))
+        else:
+            raise ValueError(f"record of unknown kind {kind}")
+
+    def flush(self) -> None:
+        """Make everything applied so far durable in entry logs and index."""
+        flush = None if self._store.is_clean else self._store.begin_flush()
+        if flush is not None:
+            self._store.write_flush(flush)
+            self._store.end_flush(flush)
+
+    def _learn_key(self, ledger_id: int, key: bytes) -> None:
+        try:
+            ledger = self._store.ledger(ledger_id)
+        except StorageDamaged:
+            # The crash came while the index file was being created: this record is what it is made from again.
+            ledger = None
+        if ledger is None or ledger.master_key != key:
+            self._store.create_ledger(ledger_id, key)
+
+    def _ledger(self, ledger_id: int) -> Ledger:
+        ledger = self._store.ledger(ledger_id)
+        if ledger is None:
+            raise ValueError(
+                f"a record of ledger {ledger_id}, whose master key is neither in the journal nor the index"
+            )
+        return ledger
+
+    def _insert(self, count: int, body: bytes) -> None:
+        try:
+            starts, ends = split_items(body, 0, len(body))
+        except ProtocolError as error:
+            raise ValueError(str(error)) from error
+        if len(starts) != count or (count and int((ends - starts).min()) < ENTRY_BYTES_MIN):
+            raise ValueError(f"a record of {len(starts)} entries says {count}, or one is shorter than its ids")
+        octets = np.frombuffer(body, np.uint8)
+        sizes = ends - starts + LENGTH_BYTES
+        filled = np.cumsum(sizes + INDEX_BYTES_PER_ENTRY)
+        first = 0
+        while first < count:
+            taken = int((filled - (filled[first - 1] if first else 0)).searchsorted(self._store.filling.room, "right"))
+            if taken <= first:
+                self.flush()
+                continue
+            rows = slice(first, taken)
+            self._hold(octets, starts[rows], sizes[rows])
+            first = taken
+
+    def _hold(self, octets: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> None:
+        ledger_ids, entry_ids = gather_i64(octets, starts), gather_i64(octets, starts + 8)
+        addresses = self._store.filling.place(octets, starts - LENGTH_BYTES, sizes)
+        for ledger_id, rows in rows_by_ledger(ledger_ids):
+            self._store.insert(self._ledger(ledger_id), entry_ids[rows], addresses[rows])

@@ -1,0 +1,186 @@
+"""A bookie service in this process and a peer that speaks V2 to it over a socket."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from bkspark.entries import EntryBatch
+from bkspark.wire import v2
+from bkspark.wire.digest import DigestType, EntryDigest, master_key
+from bookie_service.service import BookieService, ServiceOptions
+from bookie_service.storage.files import LocalFiles
+
+KEY = master_key(b"")
+DIGEST = EntryDigest(DigestType.CRC32C, b"")
+
+
+def service_options(directory: Path, **changes: object) -> ServiceOptions:
+    """Options of a bookie whose journal and ledgers lie below `directory`."""
+    options = ServiceOptions([str(directory / "journal")], [str(directory / "ledgers")])
+    return replace(options, **changes)
+
+
+class Serving:
+    """A service on a thread of its own; `with` starts it and stops it cleanly, unless `abandon` was called."""
+
+    def __init__(self, options: ServiceOptions, files: LocalFiles | None = None) -> None:
+        self._options = options
+        self._files = files or LocalFiles()
+        self._started = threading.Event()
+        self._error: BaseException | None = None
+        self._is_abandoned = False
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
+        self.failure: BaseException | None = None
+
+    async def _run(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stopping = asyncio.Event()
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.port = listener.getsockname()[1]
+        try:
+            service = BookieService(self._files, self._options)
+            await service.start(listener)
+        except BaseException as error:
+            listener.close()
+            self._error = error
+            self._started.set()
+            return
+        self._started.set()
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        await asyncio.wait([stopping, service.failed], return_when=asyncio.FIRST_COMPLETED)
+        if service.failed.done():
+            self.failure = service.failed.result()
+            service.abandon()
+        elif self._is_abandoned:
+            service.abandon()
+        else:
+            await service.stop()
+
+    def __enter__(self) -> Serving:
+        self._thread.start()
+        self._started.wait()
+        if self._error is not None:
+            self._thread.join()
+            raise self._error
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stopping.set)
+        self._thread.join()
+
+    def abandon(self) -> None:
+        """End without flushing anything, as near to a crash as one process gets."""
+        self._is_abandoned = True
+
+    def wait_for_failure(self) -> BaseException:
+        """Return what made the service end itself."""
+        self._thread.join(10)
+        assert self.failure is not None
+        return self.failure
+
+    def connect(self) -> Peer:
+        return Peer(self.port)
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One reply frame, taken apart."""
+
+    opcode: int
+    status: int
+    ledger_id: int
+    entry_id: int
+    request_id: int
+    body: bytes
+
+
+class Peer:
+    """A blocking V2 client over one socket."""
+
+    def __init__(self, port: int) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=20)
+        self._file = self.socket.makefile("rb")
+
+    def __enter__(self) -> Peer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._file.close()
+        self.socket.close()
+
+    def send(self, data: bytes | memoryview) -> None:
+        self.socket.sendall(data)
+
+    def frame(self) -> bytes | None:
+        """Return the body of the next frame, None when the bookie closed the connection."""
+        try:
+            head = self._file.read(4)
+        except ConnectionResetError:
+            return None
+        return self._file.read(struct.unpack(">i", head)[0]) if len(head) == 4 else None
+
+    def reply(self) -> Reply:
+        body = self.frame()
+        assert body is not None, "the bookie closed the connection"
+        word, status, ledger_id, entry_id = struct.unpack_from(">iiqq", body)
+        opcode = word >> 16 & 0xFF
+        if opcode == v2.BATCH_READ:
+            return Reply(opcode, status, ledger_id, entry_id, struct.unpack_from(">q", body, 24)[0], body[32:])
+        return Reply(opcode, status, ledger_id, entry_id, -1, body[24:])
+
+    def replies(self, count: int) -> list[Reply]:
+        return [self.reply() for _ in range(count)]
+
+    def add(
+        self, ledger_id: int, first_entry: int, payloads: Sequence[bytes], flags: int = 0, key: bytes = KEY
+    ) -> list[int]:
+        """Add entries and return their statuses, in order."""
+        self.send(adds(ledger_id, first_entry, payloads, flags, key))
+        by_entry = {reply.entry_id: reply.status for reply in self.replies(len(payloads))}
+        return [by_entry[first_entry + i] for i in range(len(payloads))]
+
+    def read(self, ledger_id: int, entry_id: int, flags: int = 0, key: bytes = KEY) -> Reply:
+        self.send(v2.encode_reads(ledger_id, np.array([entry_id]), flags, key if flags & v2.DO_FENCING else None))
+        return self.reply()
+
+    def batch_read(
+        self, ledger_id: int, first_entry: int, entries_max: int = 0, bytes_max: int = 1 << 20, flags: int = 0
+    ) -> Reply:
+        key = KEY if flags & v2.DO_FENCING else None
+        self.send(v2.encode_batch_read(ledger_id, first_entry, 99, entries_max, bytes_max, flags, key))
+        return self.reply()
+
+
+def adds(ledger_id: int, first_entry: int, payloads: Sequence[bytes], flags: int = 0, key: bytes = KEY) -> memoryview:
+    """Return ADD frames of consecutive entries."""
+    batch = EntryBatch.of(payloads, ledger_id, first_entry)
+    return v2.encode_adds(batch, first_entry - 1, 0, DIGEST, key, flags).buffer
+
+
+def stored(ledger_id: int, entry_id: int, payload: bytes, first_entry: int | None = None) -> bytes:
+    """Return the entry that `adds` sends for a payload, when its batch began at `first_entry` (itself by default)."""
+    frame = bytes(adds(ledger_id, entry_id, [payload]))
+    entry = bytearray(frame[4 + v2.ADD_HEAD_BYTES :])
+    return bytes(entry)
+
+
+def split(items: bytes) -> list[bytes]:
+    """Return the entries of a batch-read body."""
+    entries = []
+    while items:
+        (length,) = struct.unpack_from(">i", items)
+        entries.append(items[4 : 4 + length])
+        items = items[4 + length :]
+    return entries
