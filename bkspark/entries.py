@@ -45,7 +45,7 @@ class EntryBatch:
         self.first_entry = first_entry
 
     @classmethod
-    def of(cls, payloads: Iterable[bytes], ledger_id: int = NO_ENTRY, first_entry: int = 0) -> EntryBatch:
+    def of(cls, payloads: Iterable[bytes | memoryview], ledger_id: int = NO_ENTRY, first_entry: int = 0) -> EntryBatch:
         """Return a batch of the given payloads, copied once into one buffer."""
         parts = payloads if isinstance(payloads, Sequence) else list(payloads)
         offsets = np.zeros(len(parts) + 1, np.int64)
@@ -64,7 +64,7 @@ class EntryBatch:
         if array.null_count:
             raise ValueError("an entry cannot be null; filter nulls or choose a payload format")
         if pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type):
-            offset_type = np.int64
+            offset_type: type[np.signedinteger] = np.int64
         elif pa.types.is_binary(array.type) or pa.types.is_string(array.type):
             offset_type = np.int32
         else:

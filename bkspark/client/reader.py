@@ -38,15 +38,17 @@ FOLLOW_POLL_MAX_S = 1.0
 
 def read_error(status: int, ledger_id: int, entry_id: int, bookie: str) -> BookKeeperError:
     """Return the error that a read status of one bookie stands for."""
-    facts = {"ledger_id": ledger_id, "entry_id": entry_id, "bookie": bookie}
-    where = f"ledger {ledger_id} entry {entry_id} at bookie {bookie}"
+    kind: type[BookKeeperError]
     if status in (v2.Status.ENOENTRY, v2.Status.ENOLEDGER):
-        return NoSuchEntry(f"{where}: not there", **facts)
-    if status == BAD_DIGEST:
-        return DigestMismatch(f"{where}: the bytes do not match their digest or ids", **facts)
-    if status == v2.Status.ETOOMANYREQUESTS:
-        return TooManyRequests(f"{where}: too many requests", **facts)
-    return BookieUnavailable(f"{where}: answered with status {status}", **facts)
+        kind, what = NoSuchEntry, "not there"
+    elif status == BAD_DIGEST:
+        kind, what = DigestMismatch, "the bytes do not match their digest or ids"
+    elif status == v2.Status.ETOOMANYREQUESTS:
+        kind, what = TooManyRequests, "too many requests"
+    else:
+        kind, what = ReadFailed, f"answered with status {status}"
+    where = f"ledger {ledger_id} entry {entry_id} at bookie {bookie}"
+    return kind(f"{where}: {what}", ledger_id=ledger_id, entry_id=entry_id, bookie=bookie)
 
 
 class RangeReader:

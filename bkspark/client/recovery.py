@@ -115,8 +115,8 @@ class _RecoveryRun:
         elif answer.status in _NEGATIVE:
             todo = self._core.on_fence_answer(effect.slot, Answer.NEGATIVE)
         else:
-            error = self._error(answer.status, v2.LAST_ENTRY, effect.bookie)
-            todo = self._core.on_fence_answer(effect.slot, Answer.FAILED, error=error)
+            refusal = self._error(answer.status, v2.LAST_ENTRY, effect.bookie)
+            todo = self._core.on_fence_answer(effect.slot, Answer.FAILED, error=refusal)
         self._perform(todo)
 
     async def _read(self, effect: effects.RecoveryRead) -> None:
@@ -138,8 +138,8 @@ class _RecoveryRun:
             elif status in _NEGATIVE:
                 todo = self._core.on_read_answer(effect.slot, entry_id, Answer.NEGATIVE)
             else:
-                error = self._error(status, entry_id, effect.bookie)
-                todo = self._core.on_read_answer(effect.slot, entry_id, Answer.FAILED, error=error)
+                refusal = self._error(status, entry_id, effect.bookie)
+                todo = self._core.on_read_answer(effect.slot, entry_id, Answer.FAILED, error=refusal)
             self._perform(todo)
 
     def _error(self, status: int, entry_id: int, bookie: str) -> BookKeeperError:

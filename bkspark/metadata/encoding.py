@@ -101,6 +101,10 @@ def _to_message(metadata: LedgerMetadata) -> LedgerMetadataFormat:
 
 
 def _from_message(message: LedgerMetadataFormat, version: int) -> LedgerMetadata:
+    members = [bookie for segment in message.segment for bookie in segment.ensembleMember]
+    if not all(isinstance(bookie, str) for bookie in members):
+        # protobuf hands over bytes where a string is not UTF-8.
+        raise ValueError("a bookie id is not text")
     state = LedgerState(message.state)
     is_closed = state is LedgerState.CLOSED
     has_password = message.HasField("password")
@@ -115,7 +119,7 @@ def _from_message(message: LedgerMetadataFormat, version: int) -> LedgerMetadata
         # The digest counts only beside a password (Apache's rule); CRC32 is what such ledgers were written with.
         digest=DigestType(message.digestType) if has_password and message.HasField("digestType") else DigestType.CRC32,
         password=message.password if has_password else None,
-        custom_metadata={entry.key: entry.value for entry in message.customMetadata},
+        custom_metadata={str(entry.key): entry.value for entry in message.customMetadata},
         ctime=message.ctime if message.HasField("ctime") else None,
         ctoken=message.cToken,
         format_version=version,

@@ -70,6 +70,7 @@ class LedgerStore:
             LedgerExists: the chosen id is taken.
             MetadataError: the store failed.
         """
+        await self.manager()
         metadata = replace(metadata, ctoken=1 + secrets.randbits(_CTOKEN_BITS))
         data = encoding.encode(metadata)
         for _ in range(CREATE_TRIES_MAX):

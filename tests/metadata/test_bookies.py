@@ -1,0 +1,94 @@
+"""Registrations, cookies and cluster initialisation, as Apache's peers find them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from bkspark.errors import BookieUnavailable, MetadataVersion, NodeExists
+from bkspark.metadata.bookies import BookieRegistry
+from bkspark.metadata.cookies import Cookie
+from bkspark.metadata.registration import BookieAddress
+from bkspark.metadata.tree import parent_of
+
+
+def test_new_cluster_has_apaches_nodes_and_a_second_initialisation_changes_nothing(trees):
+    async def test(tree):
+        registry = BookieRegistry(tree, trees.uri)
+        assert await registry.initialize_cluster()
+        assert await tree.children(trees.uri.root) == ["INSTANCEID", "LAYOUT", "available", "cookies"]
+        assert await tree.children(f"{trees.uri.root}/available") == ["readonly"]
+        layout = (await tree.get(f"{trees.uri.root}/LAYOUT"))[0]
+        assert layout == b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1"
+        identity = await registry.instance_id()
+        assert len(identity) == 36
+        assert not await registry.initialize_cluster()
+        assert await registry.instance_id() == identity
+
+    trees.run(test)
+
+
+def test_registered_bookie_is_found_until_its_session_ends(trees):
+    async def test(server, client):
+        registry = BookieRegistry(server, trees.uri)
+        await registry.initialize_cluster()
+        await registry.register("b-1", BookieAddress("10.0.0.1", 3181))
+        await registry.register("b-1", BookieAddress("10.0.0.1", 3181))
+        seen = BookieRegistry(client, trees.uri)
+        assert await seen.writable() == {"b-1": BookieAddress("10.0.0.1", 3181)}
+        assert await seen.resolve("b-1") == ("10.0.0.1", 3181)
+        await registry.register("b-2", BookieAddress("10.0.0.2", 3181), read_only=True)
+        assert set(await seen.read_only()) == {"b-2"}
+        await server.close()
+        assert await seen.writable() == {}
+        assert await BookieRegistry(client, trees.uri).resolve("h:3181") == ("h", 3181)
+        with pytest.raises(BookieUnavailable, match="b-3"):
+            await seen.resolve("b-3")
+
+    trees.run(test, sessions=2)
+
+
+def test_registration_of_a_session_that_ended_is_taken_over(trees):
+    async def test(old, new):
+        await BookieRegistry(old, trees.uri).initialize_cluster()
+        await BookieRegistry(old, trees.uri).register("b-1", BookieAddress("h", 1))
+        waiting = asyncio.ensure_future(BookieRegistry(new, trees.uri).register("b-1", BookieAddress("h", 2)))
+        await asyncio.sleep(0)
+        await old.close()
+        await waiting
+        assert await BookieRegistry(new, trees.uri).resolve("b-1") == ("h", 2)
+
+    trees.run(test, sessions=2)
+
+
+def test_registration_of_a_living_bookie_is_refused(trees):
+    async def test(old, new):
+        await BookieRegistry(old, trees.uri).initialize_cluster()
+        await BookieRegistry(old, trees.uri).register("b-1", BookieAddress("h", 1))
+        with pytest.raises(NodeExists, match="b-1"):
+            await BookieRegistry(new, trees.uri).register("b-1", BookieAddress("h", 2))
+
+    if trees.uri.hosts[0][1] != 2181:  # the in-memory session would be waited for as long as its time-out says
+        trees.run(test, sessions=2)
+
+
+def test_cookies_change_by_compare_and_set(trees):
+    async def test(tree):
+        registry = BookieRegistry(tree, trees.uri)
+        await registry.initialize_cluster()
+        cookie = Cookie("b-1", ("/j",), ("/l1", "/l2"), "instance")
+        assert await registry.read_cookie("b-1") is None
+        await registry.write_cookie(cookie, None)
+        stored = await registry.read_cookie("b-1")
+        assert stored.cookie == cookie
+        with pytest.raises(NodeExists):
+            await registry.write_cookie(cookie, None)
+        await registry.write_cookie(cookie, stored.version)
+        with pytest.raises(MetadataVersion):
+            await registry.write_cookie(cookie, stored.version)
+        await registry.delete_cookie("b-1")
+        assert await registry.known() == []
+        assert await tree.exists(parent_of(trees.uri.root)) is not None
+
+    trees.run(test)

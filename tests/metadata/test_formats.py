@@ -1,0 +1,176 @@
+"""Bytes of the metadata nodes: Apache's forms are read and written; garbage is one named error."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
+
+from bkspark.core.metadata import Fragment, LedgerMetadata
+from bkspark.errors import ConfigurationError, MetadataFormat
+from bkspark.metadata import cookies, dataformats_pb2, encoding, layout, paths, registration
+from bkspark.metadata.cookies import Cookie
+from bkspark.metadata.registration import BookieAddress
+from bkspark.metadata.uri import LedgerManager, MetadataUri
+from bkspark.wire.digest import DigestType
+
+OPEN = LedgerMetadata(
+    3, 2, 2, (Fragment(0, ("b:1", "b:2", "b:3")), Fragment(7, ("b:1", "b:4", "b:3"))), password=b"\x00secret\xff"
+)
+VARIANTS = [
+    OPEN,
+    OPEN.in_recovery(),
+    OPEN.closed(12, 3456),
+    replace(OPEN, digest=DigestType.MAC, custom_metadata={"application": b"pulsar", "bytes": bytes(range(256))}),
+    replace(OPEN, ctime=1_700_000_000_000, ctoken=(1 << 62) + 5),
+    replace(OPEN, password=None, digest=DigestType.CRC32),
+]
+
+
+@pytest.mark.parametrize("metadata", VARIANTS)
+@pytest.mark.parametrize("version", [2, 3])
+def test_metadata_is_read_as_written(metadata, version):
+    metadata = replace(metadata, format_version=version)
+    expected = replace(metadata, ctoken=0) if version == 2 else metadata
+    assert encoding.decode(encoding.encode(metadata), 5) == expected
+
+
+def test_version_3_begins_with_apaches_header():
+    header = bytes.fromhex("426f6f6b69654d65746164617461466f726d617456657273696f6e09330a")
+    assert encoding.encode(OPEN).startswith(header)
+
+
+@pytest.mark.parametrize(
+    ("tail", "state", "last_entry"),
+    [("", "OPEN", -1), ("\n99\tCLOSED", "CLOSED", 99), ("\n-102\tCLOSED", "IN_RECOVERY", -1)],
+)
+def test_version_1_text_is_read_and_written_back(tail, state, last_entry):
+    text = f"BookieMetadataFormatVersion\t1\n2\n3\n0\n0\tb:1\tb:2\tb:3\n50\tb:1\tb:4\tb:3{tail}"
+    metadata = encoding.decode(text.encode(), 5)
+    assert (metadata.state.name, metadata.last_entry) == (state, last_entry)
+    assert (metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum) == (3, 2, 2)
+    assert metadata.fragments[1] == Fragment(50, ("b:1", "b:4", "b:3"))
+    assert encoding.encode(metadata).rstrip(b"\n") == text.encode()
+
+
+def test_truncated_and_random_metadata_is_one_named_error():
+    generator = np.random.default_rng(3)
+    data = encoding.encode(OPEN.closed(12, 3456))
+    cuts = [data[:length] for length in range(len(data))]
+    noise = [generator.bytes(int(generator.integers(0, 200))) for _ in range(500)]
+    headed = [b"BookieMetadataFormatVersion\t%d\n" % (n % 5) + bytes for n, bytes in enumerate(noise)]
+    for damaged in cuts + noise + headed:
+        with pytest.raises(MetadataFormat):
+            encoding.decode(damaged, 5)
+
+
+def test_every_bit_flip_of_metadata_is_a_value_or_the_named_error():
+    data = encoding.encode(OPEN)
+    for bit in range(8 * len(data)):
+        flipped = bytearray(data)
+        flipped[bit // 8] ^= 1 << bit % 8
+        try:
+            encoding.decode(bytes(flipped), 5)
+        except MetadataFormat:
+            continue
+
+
+@pytest.mark.parametrize(
+    ("ledger_id", "path"),
+    [
+        (0, "/00/0000/L0000"),
+        (12345, "/00/0001/L2345"),
+        (2147483646, "/21/4748/L3646"),
+        (2147483647, "/000/0000/0021/4748/L3647"),
+        (4294967296, "/000/0000/0042/9496/L7296"),
+    ],
+)
+def test_ledger_paths_match_vectors(ledger_id, path):
+    assert paths.ledger_path(ledger_id, LedgerManager.HIERARCHICAL) == path
+    assert paths.parse_ledger_path(path[1:]) == ledger_id
+
+
+def test_other_path_vectors():
+    assert paths.underreplication_path(4294967301) == "0000/0001/0000/0005/urL4294967301"
+    assert paths.underreplication_path(70000) == "0000/0000/0001/1170/urL0000070000"
+    assert paths.ledger_path(12345, LedgerManager.FLAT) == "/L0000012345"
+    for name in ("LAYOUT", "available", "cookies", "idgen/ID-0000000001", "00/0001", "00/0001/X2345"):
+        assert paths.parse_ledger_path(name) is None
+
+
+def test_layout_names_the_manager():
+    for manager in LedgerManager:
+        assert layout.decode(layout.encode(manager)) is manager
+    assert layout.decode(b"1\nhierarchical:1") is LedgerManager.HIERARCHICAL
+    for damaged in (b"", b"2\nx:1", b"3\nflat:1", b"\xff"):
+        with pytest.raises(MetadataFormat):
+            layout.decode(damaged)
+
+
+def test_cookie_of_apaches_example_is_read_and_written():
+    text = (
+        '5\nbookieHost: "10.0.0.1:3181"\njournalDir: "/data/j"\nledgerDirs: "2\\t/data/l1\\t/data/l2"\n'
+        'instanceId: "5f0e"\n'
+    )
+    cookie = cookies.decode(text.encode(), "VERSION")
+    assert cookie == Cookie("10.0.0.1:3181", ("/data/j",), ("/data/l1", "/data/l2"), "5f0e")
+    assert cookies.encode(cookie) == text.encode()
+    assert cookies.decode(b"3\nh:1\n/j\n1\t/l\n", "VERSION") == Cookie("h:1", ("/j",), ("/l",))
+    moved = replace(cookie, ledger_directories=("/data/l1",))
+    assert cookie.differences(moved) != []
+    assert cookie.differences(replace(cookie, index_directories=cookie.ledger_directories)) == []
+    for damaged in (b"", b"6\n", b"5\nbookieHost: 1", b'5\nbookieHost: "h"\n', b"\xff\xff"):
+        with pytest.raises(MetadataFormat):
+            cookies.decode(damaged, "VERSION")
+
+
+def test_registration_is_read_as_written_and_empty_means_the_id():
+    address = BookieAddress("10.0.0.1", 3181, {"k": "v"})
+    assert registration.decode(registration.encode(address), "b") == address
+    assert registration.decode(b"", "10.0.0.1:3181") == BookieAddress("10.0.0.1", 3181)
+    for damaged, bookie_id in ((b"", "no-address"), (b"\x0a", "h:1"), (b"\xff" * 9, "h:1")):
+        with pytest.raises(MetadataFormat):
+            registration.decode(damaged, bookie_id)
+
+
+@pytest.mark.parametrize(
+    "uri",
+    ["", "zk:/", "http://h/l", "zk+x://h/l", "zk:///l", "zk://h", "zk://h/", "zk://h:0/l", "zk://h:x/l"],
+)
+def test_bad_uri_is_one_error_that_shows_it(uri):
+    with pytest.raises(ConfigurationError):
+        MetadataUri.parse(uri)
+
+
+def test_uri_names_hosts_root_and_manager():
+    uri = MetadataUri.parse("zk+hierarchical://h1:2181;h2;[::1]:99/a/ledgers")
+    assert uri.hosts == (("h1", 2181), ("h2", 2181), ("::1", 99))
+    assert (uri.root, uri.manager) == ("/a/ledgers", LedgerManager.HIERARCHICAL)
+    assert uri.connect_string == "h1:2181,h2:2181,[::1]:99"
+    assert MetadataUri.parse(str(uri)) == uri
+    assert MetadataUri.parse("zk+null://h/l").manager is None
+
+
+def test_generated_module_is_what_its_proto_file_says(tmp_path):
+    out = tmp_path / "descriptor"
+    source = "bkspark/metadata/dataformats.proto"
+    protoc = [sys.executable, "-m", "grpc_tools.protoc"]
+    subprocess.run([*protoc, "-I.", f"--descriptor_set_out={out}", source], check=True)
+    compiled = FileDescriptorSet.FromString(out.read_bytes()).file[0]
+    checked_in = FileDescriptorProto()
+    dataformats_pb2.DESCRIPTOR.CopyToProto(checked_in)
+    for message in compiled.message_type:
+        strip_json_names(message)
+    assert checked_in == compiled
+
+
+def strip_json_names(message):
+    """protoc writes the default JSON names into a descriptor set; a generated module leaves them out."""
+    for field in message.field:
+        field.ClearField("json_name")
+    for nested in message.nested_type:
+        strip_json_names(nested)
