@@ -16,27 +16,28 @@ STOP_SECONDS = 10.0
 
 
 class ApacheBookie:
-    """One of Apache's bookies: `id`, `pid`, `dir`; `kill` is SIGKILL."""
+    """One of Apache's bookies: `id`, `pid`, `dir`, `settings`; `kill` is SIGKILL."""
 
     def __init__(self, classpath: str, directory: Path, port: int, uri: str) -> None:
         self.id = f"{HOST}:{port}"
         self.dir = directory
         self._port = port
         directory.mkdir(parents=True)
-        self._configuration = directory / "bookie.conf"
-        self._configuration.write_text(
-            f"bookiePort={port}\n"
-            f"metadataServiceUri={uri}\n"
-            f"journalDirectories={directory / 'journal'}\n"
-            f"ledgerDirectories={directory / 'ledgers'}\n"
-            f"advertisedAddress={HOST}\n"
-            "allowLoopback=true\n"
+        self.settings = {
+            "bookiePort": str(port),
+            "metadataServiceUri": uri,
+            "journalDirectories": str(directory / "journal"),
+            "ledgerDirectories": str(directory / "ledgers"),
+            "advertisedAddress": HOST,
+            "allowLoopback": "true",
             # Three bookies share one small machine: what Apache sets aside for one of them would not fit.
-            "journalPreAllocSizeMB=4\n"
-            "skipListSizeLimit=16777216\n"
-            "diskUsageThreshold=0.99\n"
-            "diskUsageWarnThreshold=0.98\n"
-        )
+            "journalPreAllocSizeMB": "4",
+            "skipListSizeLimit": str(16 << 20),
+            "diskUsageThreshold": "0.99",
+            "diskUsageWarnThreshold": "0.98",
+        }
+        self._configuration = directory / "bookie.conf"
+        self._configuration.write_text("".join(f"{key}={value}\n" for key, value in self.settings.items()))
         self._classpath = classpath
         self._process = self._launch()
 

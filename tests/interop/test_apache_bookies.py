@@ -96,3 +96,23 @@ def test_our_client_replaces_an_apache_bookie_that_died(
         reader = client.open(writer.ledger_id)
         assert list(reader.read(0, reader.last_entry)) == payloads([1000] * 100)
     assert java_on_apache.read(writer.ledger_id, "crc32c", PASSWORD)["entries"] == contents(payloads([1000] * 100))
+
+
+def test_apaches_own_check_accepts_the_cookies_of_its_bookies(
+    apache_bookies: ApacheCluster, java_on_apache: JavaClient
+) -> None:
+    bookie = apache_bookies.bookies[0]
+    folders = [str(bookie.dir / name / "current") for name in ("journal", "ledgers")]
+    java_on_apache.call("check_cookies", settings=bookie.settings, directories=folders)
+    settings = {**bookie.settings, "journalDirectories": "/elsewhere"}
+    with pytest.raises(PeerError, match="Cookie"):
+        java_on_apache.call("check_cookies", settings=settings, directories=folders)
+
+
+def test_the_java_program_asks_for_an_explicit_lac_over_v3(java_on_apache: JavaClient) -> None:
+    ledger = java_on_apache.create((3, 3, 2), "crc32c", PASSWORD)
+    java_on_apache.append(ledger, [10] * 3)
+    java_on_apache.append(ledger, [10])
+    answer = java_on_apache.call("explicit_lac", ledger=ledger, digest="crc32c", password=PASSWORD)
+    assert answer["last_confirmed"] == 2
+    java_on_apache.call("close", ledger=ledger)

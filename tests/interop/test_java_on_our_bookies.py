@@ -23,6 +23,7 @@ EACH_QUORUM = pytest.mark.parametrize("quorums", [(1, 1, 1), (3, 3, 2), (3, 2, 2
 LEDGER_FENCED = -101
 UNAUTHORIZED = -102
 NO_SUCH_LEDGER = -25
+TIMEOUT = -23
 
 
 def our_client(cluster: Cluster, digest: str = "crc32c", password: str = PASSWORD) -> Client:
@@ -266,3 +267,25 @@ def test_only_one_of_two_recoverers_decides_and_both_agree(java: JavaClient, clu
     with pytest.raises(PeerError, match="fenced"):
         java.append(ledger, [1])
     java.call("abandon", ledger=ledger)
+
+
+def test_java_finds_our_bookies_registered(java: JavaClient, cluster: Cluster) -> None:
+    ids = sorted(bookie.id for bookie in cluster.bookies)
+    assert java.call("bookies") == {"available": ids, "read_only": [], "all": ids}
+
+
+def test_apaches_own_check_accepts_our_cookies(java: JavaClient, cluster: Cluster) -> None:
+    bookie = cluster.bookies[0]
+    host, port = bookie.id.split(":")
+    folders = {"journalDirectories": str(bookie.dir / "journal"), "ledgerDirectories": str(bookie.dir / "ledgers")}
+    settings = {"bookiePort": port, "advertisedAddress": host, "allowLoopback": "true", **folders}
+    java.call("check_cookies", settings=settings, directories=[f"{folder}/current" for folder in folders.values()])
+
+
+def test_a_call_that_needs_v3_is_refused_and_does_not_hang(java: JavaClient) -> None:
+    ledger = java.write((3, 3, 2), "crc32c", PASSWORD, [1])
+    with pytest.raises(PeerError) as refused:
+        java.call("explicit_lac", ledger=ledger, digest="crc32c", password=PASSWORD)
+    assert refused.value.code not in (0, TIMEOUT)
+    # The refusal is for that call: V2 goes on.
+    assert java.read(ledger, "crc32c", PASSWORD)["entries"] == contents(payloads([1]))

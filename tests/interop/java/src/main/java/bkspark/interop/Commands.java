@@ -9,21 +9,22 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.NavigableMap;
-import org.apache.bookkeeper.client.BookKeeperAdmin;
+import org.apache.bookkeeper.client.LedgerHandle;
 import org.apache.bookkeeper.client.api.BookKeeper;
 import org.apache.bookkeeper.client.api.DigestType;
 import org.apache.bookkeeper.client.api.LedgerMetadata;
 import org.apache.bookkeeper.client.api.ListLedgersResult;
 import org.apache.bookkeeper.client.api.ReadHandle;
 import org.apache.bookkeeper.conf.ClientConfiguration;
-import org.apache.bookkeeper.conf.ServerConfiguration;
 import org.apache.bookkeeper.net.BookieId;
 
 /**
- * What a request may ask for. Every command but {@code append}, {@code close} and {@code abandon} takes {@code uri}.
+ * What a request may ask for. Every command takes {@code uri}, the cluster's metadata URI, too.
  *
  * <pre>
  * initialize                                                 {"initialized"}
+ * bookies                                                    {"available", "read_only", "all"}
+ * check_cookies  settings directories                        {}                 or InvalidCookieException
  * disconnect                                                 {}                 forgets the client of that uri
  * create     ensemble write_quorum ack_quorum digest password [ledger]   {"ledger"}     left open
  * append     ledger sizes                                    {"last_entry", "last_confirmed", "length"}
@@ -31,6 +32,7 @@ import org.apache.bookkeeper.net.BookieId;
  * abandon    ledger                                          {}                 never closed, as if the writer died
  * read       ledger digest password recover how [first last]
  *            {"closed", "last_confirmed", "length", "entries": [[bytes, crc32] ...], "batch_reads"}
+ * explicit_lac  ledger digest password                       {"last_confirmed"}    asked over V3, even by a V2 client
  * metadata   ledger                                          see {@link #metadata}
  * list                                                       {"ledgers"}
  * delete     ledger                                          {}
@@ -42,30 +44,32 @@ import org.apache.bookkeeper.net.BookieId;
 final class Commands {
     private static final ObjectMapper JSON = new ObjectMapper();
 
+    /** Ledger ids are unique in their cluster only. */
+    private record WriterKey(String uri, long ledger) {}
+
     private final Map<String, BookKeeper> clients = new HashMap<>();
-    private final Map<Long, Writer> writers = new HashMap<>();
+    private final Map<WriterKey, Writer> writers = new HashMap<>();
 
     ObjectNode run(JsonNode request) throws Exception {
         String command = text(request, "command");
         return switch (command) {
-            case "initialize" -> initialize(request);
+            case "initialize" -> Operator.initialize(text(request, "uri"));
+            case "bookies" -> Operator.bookies(text(request, "uri"));
+            case "check_cookies" ->
+                    Operator.checkCookies(
+                            text(request, "uri"), request.required("settings"), request.required("directories"));
             case "disconnect" -> disconnect(request);
             case "create" -> create(request);
             case "append" -> append(request);
             case "close" -> close(request);
             case "abandon" -> abandon(request);
             case "read" -> read(request);
+            case "explicit_lac" -> explicitLac(request);
             case "metadata" -> metadata(request);
             case "list" -> list(request);
             case "delete" -> delete(request);
             default -> throw new IllegalArgumentException("no command " + command);
         };
-    }
-
-    private ObjectNode initialize(JsonNode request) throws Exception {
-        ServerConfiguration configuration = new ServerConfiguration();
-        configuration.setMetadataServiceUri(text(request, "uri"));
-        return JSON.createObjectNode().put("initialized", BookKeeperAdmin.initNewCluster(configuration));
     }
 
     private ObjectNode disconnect(JsonNode request) throws Exception {
@@ -80,15 +84,19 @@ final class Commands {
         String uri = text(request, "uri");
         BookKeeper client = clients.get(uri);
         if (client == null) {
-            ClientConfiguration configuration = new ClientConfiguration();
-            configuration.setMetadataServiceUri(uri);
-            configuration.setUseV2WireProtocol(true);
-            // With detection on, Java would not notice a digest type that the metadata states wrongly.
-            configuration.setEnableDigestTypeAutodetection(false);
-            client = BookKeeper.newBuilder(configuration).build();
+            client = BookKeeper.newBuilder(clientConfiguration(uri)).build();
             clients.put(uri, client);
         }
         return client;
+    }
+
+    static ClientConfiguration clientConfiguration(String uri) {
+        ClientConfiguration configuration = new ClientConfiguration();
+        configuration.setMetadataServiceUri(uri);
+        configuration.setUseV2WireProtocol(true);
+        // With detection on, Java would not notice a digest type that the metadata states wrongly.
+        configuration.setEnableDigestTypeAutodetection(false);
+        return configuration;
     }
 
     private ObjectNode create(JsonNode request) throws Exception {
@@ -102,12 +110,12 @@ final class Commands {
         Writer writer = request.has("ledger")
                 ? Writer.of(builder.makeAdv().withLedgerId(request.get("ledger").longValue()).execute().get())
                 : Writer.of(builder.execute().get());
-        writers.put(writer.ledgerId(), writer);
+        writers.put(new WriterKey(text(request, "uri"), writer.ledgerId()), writer);
         return JSON.createObjectNode().put("ledger", writer.ledgerId());
     }
 
     private ObjectNode append(JsonNode request) throws Exception {
-        Writer writer = writers.get(ledgerId(request));
+        Writer writer = writers.get(writerKey(request));
         JsonNode sizes = request.required("sizes");
         int[] bytes = new int[sizes.size()];
         for (int i = 0; i < bytes.length; i++) {
@@ -121,25 +129,18 @@ final class Commands {
     }
 
     private ObjectNode close(JsonNode request) throws Exception {
-        Writer writer = writers.remove(ledgerId(request));
+        Writer writer = writers.remove(writerKey(request));
         writer.close();
         return JSON.createObjectNode().put("last_entry", writer.lastConfirmed()).put("length", writer.length());
     }
 
     private ObjectNode abandon(JsonNode request) {
-        writers.remove(ledgerId(request));
+        writers.remove(writerKey(request));
         return JSON.createObjectNode();
     }
 
     private ObjectNode read(JsonNode request) throws Exception {
-        try (ReadHandle handle = client(request)
-                .newOpenLedgerOp()
-                .withLedgerId(ledgerId(request))
-                .withDigestType(digest(request))
-                .withPassword(password(request))
-                .withRecovery(request.required("recover").booleanValue())
-                .execute()
-                .get()) {
+        try (ReadHandle handle = open(request, request.required("recover").booleanValue())) {
             Reader reader = new Reader(handle, text(request, "how"));
             long first = request.path("first").asLong(0);
             long last = request.path("last").asLong(handle.getLastAddConfirmed());
@@ -152,6 +153,23 @@ final class Commands {
                     .put("batch_reads", reader.batchReads());
             answer.set("entries", entries);
             return answer;
+        }
+    }
+
+    private ReadHandle open(JsonNode request, boolean recover) throws Exception {
+        return client(request)
+                .newOpenLedgerOp()
+                .withLedgerId(ledgerId(request))
+                .withDigestType(digest(request))
+                .withPassword(password(request))
+                .withRecovery(recover)
+                .execute()
+                .get();
+    }
+
+    private ObjectNode explicitLac(JsonNode request) throws Exception {
+        try (ReadHandle handle = open(request, false)) {
+            return JSON.createObjectNode().put("last_confirmed", ((LedgerHandle) handle).readExplicitLastConfirmed());
         }
     }
 
@@ -202,6 +220,10 @@ final class Commands {
 
     private static String text(JsonNode request, String name) {
         return request.required(name).textValue();
+    }
+
+    private static WriterKey writerKey(JsonNode request) {
+        return new WriterKey(text(request, "uri"), ledgerId(request));
     }
 
     private static long ledgerId(JsonNode request) {

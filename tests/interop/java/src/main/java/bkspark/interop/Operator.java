@@ -1,0 +1,75 @@
+package bkspark.interop;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.ObjectMapper;
+import com.fasterxml.jackson.databind.node.ArrayNode;
+import com.fasterxml.jackson.databind.node.ObjectNode;
+import java.io.File;
+import java.util.ArrayList;
+import java.util.Collection;
+import java.util.List;
+import java.util.Optional;
+import org.apache.bookkeeper.bookie.BookieException;
+import org.apache.bookkeeper.bookie.LegacyCookieValidation;
+import org.apache.bookkeeper.client.BookKeeperAdmin;
+import org.apache.bookkeeper.conf.ServerConfiguration;
+import org.apache.bookkeeper.meta.MetadataDrivers;
+import org.apache.bookkeeper.net.BookieId;
+
+/** What Apache's operator tools and bookies do with a cluster's metadata. */
+final class Operator {
+    private static final ObjectMapper JSON = new ObjectMapper();
+
+    private Operator() {}
+
+    /** Makes the layout of a new cluster. */
+    static ObjectNode initialize(String uri) throws Exception {
+        return JSON.createObjectNode().put("initialized", BookKeeperAdmin.initNewCluster(configuration(uri)));
+    }
+
+    /** Lists the registered bookies, and all that ever left a cookie. */
+    static ObjectNode bookies(String uri) throws Exception {
+        ObjectNode answer = JSON.createObjectNode();
+        try (BookKeeperAdmin admin = new BookKeeperAdmin(Commands.clientConfiguration(uri))) {
+            answer.set("available", ids(admin.getAvailableBookies()));
+            answer.set("read_only", ids(admin.getReadOnlyBookies()));
+            answer.set("all", ids(admin.getAllBookies()));
+        }
+        return answer;
+    }
+
+    private static ArrayNode ids(Collection<BookieId> bookies) {
+        ArrayNode ids = JSON.createArrayNode();
+        bookies.stream().map(BookieId::getId).sorted().forEach(ids::add);
+        return ids;
+    }
+
+    /**
+     * Checks the cookies of a bookie's directories against the one in the metadata, as an Apache bookie with these
+     * {@code settings} would before it starts on them.
+     */
+    static ObjectNode checkCookies(String uri, JsonNode settings, JsonNode directories) throws Exception {
+        ServerConfiguration configuration = configuration(uri);
+        settings.fields().forEachRemaining(each -> configuration.setProperty(each.getKey(), each.getValue().asText()));
+        List<File> folders = new ArrayList<>();
+        directories.forEach(directory -> folders.add(new File(directory.asText())));
+        Optional<BookieException> refused = MetadataDrivers.runFunctionWithRegistrationManager(configuration, manager -> {
+            try {
+                new LegacyCookieValidation(configuration, manager).checkCookies(folders);
+                return Optional.<BookieException>empty();
+            } catch (BookieException reason) {
+                return Optional.of(reason);
+            }
+        });
+        if (refused.isPresent()) {
+            throw refused.get();
+        }
+        return JSON.createObjectNode();
+    }
+
+    private static ServerConfiguration configuration(String uri) {
+        ServerConfiguration configuration = new ServerConfiguration();
+        configuration.setMetadataServiceUri(uri);
+        return configuration;
+    }
+}
