@@ -10,11 +10,11 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from types import FrameType
+from typing import Any
 
-from bkspark.cli import bench, bookie, demo, ledger, local, log
+from bkspark.cli import bench, bookie, demo, ledger, local
 from bkspark.cli.arguments import USAGE, Parser
 from bkspark.errors import BookKeeperError, ConfigurationError
 
@@ -26,14 +26,14 @@ def build_parser() -> Parser:
     """Return the parser of the whole command line; `arguments.run(arguments)` is the chosen command."""
     parser = Parser(prog="bkspark", description="Apache BookKeeper for Spark and Python.")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, dest="command")
-    for module in (demo, local, bookie, ledger, log, bench):
+    for module in (demo, local, bookie, ledger, bench):
         module.add_parser(commands)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; `argv` excludes the program's name."""
-    with _interrupted_by_signals():
+    with _Interruption() as interruption:
         try:
             arguments = build_parser().parse_args(argv)
             code = arguments.run(arguments)
@@ -53,6 +53,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             return FAILED
         except OSError as error:
             return _fail(_describe(error), FAILED)
+        except Exception:
+            # C code that the signal found in an import turns KeyboardInterrupt into an error of its own.
+            if interruption.happened:
+                return _fail("interrupted", FAILED)
+            raise
 
 
 def _fail(reason: object, code: int) -> int:
@@ -66,29 +71,30 @@ def _describe(error: OSError) -> str:
     return f"{names}: {reason}" if names else reason
 
 
-@contextmanager
-def _interrupted_by_signals() -> Iterator[None]:
-    """Let the first ending signal raise KeyboardInterrupt and the later ones do nothing.
+class _Interruption:
+    """While entered, the first ending signal raises KeyboardInterrupt and the later ones do nothing.
 
     A second Ctrl-C must not interrupt the clean-up that the first one began; that is bounded in time everywhere.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    seen = False
 
-    def interrupt_once(number: int, frame: FrameType | None) -> None:
-        nonlocal seen
-        if not seen:
-            seen = True
-            raise KeyboardInterrupt
+    def __init__(self) -> None:
+        self.happened = False
+        self._previous: dict[signal.Signals, Any] = {}
 
-    previous = {number: signal.signal(number, interrupt_once) for number in _ENDING_SIGNALS}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
+    def __enter__(self) -> _Interruption:
+        # Python lets only the main thread set handlers; a caller in another one keeps its own.
+        if threading.current_thread() is threading.main_thread():
+            self._previous = {number: signal.signal(number, self._interrupt) for number in _ENDING_SIGNALS}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._previous.items():
             signal.signal(number, handler)
+
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        if not self.happened:
+            self.happened = True
+            raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

@@ -11,10 +11,18 @@ import os
 import sys
 from typing import NoReturn
 
-from bkspark.core.metadata import check_quorums
 from bkspark.errors import ConfigurationError
 
+# Every command's parser is built to print any help; what is imported above here decides how quick that is.
+
 DIGESTS = ("crc32c", "crc32", "mac", "dummy")
+INPUT_FORMATS = ("lines", "length-prefixed")
+OUTPUT_FORMATS = ("lines", "length-prefixed", "json")
+"""How entries look as a byte stream: see `bkspark.cli.entry_formats`."""
+
+ENTRY_BYTES_MAX = 5 * 1024 * 1024 - 1024
+"""The largest entry taken: Apache's default frame limit, less the room of header, ids and digest."""
+
 USAGE = 2
 """Exit code of a command line that cannot be understood."""
 
@@ -84,6 +92,8 @@ def quorums(arguments: argparse.Namespace) -> tuple[int, int, int]:
     Raises:
         ConfigurationError: E >= Qw >= Qa does not hold.
     """
+    from bkspark.core.metadata import check_quorums
+
     ensemble = arguments.ensemble
     write = arguments.write_quorum or min(ensemble, 3)
     ack = arguments.ack_quorum or write // 2 + 1
@@ -118,6 +128,14 @@ def positive(text: str) -> int:
 def not_negative(text: str) -> int:
     """An argparse type: a whole number of at least 0."""
     return _whole_number(text, 0)
+
+
+def entry_size(text: str) -> int:
+    """An argparse type: the payload bytes of an entry that default frames can carry."""
+    value = _whole_number(text, 0)
+    if value > ENTRY_BYTES_MAX:
+        raise argparse.ArgumentTypeError(f"{text!r} is above {ENTRY_BYTES_MAX}, the largest entry")
+    return value
 
 
 def seconds(text: str) -> float:

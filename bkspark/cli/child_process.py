@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from bkspark.errors import RequestTimeout
@@ -28,10 +28,12 @@ _LOG_TAIL_BYTES = 1 << 16
 class ChildProcess:
     """One running child; `stop` or `kill` it, or use it as a context manager."""
 
-    def __init__(self, name: str, command: Sequence[str], log_path: Path, *, logs_stdout: bool = False) -> None:
+    def __init__(
+        self, name: str, command: Sequence[str], log_path: Path, *, environment: Mapping[str, str] | None = None
+    ) -> None:
         """Start `command`. `name` is what messages call it; `log_path` is appended to.
 
-        `logs_stdout` sends stdout to the log as well, for a program that has nothing to say to its parent.
+        `environment` is added to the parent's own variables.
 
         The starting thread must live as long as the child is wanted: the kernel ties the child to it.
         """
@@ -43,9 +45,10 @@ class ChildProcess:
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
-                stdout=log if logs_stdout else subprocess.PIPE,
+                stdout=subprocess.PIPE,
                 stderr=log,
                 bufsize=0,
+                env={**os.environ, **(environment or {})},
                 process_group=0,
                 preexec_fn=_die_with(os.getpid()),
             )

@@ -17,16 +17,12 @@ from typing import BinaryIO
 
 import numpy as np
 
+from bkspark.cli.arguments import ENTRY_BYTES_MAX
 from bkspark.entries import EntryBatch
 from bkspark.errors import ConfigurationError, ProtocolError
 from bkspark.wire.framing import LENGTH_BYTES, scan_frames
 
-INPUT_FORMATS = ("lines", "length-prefixed")
-OUTPUT_FORMATS = ("lines", "length-prefixed", "json")
 BLOCK_BYTES = 1 << 20
-ENTRY_BYTES_MAX = 5 * 1024 * 1024 - 1024
-"""The largest entry taken from input: Apache's default frame limit, less the room of header, ids and digest."""
-
 _NEWLINE = 10
 
 
@@ -35,7 +31,7 @@ def read_entries(source: BinaryIO, entry_format: str, name: str) -> Iterator[Ent
 
     Args:
         source: read with `read1`, so entries of a pipe come as soon as they are there.
-        entry_format: one of INPUT_FORMATS.
+        entry_format: lines or length-prefixed.
         name: what messages call the source.
 
     Raises:
@@ -105,7 +101,7 @@ def _too_large(name: str, entry: int) -> ConfigurationError:
 
 
 def formatter(entry_format: str) -> Callable[[EntryBatch], bytes]:
-    """Return the function that turns a batch into the bytes of one of OUTPUT_FORMATS."""
+    """Return the function that turns a batch into the bytes of lines, length-prefixed or json."""
     return {"lines": format_lines, "length-prefixed": format_length_prefixed, "json": format_json}[entry_format]
 
 

@@ -74,7 +74,7 @@ def _watch(cluster: ClusterProcess, *, restart: bool) -> None:
     down: set[int] = set()
     while True:
         time.sleep(_WATCH_INTERVAL_S)
-        if not cluster.zookeeper.is_running:
+        if cluster.zookeeper.exit_code is not None:
             raise MetadataError(
                 f"ZooKeeper (pid {cluster.zookeeper.pid}) ended; the cluster stops. "
                 f"Its log is in {str(cluster.directory / 'zookeeper')!r}"

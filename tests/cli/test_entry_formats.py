@@ -10,6 +10,7 @@ import random
 import pytest
 
 from bkspark.cli import entry_formats
+from bkspark.cli.arguments import ENTRY_BYTES_MAX, OUTPUT_FORMATS
 from bkspark.entries import EntryBatch
 from bkspark.errors import ConfigurationError
 
@@ -60,7 +61,7 @@ def test_format_takes_a_slice_of_a_larger_batch():
 
 def test_empty_batch_formats_to_nothing():
     batch = EntryBatch.of([])
-    assert [entry_formats.formatter(name)(batch) for name in entry_formats.OUTPUT_FORMATS] == [b"", b"", b""]
+    assert [entry_formats.formatter(name)(batch) for name in OUTPUT_FORMATS] == [b"", b"", b""]
 
 
 def test_json_lines_carry_entry_id_and_base64():
@@ -86,4 +87,4 @@ def test_length_above_the_limit_is_refused_before_it_is_read(head):
 
 def test_line_above_the_limit_is_refused_within_bounded_memory():
     with pytest.raises(ConfigurationError, match="stdin: entry 1 is larger"):
-        entries_of(b"short\n" + b"x" * (entry_formats.ENTRY_BYTES_MAX + 1) + b"\n", "lines")
+        entries_of(b"short\n" + b"x" * (ENTRY_BYTES_MAX + 1) + b"\n", "lines")

@@ -1,0 +1,210 @@
+"""`bkspark bench`: how fast a cluster takes and gives entries, from Python and from Spark.
+
+On any cluster that --uri names, Apache's too; without one, on a throw-away cluster on this machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from bkspark.cli.arguments import (
+    add_cluster,
+    add_credentials,
+    add_quorums,
+    cluster_uri,
+    entry_size,
+    not_negative,
+    positive,
+    quorums,
+    seconds,
+)
+from bkspark.cli.cluster_process import ClusterProcess
+from bkspark.cli.output import print_facts, print_json, print_table, progress
+from bkspark.cli.spark_job import SparkJob
+from bkspark.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from bkspark.cli.load import WriteLoad
+    from bkspark.client import Client
+
+T = TypeVar("T")
+
+LOCAL_BOOKIES = 3
+WRITE_WINDOW = 8192
+WRITE_SECONDS = 10.0
+READ_ENTRIES = 200_000
+
+
+def add_parser(commands: argparse._SubParsersAction) -> None:
+    """Add `bkspark bench` and its commands."""
+    group = commands.add_parser("bench", help="measure writing, reading, Spark")
+    benches = group.add_subparsers(metavar="WHAT", required=True, dest="bench_command")
+    for name, run in (("write", write), ("read", read)):
+        parser = benches.add_parser(name, help=f"{name} ledgers", description=f"Measure how fast to {name} ledgers.")
+        _add_load(parser)
+        add_cluster(parser)
+        add_credentials(parser)
+        parser.set_defaults(run=run)
+        if name == "write":
+            parser.add_argument("--keep", action="store_true", help="do not delete the ledgers afterwards")
+        else:
+            parser.add_argument(
+                "--ledger",
+                type=not_negative,
+                action="append",
+                default=[],
+                metavar="ID",
+                help="read this ledger instead of writing new ones first",
+            )
+    _add_spark(benches)
+
+
+def _add_load(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--entry-size", type=entry_size, default=1024, metavar="B", help="bytes (default: 1024)")
+    add_quorums(parser)
+    parser.add_argument("--window", type=positive, metavar="N", help="entries in flight per ledger; 1 measures latency")
+    parser.add_argument("--seconds", type=seconds, metavar="S", help="stop after this time")
+    parser.add_argument("--entries", type=positive, metavar="N", help="stop after so many entries")
+    parser.add_argument("--ledgers", type=positive, default=1, metavar="K", help="ledgers at once (default: 1)")
+
+
+def _add_spark(benches: argparse._SubParsersAction) -> None:
+    parser = benches.add_parser("spark", help="Spark jobs", description="Measure Spark jobs beside Spark's own limits.")
+    parser.add_argument("--rows", type=positive, default=500_000, metavar="N", help="rows (default: 500000)")
+    parser.add_argument("--value-size", type=positive, default=1024, metavar="B", help="bytes a row (default: 1024)")
+    parser.add_argument("--partitions", type=positive, default=2, metavar="P", help="Spark partitions (default: 2)")
+    add_cluster(parser)
+    add_credentials(parser)
+    parser.set_defaults(run=spark)
+
+
+@contextmanager
+def _cluster(arguments: argparse.Namespace, bookies: int = LOCAL_BOOKIES) -> Iterator[str]:
+    """Yield the URI of the named cluster, or of a throw-away one."""
+    if arguments.uri:
+        yield cluster_uri(arguments)
+        return
+    progress(f"no --uri: starting a throw-away cluster of {bookies} bookies ...")
+    with ClusterProcess(bookies) as cluster:
+        yield cluster.uri
+
+
+def write(arguments: argparse.Namespace) -> int:
+    """Measure writing."""
+    import asyncio
+
+    from bkspark.cli import load
+
+    wanted = _write_load(arguments, arguments.entries, arguments.seconds)
+
+    async def measure(client: Client) -> dict[str, Any]:
+        progress(f"writing entries of {wanted.entry_size} bytes to {wanted.ledgers} ledger(s) ...")
+        ledger_ids, result = await load.write(client, wanted)
+        if arguments.keep:
+            return result | {"ledgers": ledger_ids}
+        await load.delete(client, ledger_ids)
+        return result
+
+    with _cluster(arguments, max(LOCAL_BOOKIES, arguments.ensemble)) as uri:
+        result = asyncio.run(_with_client(arguments, uri, measure, wanted.window))
+    _report(arguments, result)
+    return 0
+
+
+def read(arguments: argparse.Namespace) -> int:
+    """Measure reading of ledgers that are there, or are written first."""
+    import asyncio
+
+    from bkspark.cli import load
+
+    if arguments.ledger and not arguments.uri:
+        raise ConfigurationError(f"--ledger {arguments.ledger[0]} is on no cluster: name it with --uri")
+    wanted = _write_load(arguments, arguments.entries or READ_ENTRIES, None)
+
+    async def measure(client: Client) -> dict[str, Any]:
+        ledger_ids = arguments.ledger
+        if not ledger_ids:
+            progress(f"writing {wanted.entries} entries of {wanted.entry_size} bytes to read ...")
+            ledger_ids, _ = await load.write(client, wanted)
+        try:
+            progress("reading ...")
+            reading = load.ReadLoad(ledger_ids, arguments.window, arguments.seconds, arguments.entries)
+            return await load.read(client, reading)
+        finally:
+            if not arguments.ledger:
+                await load.delete(client, ledger_ids)
+
+    with _cluster(arguments, max(LOCAL_BOOKIES, arguments.ensemble)) as uri:
+        result = asyncio.run(_with_client(arguments, uri, measure, wanted.window))
+    _report(arguments, result)
+    return 0
+
+
+def _write_load(arguments: argparse.Namespace, entries: int | None, seconds_max: float | None) -> WriteLoad:
+    from bkspark.cli.load import WriteLoad
+
+    ensemble, write_quorum, ack_quorum = quorums(arguments)
+    return WriteLoad(
+        entry_size=arguments.entry_size,
+        ensemble=ensemble,
+        write_quorum=write_quorum,
+        ack_quorum=ack_quorum,
+        ledgers=arguments.ledgers,
+        window=arguments.window or WRITE_WINDOW,
+        seconds=WRITE_SECONDS if entries is None and seconds_max is None else seconds_max,
+        entries=entries,
+    )
+
+
+async def _with_client(
+    arguments: argparse.Namespace, uri: str, work: Callable[[Client], Awaitable[T]], window: int
+) -> T:
+    """Return what `work` returns, given a client whose writers have room for the window."""
+    from bkspark.client import Client
+    from bkspark.client.writer import WriterOptions
+
+    options = WriterOptions()
+    options = replace(
+        options,
+        pending_entries_max=max(options.pending_entries_max, window),
+        pending_bytes_max=max(options.pending_bytes_max, window * arguments.entry_size),
+    )
+    password = arguments.password.encode()
+    async with Client(uri, digest=arguments.digest, password=password, writer=options) as client:
+        return await work(client)
+
+
+def _report(arguments: argparse.Namespace, result: dict[str, Any]) -> None:
+    if arguments.json:
+        print_json(result)
+        return
+    latency = result.pop("latency_ms")
+    print_facts(result | {f"latency {name} (ms)": value for name, value in latency.items()})
+
+
+def spark(arguments: argparse.Namespace) -> int:
+    """Measure Spark jobs, in a process of their own: only the connector's package may load Spark."""
+    with _cluster(arguments) as uri, _spark_job(arguments, uri) as job:
+        result = job.result()
+    if arguments.json:
+        print_json(result)
+        return 0
+    jobs = {name: figures for name, figures in result.items() if name != "limit"}
+    print_table(("job", "rows/s", "MiB/s"), [(name, f["rows_per_s"], f["mib_per_s"]) for name, f in jobs.items()])
+    print()
+    print_facts(result["limit"])
+    return 0
+
+
+def _spark_job(arguments: argparse.Namespace, uri: str) -> SparkJob:
+    options = {
+        "rows": arguments.rows,
+        "value-size": arguments.value_size,
+        "partitions": arguments.partitions,
+        "digest": arguments.digest,
+    }
+    return SparkJob("bkspark.spark.bench", uri, options, password=arguments.password)

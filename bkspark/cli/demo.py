@@ -1,0 +1,87 @@
+"""`bkspark demo`: the main job on a throw-away cluster, on real data.
+
+This module runs the cluster and prints; the job itself is `bkspark.spark.demo`, a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+from typing import Any
+
+from bkspark.cli.arguments import add_json
+from bkspark.cli.cluster_process import ClusterProcess
+from bkspark.cli.output import human_bytes, print_facts, print_json, print_table, progress
+from bkspark.cli.spark_job import SparkJob
+from bkspark.errors import BookKeeperError, ConfigurationError
+
+BOOKIES = 3
+
+
+def add_parser(commands: argparse._SubParsersAction) -> None:
+    """Add `bkspark demo`."""
+    parser = commands.add_parser(
+        "demo",
+        help="the main job on a throw-away cluster: write, read, stream, kill a bookie, ask",
+        description="Start ZooKeeper and 3 bookies, write a table with Spark, read it back, stream it, kill a bookie "
+        "in the middle of a write, check everything, ask one question of the data. Ends by itself.",
+    )
+    parser.add_argument("--input", type=Path, metavar="FILE", help="csv, json, jsonl or parquet (default: flights)")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="run in this empty or absent directory and keep it")
+    add_json(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the demo; 0 only when every check held."""
+    _check(arguments)
+    started_s = time.monotonic()
+    progress(f"starting ZooKeeper and {BOOKIES} bookies ...")
+    with ClusterProcess(BOOKIES, arguments.keep) as cluster:
+        cluster_s = time.monotonic() - started_s
+        progress(f"a cluster at {cluster.uri}, its data in {cluster.directory}")
+        options = {"input": arguments.input and arguments.input.absolute(), "victim": cluster.bookies[-1].pid}
+        log_path = cluster.directory / "spark.log" if arguments.keep else None
+        with SparkJob("bkspark.spark.demo", cluster.uri, options, log_path=log_path) as job:
+            result = job.result()
+        result |= {"uri": cluster.uri, "dir": str(cluster.directory), "kept": arguments.keep is not None}
+        result["seconds"] = {"cluster": round(cluster_s, 2), **result["seconds"]}
+    if arguments.json:
+        print_json(result)
+    else:
+        _print_result(result)
+    if not (result["batch_equal"] and result["stream_equal"] and result["lost"] == 0):
+        raise BookKeeperError("the demo's checks failed: what was read is not what was written; see above")
+    return 0
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    if arguments.input is not None and not arguments.input.is_file():
+        raise ConfigurationError(f"--input {str(arguments.input)!r} is not a file; name a csv, json, jsonl or parquet")
+    keep = arguments.keep
+    if keep is not None and keep.is_dir() and next(keep.iterdir(), None) is not None:
+        raise ConfigurationError(f"--keep {str(keep)!r} is not empty; name an empty or absent directory")
+
+
+def _print_result(result: dict[str, Any]) -> None:
+    again = f" (serve it again: bkspark local --dir {result['dir']})" if result["kept"] else ""
+    print(f"\n{result['question']['title']}\n")
+    print_table(result["question"]["columns"], result["question"]["rows"])
+    print()
+    print_facts(
+        {
+            "rows": f"{result['rows']:,} of {result['source']}",
+            "ledgers": f"{result['ledgers']} in log {result['log']!r}",
+            "entries": f"{result['entries']:,}",
+            "bytes": f"{human_bytes(result['bytes'])} of payload, each entry on {BOOKIES} bookies",
+            "batch read": "equal, row for row" if result["batch_equal"] else "NOT EQUAL",
+            "stream": f"{result['stream_rows']:,} rows, "
+            + ("each exactly once" if result["stream_equal"] else "NOT EXACTLY ONCE"),
+            "bookie killed": f"{result['acknowledged']:,} entries acknowledged, {result['lost']} lost",
+            "data": f"{result['dir']}{again}",
+            "seconds": ", ".join(f"{step} {seconds:.1f}" for step, seconds in result["seconds"].items()),
+        }
+    )
+    if not result["kept"]:
+        print("The cluster is stopped and its files are removed; --keep DIR keeps them.")

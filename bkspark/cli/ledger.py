@@ -1,0 +1,305 @@
+"""`bkspark ledger`: create, write, read, show, list, recover and delete ledgers."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from bkspark.cli.arguments import (
+    INPUT_FORMATS,
+    OUTPUT_FORMATS,
+    add_cluster,
+    add_credentials,
+    add_quorums,
+    cluster_uri,
+    key_value,
+    not_negative,
+    quorums,
+)
+from bkspark.cli.output import human_bytes, print_facts, print_json, print_table, progress
+from bkspark.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from bkspark.blocking import Client, LedgerReader, LedgerWriter
+    from bkspark.core.metadata import LedgerMetadata
+    from bkspark.entries import EntryBatch
+
+Run = Callable[[argparse.Namespace], int]
+
+
+def add_parser(commands: argparse._SubParsersAction) -> None:
+    """Add `bkspark ledger` and its commands."""
+    group = commands.add_parser("ledger", help="create, write, read, show, list, recover, delete ledgers")
+    ledgers = group.add_subparsers(metavar="COMMAND", required=True, dest="ledger_command")
+    _add_creating(_add(ledgers, "create", create, "create a ledger and leave it open"))
+    _add_writing(_add(ledgers, "write", write, "write a file's entries to a new ledger"))
+    _add_reading(_add(ledgers, "read", read, "print a ledger's entries", takes_id=True))
+    _add(ledgers, "show", show, "show what the metadata store knows of a ledger", takes_id=True)
+    _add(ledgers, "list", list_ledgers, "list the ids of all ledgers")
+    _add(ledgers, "recover", recover, "fence a ledger against its writer and close it", takes_id=True)
+    _add(ledgers, "delete", delete, "delete a ledger", takes_id=True)
+
+
+def _add(
+    ledgers: argparse._SubParsersAction, name: str, run: Run, description: str, *, takes_id: bool = False
+) -> argparse.ArgumentParser:
+    parser = ledgers.add_parser(name, help=description, description=f"{description[0].upper()}{description[1:]}.")
+    if takes_id:
+        parser.add_argument("ledger", type=not_negative, metavar="ID", help="ledger id")
+    add_cluster(parser)
+    add_credentials(parser)
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _add_creating(parser: argparse.ArgumentParser) -> None:
+    add_quorums(parser)
+    parser.add_argument("--id", type=not_negative, metavar="N", help="take this ledger id instead of the next one")
+    parser.add_argument(
+        "--metadata", type=key_value, action="append", default=[], metavar="K=V", help="custom metadata of the ledger"
+    )
+    parser.add_argument(
+        "--type",
+        choices=("pd_journal",),
+        default="pd_journal",
+        help="pd_journal: acknowledged when on disk (the default)",
+    )
+
+
+def _add_writing(parser: argparse.ArgumentParser) -> None:
+    _add_creating(parser)
+    parser.add_argument("--format", choices=INPUT_FORMATS, default="lines", help="default: lines")
+    parser.add_argument("--no-close", action="store_true", help="leave the ledger open")
+    parser.add_argument("file", nargs="?", default="-", metavar="FILE", help="what to write (default: -, stdin)")
+
+
+def _add_reading(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--from", type=not_negative, default=0, dest="first_entry", metavar="A", help="first entry")
+    parser.add_argument("--to", type=not_negative, dest="last_entry", metavar="B", help="last entry, included")
+    parser.add_argument("--format", choices=OUTPUT_FORMATS, help="default: lines; json with --json")
+    parser.add_argument("--recover", action="store_true", help="fence the ledger and close it first")
+    tail = parser.add_mutually_exclusive_group()
+    tail.add_argument("--unconfirmed", action="store_true", help="read beyond the last confirmed entry; no promise")
+    tail.add_argument("--follow", action="store_true", help="wait for more until the ledger is closed")
+
+
+def connect(arguments: argparse.Namespace) -> Client:
+    """Return a blocking client of the cluster and credentials that the arguments name."""
+    from bkspark.blocking import Client
+
+    return Client(cluster_uri(arguments), digest=arguments.digest, password=arguments.password.encode())
+
+
+# ---- create and write ----
+
+
+def create(arguments: argparse.Namespace) -> int:
+    """Create a ledger; it stays open."""
+    ensemble, write_quorum, ack_quorum = quorums(arguments)
+    with connect(arguments) as client:
+        writer = _create(client, arguments, ensemble, write_quorum, ack_quorum)
+        writer.abandon()
+        if arguments.json:
+            print_json({"ledger": writer.ledger_id})
+        else:
+            print(f"ledger {writer.ledger_id} created, open")
+    return 0
+
+
+def write(arguments: argparse.Namespace) -> int:
+    """Write the entries of a file or of stdin to a new ledger and close it."""
+    ensemble, write_quorum, ack_quorum = quorums(arguments)
+    with _opened(arguments.file) as source, connect(arguments) as client:
+        writer = _create(client, arguments, ensemble, write_quorum, ack_quorum)
+        progress(f"writing to ledger {writer.ledger_id}")
+        entry_count = _write_entries(client, writer, source, arguments)
+        if arguments.no_close:
+            writer.abandon()
+        else:
+            writer.close()
+        facts = {
+            "ledger": writer.ledger_id,
+            "entries": entry_count,
+            "bytes": writer.length,
+            "last_entry": writer.last_entry,
+            "closed": not arguments.no_close,
+        }
+    if arguments.json:
+        print_json(facts)
+    else:
+        state = "open" if arguments.no_close else "closed"
+        print(f"ledger {facts['ledger']}: {entry_count} entries, {human_bytes(facts['bytes'])}, {state}")
+    return 0
+
+
+def _create(
+    client: Client, arguments: argparse.Namespace, ensemble: int, write_quorum: int, ack_quorum: int
+) -> LedgerWriter:
+    return client.create(
+        ensemble=ensemble,
+        write_quorum=write_quorum,
+        ack_quorum=ack_quorum,
+        ledger_type=arguments.type.upper(),
+        metadata=dict(arguments.metadata),
+        ledger_id=arguments.id,
+    )
+
+
+@contextmanager
+def _opened(name: str) -> Iterator[BinaryIO]:
+    if name == "-":
+        yield sys.stdin.buffer
+        return
+    try:
+        source = open(name, "rb")  # noqa: SIM115 - closed below, outside the try
+    except OSError as error:
+        raise ConfigurationError(
+            f"FILE {name!r} cannot be read: {error.strerror}; name a file, or - for stdin"
+        ) from error
+    with source:
+        yield source
+
+
+def _write_entries(client: Client, writer: LedgerWriter, source: BinaryIO, arguments: argparse.Namespace) -> int:
+    """Append every entry of the source, pipelined; return their count once all are acknowledged.
+
+    Input that cannot be understood takes the new ledger away again: nobody knows its id yet.
+    """
+    from bkspark.cli import entry_formats
+
+    name = "stdin" if arguments.file == "-" else repr(arguments.file)
+    entry_count = 0
+    try:
+        for batch in entry_formats.read_entries(source, arguments.format, name):
+            # Waits for room in the writer's window, so memory is bounded; a failure comes up here or in `sync`.
+            writer.submit(batch)
+            entry_count += len(batch)
+        writer.sync()
+    except ConfigurationError:
+        writer.abandon()
+        client.delete(writer.ledger_id)
+        raise
+    return entry_count
+
+
+# ---- read ----
+
+
+def read(arguments: argparse.Namespace) -> int:
+    """Print entries up to the last confirmed one, or as they come."""
+    from bkspark.cli import entry_formats
+
+    format_batch = entry_formats.formatter(arguments.format or ("json" if arguments.json else "lines"))
+    if arguments.last_entry is not None and arguments.last_entry < arguments.first_entry:
+        raise ConfigurationError(f"--from {arguments.first_entry} lies after --to {arguments.last_entry}; swap them")
+    with connect(arguments) as client:
+        reader = client.open(arguments.ledger, recover=arguments.recover)
+        batches = _followed(reader, arguments) if arguments.follow else _present(reader, arguments)
+        for batch in batches:
+            sys.stdout.buffer.write(format_batch(batch))
+            if arguments.follow:
+                sys.stdout.buffer.flush()
+    return 0
+
+
+def _present(reader: LedgerReader, arguments: argparse.Namespace) -> Iterator[EntryBatch]:
+    last = reader.last_unconfirmed if arguments.unconfirmed else reader.last_entry
+    for option, entry in (("--from", arguments.first_entry), ("--to", arguments.last_entry)):
+        # Reading an empty ledger from 0 on is no mistake.
+        if entry and entry > last:
+            raise ConfigurationError(
+                f"{option} {entry} lies after the last {'held' if arguments.unconfirmed else 'confirmed'} entry of "
+                f"ledger {arguments.ledger}, {last}; choose an entry of 0 to {last}, or --follow to wait for it"
+            )
+    end_entry = last + 1 if arguments.last_entry is None else arguments.last_entry + 1
+    return reader.batches(arguments.first_entry, end_entry, unconfirmed=arguments.unconfirmed)
+
+
+def _followed(reader: LedgerReader, arguments: argparse.Namespace) -> Iterator[EntryBatch]:
+    for batch in reader.follow(arguments.first_entry):
+        if arguments.last_entry is None or batch.last_entry < arguments.last_entry:
+            yield batch
+            continue
+        yield batch.slice(0, arguments.last_entry + 1 - batch.first_entry)
+        return
+
+
+# ---- metadata ----
+
+
+def show(arguments: argparse.Namespace) -> int:
+    """Print a ledger's metadata."""
+    from bkspark.blocking import run
+
+    with connect(arguments) as client:
+
+        async def read_versioned() -> Any:
+            services = await client.asynchronous.services()
+            return await services.ledgers.read(arguments.ledger)
+
+        stored = run(read_versioned)
+    facts = _described(arguments.ledger, stored.metadata, stored.version, stored.ctime_ms)
+    if arguments.json:
+        print_json(facts)
+        return 0
+    fragments = facts.pop("fragments")
+    custom = facts.pop("custom_metadata")
+    print_facts(facts | {f"metadata {name}": value for name, value in custom.items()})
+    print()
+    print_table(("first entry", "bookies"), [(f["first_entry"], f["bookies"]) for f in fragments])
+    return 0
+
+
+def _described(ledger_id: int, metadata: LedgerMetadata, version: int, ctime_ms: int) -> dict[str, Any]:
+    return {
+        "ledger": ledger_id,
+        "state": metadata.state.name,
+        "ensemble_size": metadata.ensemble_size,
+        "write_quorum": metadata.write_quorum,
+        "ack_quorum": metadata.ack_quorum,
+        "digest": metadata.digest.name.lower(),
+        "last_entry": metadata.last_entry,
+        "length": metadata.length,
+        "fragments": [{"first_entry": f.first_entry, "bookies": list(f.bookies)} for f in metadata.fragments],
+        "custom_metadata": {
+            name: bytes(value).decode("utf-8", "backslashreplace") for name, value in metadata.custom_metadata.items()
+        },
+        "ctime": metadata.ctime if metadata.ctime is not None else ctime_ms,
+        "version": version,
+    }
+
+
+def list_ledgers(arguments: argparse.Namespace) -> int:
+    """Print every ledger id, in ascending order."""
+    with connect(arguments) as client:
+        ledger_ids = sorted(client.ledgers())
+    if arguments.json:
+        print_json({"ledgers": ledger_ids})
+    else:
+        sys.stdout.write("".join(f"{ledger_id}\n" for ledger_id in ledger_ids))
+    return 0
+
+
+def recover(arguments: argparse.Namespace) -> int:
+    """Fence a ledger, find its end and close it."""
+    with connect(arguments) as client:
+        metadata = client.recover(arguments.ledger)
+    if arguments.json:
+        print_json({"ledger": arguments.ledger, "last_entry": metadata.last_entry, "length": metadata.length})
+    else:
+        print(f"ledger {arguments.ledger} is closed at entry {metadata.last_entry}, {human_bytes(metadata.length)}")
+    return 0
+
+
+def delete(arguments: argparse.Namespace) -> int:
+    """Delete a ledger."""
+    with connect(arguments) as client:
+        client.delete(arguments.ledger)
+    if arguments.json:
+        print_json({"ledger": arguments.ledger})
+    else:
+        print(f"ledger {arguments.ledger} deleted")
+    return 0

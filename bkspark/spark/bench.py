@@ -1,0 +1,113 @@
+"""The Spark half of `bkspark bench spark`: the connector's four jobs, and Spark's own limits, in one session.
+
+Every job runs once on a small part to warm up, then once timed. Run as `python -m bkspark.spark.bench`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sql
+
+from bkspark.spark.job import main_of, say, session
+from bkspark.spark.limits import NullArrowSink, ReadyArrowSource
+
+WARM_UP_ROWS = 20_000
+STREAM_TIMEOUT_S = 3600
+
+
+class Bench:
+    """The jobs on one session, each over `rows` rows of `value_size` bytes."""
+
+    def __init__(self, spark: SparkSession, folder: Path, options: argparse.Namespace) -> None:
+        self._spark = spark
+        self._folder = folder
+        self._options = options
+        self._prefix = f"bench-{uuid.uuid4().hex[:12]}"
+        self._value = bytearray(os.urandom(options.value_size))
+
+    def log_names(self) -> list[str]:
+        """The logs that the jobs make, to be deleted afterwards."""
+        return [f"{self._prefix}-{kind}-{rows}" for kind in ("batch", "stream") for rows in self._sizes()]
+
+    def run(self) -> dict[str, Any]:
+        """Return the JSON of `bkspark bench spark`."""
+        jobs: dict[str, Callable[[int], None]] = {
+            "arrow_write": self._write_limit,
+            "write": self._write,
+            "arrow_read": self._read_limit,
+            "read": self._read,
+            "stream_read": self._stream_read,
+            "stream_write": self._stream_write,
+        }
+        figures = {}
+        for name, job in jobs.items():
+            for rows in self._sizes():
+                say(f"{name}: {rows} rows ...")
+                started_s = time.perf_counter()
+                job(rows)
+                figures[name] = self._figures(rows, time.perf_counter() - started_s)
+        limits = {f"{name}_mib_per_s": figures.pop(name)["mib_per_s"] for name in ("arrow_read", "arrow_write")}
+        return {**figures, "limit": limits}
+
+    def _sizes(self) -> list[int]:
+        """The rows of the warm-up and of the timed run."""
+        return [min(WARM_UP_ROWS, self._options.rows), self._options.rows]
+
+    def _figures(self, rows: int, seconds: float) -> dict[str, float]:
+        mib = rows * self._options.value_size / (1 << 20)
+        return {
+            "rows_per_s": round(rows / seconds, 1),
+            "mib_per_s": round(mib / seconds, 2),
+            "seconds": round(seconds, 3),
+        }
+
+    def _rows(self, rows: int) -> DataFrame:
+        value = sql.lit(self._value).alias("value")
+        return self._spark.range(0, rows, 1, self._options.partitions).select(value)
+
+    def _log(self, kind: str, rows: int) -> str:
+        return f"{self._prefix}-{kind}-{rows}"
+
+    def _write_limit(self, rows: int) -> None:
+        self._rows(rows).write.format(NullArrowSink.name()).mode("append").save()
+
+    def _read_limit(self, rows: int) -> None:
+        reader = self._spark.read.format(ReadyArrowSource.name())
+        reader = reader.options(rows=rows, value_size=self._options.value_size, partitions=self._options.partitions)
+        reader.load().write.format("noop").mode("overwrite").save()
+
+    def _write(self, rows: int) -> None:
+        writer = self._rows(rows).write.format("bookkeeper").options(**self._written("batch", rows))
+        writer.mode("append").save()
+
+    def _read(self, rows: int) -> None:
+        reader = self._spark.read.format("bookkeeper").option("log", self._log("batch", rows))
+        reader = reader.option("minPartitions", self._options.partitions).schema("value binary")
+        reader.load().write.format("noop").mode("overwrite").save()
+
+    def _stream_read(self, rows: int) -> None:
+        reader = self._spark.readStream.format("bookkeeper").option("log", self._log("batch", rows))
+        reader = reader.option("startingOffsets", "earliest").schema("value binary")
+        self._finish(reader.load(), "noop", f"read-{rows}", {})
+
+    def _stream_write(self, rows: int) -> None:
+        source = self._spark.readStream.format("rate-micro-batch").option("rowsPerBatch", rows)
+        source = source.option("numPartitions", self._options.partitions)
+        values = source.load().select(sql.lit(self._value).alias("value"))
+        self._finish(values, "bookkeeper", f"write-{rows}", self._written("stream", rows))
+
+    def _written(self, kind: str, rows: int) -> dict[str, str]:
+        return {"log": self._log(kind, rows), "payloadFormat": "raw", "digestType": self._options.digest}
+
+    def _finish(self, stream: DataFrame, sink: str, name: str, options: dict[str, str]) -> None:
+        writer = stream.writeStream.format(sink).options(**options).trigger(availableNow=True)
+        query = writer.option("checkpointLocation", str(self._folder / f"checkpoint-{name}")).start()
+        query.awaitTermination(STREAM_TIMEOUT_S)

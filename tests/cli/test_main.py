@@ -1,0 +1,123 @@
+"""The command line as a program drives it: exit codes, one-line errors, help."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from bkspark.cli.__main__ import main
+from bkspark.cli.zookeeper_process import find_java
+from bkspark.errors import ConfigurationError
+from tests.cli.console import assert_one_line
+
+AWAY = "zk://127.0.0.1:1/ledgers"
+
+
+@pytest.fixture(autouse=True)
+def no_environment(monkeypatch):
+    monkeypatch.delenv("BKSPARK_URI", raising=False)
+    monkeypatch.delenv("BKSPARK_PASSWORD", raising=False)
+
+
+@pytest.mark.parametrize(
+    ("command", "names"),
+    [
+        ("", ["COMMAND"]),
+        ("ledgr", ["'ledgr'", "ledger"]),
+        ("ledger", ["COMMAND"]),
+        ("ledger read", ["ID"]),
+        ("ledger read five", ["'five'", "whole number"]),
+        ("ledger read -5", ["-5"]),
+        ("ledger read 5 --form json", ["'--form'", "--format"]),
+        ("ledger read 5 --follow --unconfirmed", ["--follow", "--unconfirmed"]),
+        (f"ledger read 5 --from 9 --to 3 --uri {AWAY}", ["--from 9", "--to 3"]),
+        ("ledger list", ["--uri", "BKSPARK_URI"]),
+        ("ledger list --uri mongodb://x/y", ["'mongodb://x/y'", "zk://"]),
+        ("ledger list --uri zk://host:99999999/ledgers", ["99999999"]),
+        ("ledger list --uri zk+odd://host/ledgers", ["'odd'"]),
+        ("ledger create --uri zk://h/l --metadata novalue", ["'novalue'", "key=value"]),
+        (f"ledger create --uri {AWAY} --ensemble 2 --write-quorum 3", ["--ensemble 2", "--write-quorum 3"]),
+        (f"ledger create --uri {AWAY} --write-quorum 2 --ack-quorum 3", ["--ack-quorum 3", "E >= W >= A"]),
+        (f"ledger create --uri {AWAY} --type vd_journal", ["vd_journal"]),
+        (f"ledger write --uri {AWAY} /nowhere/at-all", ["'/nowhere/at-all'"]),
+        ("local --bookies 0", ["--bookies", "'0'"]),
+        ("local --zk-port 70000", ["--zk-port", "'70000'"]),
+        ("local --set novalue", ["--set", "'novalue'"]),
+        ("bookie --config /nowhere/at-all", ["'/nowhere/at-all'", "bk_server.conf"]),
+        ("demo --input /nowhere/at-all.csv", ["'/nowhere/at-all.csv'"]),
+        ("bench write --entry-size 99999999", ["--entry-size", "99999999"]),
+        ("bench write --seconds 0", ["--seconds", "'0'"]),
+        ("bench read --ledger 5", ["--ledger 5", "--uri"]),
+        ("bench write --ensemble 1 --write-quorum 2", ["--ensemble 1", "--write-quorum 2"]),
+    ],
+)
+def test_wrong_command_line_is_one_line_that_names_it_and_exit_code_2(command, names, capsys):
+    assert main(command.split()) == 2
+    assert_one_line(capsys.readouterr(), *names)
+
+
+def test_zookeeper_away_is_one_line_with_the_address_and_exit_code_1(capsys):
+    assert main(["ledger", "list", "--uri", AWAY]) == 1
+    assert_one_line(capsys.readouterr(), "127.0.0.1:1", "ZooKeeper")
+
+
+def test_environment_names_the_cluster(monkeypatch, capsys):
+    monkeypatch.setenv("BKSPARK_URI", "nonsense://x")
+    assert main(["ledger", "list"]) == 2
+    assert_one_line(capsys.readouterr(), "'nonsense://x'")
+
+
+def test_missing_java_is_one_line_that_names_where_it_was_looked_for(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert main(["local", "--dir", str(tmp_path / "data")]) == 2
+    output = capsys.readouterr()
+    assert str(tmp_path) in output.err.splitlines()[-1]
+    assert "Java 17" in output.err
+    assert list((tmp_path / "data").iterdir()) == []
+
+
+def test_old_java_is_refused(monkeypatch, tmp_path):
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\necho 'openjdk version \"1.8.0_402\"' >&2\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(ConfigurationError, match="17 or newer"):
+        find_java()
+
+
+@pytest.mark.parametrize("command", ["", "local", "bookie", "demo", "ledger", "ledger write", "log", "bench spark"])
+def test_help_is_printed_for_every_command(command, capsys):
+    assert main([*command.split(), "--help"]) == 0
+    assert capsys.readouterr().out.startswith("usage: bkspark")
+
+
+def test_help_loads_neither_spark_nor_arrow_nor_numpy():
+    code = (
+        "import sys; from bkspark.cli.__main__ import build_parser; build_parser(); "
+        "print([name for name in ('pyspark', 'pyarrow', 'numpy', 'kazoo', 'asyncio') if name in sys.modules])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_ctrl_c_is_one_line_and_exit_code_1():
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bkspark.cli", "ledger", "list", "--uri", AWAY],
+        stderr=subprocess.PIPE,
+        text=True,
+        process_group=0,
+    )
+    try:
+        # Threads run: its handlers stand, and it loads libraries or waits its 10 seconds for ZooKeeper.
+        deadline = time.monotonic() + 30
+        while len(os.listdir(f"/proc/{process.pid}/task")) < 2 and time.monotonic() < deadline:
+            assert process.poll() is None
+        process.terminate()
+        errors = process.communicate(timeout=30)[1]
+    finally:
+        process.kill()
+    assert (process.returncode, errors) == (1, "bkspark: interrupted\n")
