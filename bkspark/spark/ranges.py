@@ -1,0 +1,168 @@
+"""Which entries to read: bounds, limits, splitting and packing. PURE.
+
+A *place* is where to read next in an ordered list of ledgers: (ordinal of the ledger, entry). The place after the
+last entry of a closed ledger is (ordinal + 1, 0), in that one form, because Spark compares places as text.
+
+A reader may go from one ledger to the next only when the first is closed: an open one can still grow, and whatever
+it gained after the reader had left would never be read.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+LEDGER_OPEN_BYTES = 64 * 1024
+"""What opening a ledger weighs, against reading as many bytes, when work is shared out."""
+
+PARTITION_LEDGERS_MAX = 1000
+"""Ledgers in one task, about: each costs some round trips, however small it is."""
+
+PARTITION_BYTES_MIN = 16 << 20
+"""Below this a task costs more to start than to run, so idle slots alone are no reason to split further."""
+
+ENTRY_BYTES_GUESS = 1024
+"""Taken for an entry of a ledger that is open: its length is known only once it is closed."""
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Place:
+    """The entry to read next. (n, 0) also stands for the end of ledger n - 1, once that is closed."""
+
+    ordinal: int
+    entry: int
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerExtent:
+    """What one snapshot saw of one ledger: entries [0, end_entry) are readable, `length` payload bytes in all."""
+
+    ordinal: int
+    ledger_id: int
+    end_entry: int
+    length: int
+    is_closed: bool
+
+    @property
+    def entry_bytes(self) -> float:
+        """Payload bytes of an entry, on average; a guess when the length is unknown."""
+        if not self.end_entry or not self.length:
+            return ENTRY_BYTES_GUESS if not self.is_closed else 0.0
+        return self.length / self.end_entry
+
+
+@dataclass(frozen=True, slots=True)
+class EntryRange:
+    """Entries [first_entry, end_entry) of one ledger, `size` payload bytes, about."""
+
+    ordinal: int
+    ledger_id: int
+    first_entry: int
+    end_entry: int
+    size: int
+
+    def __len__(self) -> int:
+        return self.end_entry - self.first_entry
+
+
+def advance(
+    extents: Iterable[LedgerExtent],
+    start: Place,
+    entries_max: int | None = None,
+    bytes_max: int | None = None,
+) -> Place:
+    """Return the place where a reader that begins at `start` must stop.
+
+    Args:
+        extents: ledgers in log order; those before `start` are passed over.
+        entries_max: stop after as many entries.
+        bytes_max: stop before more bytes, by the ledger's average, but never before the first entry.
+
+    Returns:
+        `start` itself when there is nothing to read; else a later place.
+    """
+    place = start
+    entries_left = math.inf if entries_max is None else entries_max
+    bytes_left = math.inf if bytes_max is None else float(bytes_max)
+    for extent in extents:
+        if extent.ordinal < start.ordinal:
+            continue
+        first = start.entry if extent.ordinal == start.ordinal else 0
+        available = max(0, extent.end_entry - first)
+        fits = bytes_left / extent.entry_bytes if extent.entry_bytes else math.inf
+        take = int(min(available, entries_left, max(fits, 1 if place == start else 0)))
+        if take:
+            place = Place(extent.ordinal, first + take)
+        if take < available or not extent.is_closed:
+            return place
+        if take:
+            place = Place(extent.ordinal + 1, 0)
+        entries_left -= take
+        bytes_left -= take * extent.entry_bytes
+    return place
+
+
+def between(extents: Iterable[LedgerExtent], start: Place, end: Place) -> list[EntryRange]:
+    """Return the entries from `start` up to `end`, a range a ledger, in order; empty when `end` is not later."""
+    ranges = []
+    for extent in extents:
+        first = start.entry if extent.ordinal == start.ordinal else 0
+        last = extent.end_entry
+        if extent.ordinal == end.ordinal:
+            last = min(last, end.entry)
+        if start.ordinal <= extent.ordinal <= end.ordinal and first < last:
+            size = math.ceil((last - first) * extent.entry_bytes)
+            ranges.append(EntryRange(extent.ordinal, extent.ledger_id, first, last, size))
+    return ranges
+
+
+def partition_count(
+    ranges: Sequence[EntryRange], partition_bytes_max: int, partitions_min: int | None, slots: int
+) -> int:
+    """Return into how many tasks to share `ranges` out.
+
+    Args:
+        partition_bytes_max: payload bytes of a task at most, about.
+        partitions_min: the user's wish; None makes a task a slot, of PARTITION_BYTES_MIN at least.
+        slots: tasks that can run at a time, as far as is known.
+    """
+    size = sum(entries.size for entries in ranges)
+    by_size = math.ceil(size / partition_bytes_max)
+    by_ledgers = math.ceil(len(ranges) / PARTITION_LEDGERS_MAX)
+    least = min(slots, size // PARTITION_BYTES_MIN) if partitions_min is None else partitions_min
+    return min(max(by_size, by_ledgers, least, 1), sum(len(entries) for entries in ranges))
+
+
+def share(ranges: Sequence[EntryRange], count: int) -> list[tuple[EntryRange, ...]]:
+    """Return `ranges`, in order, cut and packed into at most `count` groups of about equal weight, none empty."""
+    total = sum(_weight(entries) for entries in ranges)
+    groups: list[tuple[EntryRange, ...]] = []
+    group: list[EntryRange] = []
+    filled, number = 0.0, 1
+    for entries in ranges:
+        first, entry_weight = entries.first_entry, _weight(entries) / len(entries)
+        while first < entries.end_entry:
+            rest = entries.end_entry - first
+            room = max(0, round((total * number / count - filled) / entry_weight))
+            is_full = number < count and room <= rest
+            take = room if is_full else rest
+            if take:
+                group.append(_part(entries, first, first + take))
+                filled += take * entry_weight
+                first += take
+            if is_full:
+                number += 1
+                if group:
+                    groups.append(tuple(group))
+                    group = []
+    return [*groups, tuple(group)] if group else groups
+
+
+def _weight(entries: EntryRange) -> int:
+    return entries.size + LEDGER_OPEN_BYTES
+
+
+def _part(entries: EntryRange, first: int, end: int) -> EntryRange:
+    size = math.ceil(entries.size * (end - first) / len(entries))
+    return EntryRange(entries.ordinal, entries.ledger_id, first, end, size)

@@ -1,0 +1,122 @@
+import random
+
+import pytest
+
+from bkspark.spark.ranges import (
+    PARTITION_BYTES_MIN,
+    EntryRange,
+    LedgerExtent,
+    Place,
+    advance,
+    between,
+    partition_count,
+    share,
+)
+
+
+def closed(ordinal: int, entries: int, entry_bytes: int = 10) -> LedgerExtent:
+    return LedgerExtent(ordinal, 100 + ordinal, entries, entries * entry_bytes, True)
+
+
+def open_ledger(ordinal: int, entries: int) -> LedgerExtent:
+    return LedgerExtent(ordinal, 100 + ordinal, entries, 0, False)
+
+
+def test_end_of_a_closed_ledger_has_one_form():
+    assert advance([closed(0, 5)], Place(0, 0)) == Place(1, 0)
+    assert advance([closed(0, 5), open_ledger(1, 0)], Place(0, 0)) == Place(1, 0)
+
+
+def test_nothing_new_returns_the_start_unchanged():
+    assert advance([], Place(0, 0)) == Place(0, 0)
+    assert advance([open_ledger(0, 4)], Place(0, 4)) == Place(0, 4)
+    # The ledger was closed meanwhile, exactly where the reader stands: another text of the same place.
+    assert advance([closed(0, 4)], Place(0, 4)) == Place(0, 4)
+    assert advance([closed(0, 4), closed(1, 0), open_ledger(2, 0)], Place(0, 4)) == Place(0, 4)
+
+
+def test_reader_does_not_leave_an_open_ledger():
+    assert advance([closed(0, 3), open_ledger(1, 2), closed(2, 9)], Place(0, 0)) == Place(1, 2)
+    assert advance([open_ledger(0, 0), closed(1, 9)], Place(0, 0)) == Place(0, 0)
+
+
+def test_reader_follows_over_empty_ledgers():
+    assert advance([closed(0, 4), closed(1, 0), closed(2, 1), open_ledger(3, 7)], Place(0, 4)) == Place(3, 7)
+
+
+def test_entry_limit_stops_inside_and_across_ledgers():
+    ledgers = [closed(0, 5), closed(1, 5)]
+    assert advance(ledgers, Place(0, 0), entries_max=3) == Place(0, 3)
+    assert advance(ledgers, Place(0, 3), entries_max=3) == Place(1, 1)
+    assert advance(ledgers, Place(0, 0), entries_max=5) == Place(1, 0)
+    assert advance(ledgers, Place(1, 1), entries_max=100) == Place(2, 0)
+
+
+def test_byte_limit_always_lets_one_entry_through():
+    ledgers = [closed(0, 5, entry_bytes=100), closed(1, 5, entry_bytes=1)]
+    assert advance(ledgers, Place(0, 0), bytes_max=1) == Place(0, 1)
+    assert advance(ledgers, Place(0, 0), bytes_max=250) == Place(0, 2)
+    assert advance(ledgers, Place(0, 4), bytes_max=103) == Place(1, 3)
+
+
+def test_limits_reach_the_end_in_steps_that_cover_every_entry_once():
+    ledgers = [closed(0, 7), closed(1, 0), closed(2, 3, 1000), open_ledger(3, 4)]
+    place, read = Place(0, 0), []
+    while (following := advance(ledgers, place, entries_max=3, bytes_max=1500)) != place:
+        for entries in between(ledgers, place, following):
+            read += [(entries.ordinal, entry) for entry in range(entries.first_entry, entries.end_entry)]
+        place = following
+    assert read == [(ledger.ordinal, entry) for ledger in ledgers for entry in range(ledger.end_entry)]
+
+
+def test_between_is_empty_when_the_end_is_not_later():
+    ledgers = [closed(0, 5), closed(1, 5)]
+    assert between(ledgers, Place(1, 0), Place(0, 3)) == []
+    assert between(ledgers, Place(0, 5), Place(1, 0)) == []
+    assert between(ledgers, Place(0, 2), Place(0, 2)) == []
+
+
+def test_between_takes_part_of_the_first_and_last_ledger():
+    ledgers = [closed(0, 5), closed(1, 5), closed(2, 5)]
+    assert [(r.ledger_id, r.first_entry, r.end_entry, r.size) for r in between(ledgers, Place(0, 4), Place(2, 1))] == [
+        (100, 4, 5, 10),
+        (101, 0, 5, 50),
+        (102, 0, 1, 10),
+    ]
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_shares_cover_every_entry_once_in_order(seed):
+    chance = random.Random(seed)
+    ranges = [
+        EntryRange(i, 100 + i, first := chance.randrange(9), first + chance.randrange(1, 50), chance.randrange(1 << 24))
+        for i in range(chance.randrange(1, 30))
+    ]
+    entries = [(r.ledger_id, entry) for r in ranges for entry in range(r.first_entry, r.end_entry)]
+    count = chance.randrange(1, len(entries) + 1)
+    groups = share(ranges, count)
+    assert [(r.ledger_id, entry) for g in groups for r in g for entry in range(r.first_entry, r.end_entry)] == entries
+    assert all(groups)
+    assert len(groups) <= count
+
+
+def test_shares_are_of_about_equal_size():
+    groups = share([EntryRange(0, 1, 0, 1000, 1000 << 20), EntryRange(1, 2, 0, 10, 10 << 20)], 4)
+    sizes = [sum(r.size for r in group) >> 20 for group in groups]
+    assert len(sizes) == 4
+    assert max(sizes) - min(sizes) <= 2
+
+
+def test_small_ledgers_pack_into_one_task():
+    ranges = [EntryRange(i, i, 0, 3, 300) for i in range(500)]
+    assert partition_count(ranges, 256 << 20, None, slots=2) == 1
+    assert partition_count(ranges * 10, 256 << 20, None, slots=2) == 5
+
+
+def test_partitions_follow_size_then_slots_then_the_wish():
+    big = [EntryRange(0, 1, 0, 1 << 20, 1 << 30)]
+    assert partition_count(big, 256 << 20, None, slots=2) == 4
+    assert partition_count(big, 256 << 20, 32, slots=2) == 32
+    assert partition_count([EntryRange(0, 1, 0, 100, 3 * PARTITION_BYTES_MIN)], 256 << 20, None, slots=2) == 2
+    assert partition_count([EntryRange(0, 1, 0, 5, 50)], 256 << 20, 32, slots=2) == 5
+    assert partition_count([], 256 << 20, 32, slots=2) == 0
