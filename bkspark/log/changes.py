@@ -1,0 +1,147 @@
+"""Changes of a log's list of ledgers: a head in, a head and new pages out. PURE.
+
+The latest ledgers stand in the head itself (`tail`). When there are too many of them they move to a page: the last one,
+written anew under another name while it has room, then new ones. Full pages are neither read nor written again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from bkspark.errors import DataLoss
+from bkspark.log.formats import (
+    LAST_EPOCHS_MAX,
+    PAGE_LEDGERS_MAX,
+    TAIL_LEDGERS_MAX,
+    LedgerFacts,
+    LogHead,
+    PageRef,
+)
+from bkspark.log.positions import NO_LEDGER, Position
+
+
+@dataclass(frozen=True, slots=True)
+class NewPage:
+    """A page to write before the head that names it."""
+
+    ref: PageRef
+    ledgers: tuple[LedgerFacts, ...]
+
+
+def page_to_extend(head: LogHead, added_count: int) -> PageRef | None:
+    """Return the page whose ledgers `appended` needs: the last one, if the tail will move and it has room."""
+    if len(head.tail) + added_count <= TAIL_LEDGERS_MAX or not head.pages:
+        return None
+    last = head.pages[-1]
+    return last if head.tail_ordinal - last.first_ordinal < PAGE_LEDGERS_MAX else None
+
+
+def appended(
+    head: LogHead, added: Sequence[LedgerFacts], extended: Sequence[LedgerFacts] | None, token: str
+) -> tuple[LogHead, list[NewPage]]:
+    """Return the head with ledgers at the end of the list, and the pages to write first.
+
+    Args:
+        extended: the ledgers of `page_to_extend(head, len(added))`, None if it named none.
+        token: part of the names of new pages, so that they are nobody else's.
+    """
+    ledgers = (*head.tail, *added)
+    if len(ledgers) <= TAIL_LEDGERS_MAX:
+        return replace(head, tail=ledgers), []
+    # Ledgers not known to be closed stay in the tail if they are few: how they ended can still be noted there.
+    end = head.tail_ordinal + len(ledgers)
+    kept = end - min((ordinal for ordinal in head.open_ordinals if ordinal >= head.tail_ordinal), default=end)
+    cut = len(ledgers) - (kept if kept <= TAIL_LEDGERS_MAX else 0)
+    pages, first_ordinal, moved = head.pages, head.tail_ordinal, ledgers[:cut]
+    if extended is not None:
+        pages, first_ordinal, moved = pages[:-1], pages[-1].first_ordinal, (*extended, *moved)
+    new = [
+        NewPage(PageRef(f"{first_ordinal + i}-{token}"), moved[i : i + PAGE_LEDGERS_MAX])
+        for i in range(0, len(moved), PAGE_LEDGERS_MAX)
+    ]
+    refs = (*pages, *(page.ref for page in new))
+    return replace(head, pages=refs, tail_ordinal=head.tail_ordinal + cut, tail=ledgers[cut:]), new
+
+
+def settled(head: LogHead, closed: Iterable[tuple[int, LedgerFacts]]) -> LogHead:
+    """Return the head knowing that the ledgers at some ordinals are closed, and how if they stand in the tail."""
+    tail, open_ordinals = list(head.tail), set(head.open_ordinals)
+    for ordinal, facts in closed:
+        open_ordinals.discard(ordinal)
+        if head.tail_ordinal <= ordinal < head.end_ordinal:
+            assert tail[ordinal - head.tail_ordinal].ledger_id == facts.ledger_id
+            tail[ordinal - head.tail_ordinal] = facts
+    return replace(head, tail=tuple(tail), open_ordinals=tuple(sorted(open_ordinals)))
+
+
+def last_epoch(head: LogHead, query_id: str) -> int | None:
+    """Return the latest epoch that a query published, None if none is remembered."""
+    return dict(head.last_epochs).get(query_id)
+
+
+def published(head: LogHead, query_id: str, epoch: int) -> LogHead:
+    """Return the head remembering an epoch as the query's latest.
+
+    Only LAST_EPOCHS_MAX queries are remembered, those that published most recently.
+    """
+    others = [item for item in head.last_epochs if item[0] != query_id]
+    return replace(head, last_epochs=(*others, (query_id, epoch))[-LAST_EPOCHS_MAX:])
+
+
+def truncated(head: LogHead, before: Position, first_ordinal: int) -> LogHead:
+    """Return the head without the ledgers before `first_ordinal`, beginning at the position `before`.
+
+    Args:
+        before: in ledger `first_ordinal`, or at the end of the ledger in front of it.
+    """
+    assert head.first_ordinal <= first_ordinal <= head.end_ordinal
+    pages = tuple(ref for index, ref in enumerate(head.pages) if head.page_end(index) > first_ordinal)
+    gone = max(0, first_ordinal - head.tail_ordinal)
+    return replace(
+        head,
+        start=before,
+        first_ordinal=first_ordinal,
+        pages=pages,
+        tail_ordinal=head.tail_ordinal + gone,
+        tail=head.tail[gone:],
+        open_ordinals=tuple(ordinal for ordinal in head.open_ordinals if ordinal >= first_ordinal),
+    )
+
+
+def emptied(head: LogHead) -> LogHead:
+    """Return the head with an empty list. Whoever writes loses the log; every position before is one of lost data."""
+    end = head.end_ordinal
+    return replace(
+        head,
+        start=Position.beginning(end),
+        first_ordinal=end,
+        pages=(),
+        tail_ordinal=end,
+        tail=(),
+        open_ordinals=(),
+        writer=None,
+    )
+
+
+def first_to_read(head: LogHead, name: str, position: Position) -> tuple[int, int]:
+    """Return (ordinal, entry) to read first for a position: the end ordinal and 0 if no ledger is left to read.
+
+    Raises:
+        DataLoss: the position lies before the log's start, or behind its end.
+    """
+    if position < head.start:
+        raise DataLoss(
+            f"log {name} begins at {head.start}; what follows {position} has been truncated or overwritten: start "
+            f"from earliest, or allow the loss (failOnDataLoss=false)",
+            ledger_id=None if position.ledger_id == NO_LEDGER else position.ledger_id,
+        )
+    if position.ordinal > head.end_ordinal or (
+        position.ordinal == head.end_ordinal and position.ledger_id != NO_LEDGER
+    ):
+        raise DataLoss(
+            f"log {name} ends before ordinal {head.end_ordinal}; {position} lies behind that: it belongs to another "
+            f"log, or the log was deleted and created again"
+        )
+    # A position in front of the first ordinal, yet not before the start, is the end of a ledger that is gone.
+    return max((position.ordinal, position.entry_id), (head.first_ordinal, 0))

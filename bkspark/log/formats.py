@@ -1,0 +1,438 @@
+"""What the metadata store holds of a log. PURE.
+
+    /bkspark/logs/<name>                    the head: everything that decides; changed only by compare-and-set
+    /bkspark/logs/<name>/pages/<page>       a run of the list of ledgers; never changed once written
+    /bkspark/logs/<name>/pending/<ledger>   a ledger that an attempt writes and the list does not hold (yet)
+    /bkspark/logs/<name>/condemned/<list>   ledgers to delete: taken from the list, or never put into it
+
+A node is JSON text, ASCII, keys sorted, no spaces, every key present and no other. `version` is 1. Numbers are whole,
+below 2^63. A *ledger* in a list is `[id]` where its end was not known when it was listed, `[id, last entry, bytes]`
+where it was closed. Its *ordinal* is its place in the log's list, counted from 0 and never used again. A *token* is 16
+hexadecimal digits chosen at random.
+
+Head:
+
+    version        1
+    id             token of the log: another one when a log of that name is deleted and created again
+    root           the ledgers root of the cluster that holds the ledgers: `/ledgers`
+    first_ordinal  ordinal of the first ledger that is still in the log
+    start          [ordinal, ledger, entry]: the position (positions.py) of the first entry still in the log
+    pages          names of pages in order; `<first ordinal>-<token>`. A page ends where the next begins
+    tail_ordinal   ordinal of the first ledger of `tail`; the last page ends there
+    tail           ledgers behind the last page
+    open           ordinals of ledgers that were not known to be closed when the head was written; at most a few
+    writer         token of whoever opened the log for writing last; null after its close
+    last_epochs    [query, epoch] in order of publishing, the latest last: publish no epoch of that query up to it
+    changes        tokens of the latest changes, the newest last: the head's node version counts them. A change whose
+                   answer was lost is recognised here
+    condemned      names of the lists of condemned ledgers that still have to be worked off
+    deleted        true while the log is being deleted
+
+`{"changes":["00000000000000aa"],"condemned":[],"deleted":false,"first_ordinal":0,"id":"00000000000000aa",
+"last_epochs":[["q1",7]],"open":[1],"pages":[],"root":"/ledgers","start":[0,-1,0],"tail":[[12,99,102400],[13]],
+"tail_ordinal":0,"version":1,"writer":null}` is a log (on one line) of two ledgers, the second open.
+
+Page: `{"first_ordinal":0,"ledgers":[[12,99,102400]],"version":1}`. It may begin before the log's first ordinal.
+
+Pending: `{"attempt":0,"epoch":7,"kind":"query","owner":"q1","partition":3,"since":40,"version":1}`: whose attempt
+(`query`, `job` or `writer`, and its id; epoch, partition and attempt are null where there is none) and the log's end
+ordinal at that time: before it the ledger cannot be listed.
+
+Condemned: `{"ledgers":[12,13],"version":1}`.
+
+Nothing here grows with the log but `pages`, by some 30 bytes for 2,000 ledgers: 15 KiB for a million.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from bkspark.errors import ConfigurationError, MetadataError, MetadataFormat
+from bkspark.ids import ENTRY_ID_MAX, LEDGER_ID_MAX, NO_ENTRY
+from bkspark.log.positions import BEGINNING, NO_LEDGER, Position
+
+VERSION = 1
+LOGS_ROOT = "/bkspark/logs"
+PAGES, PENDING, CONDEMNED = "pages", "pending", "condemned"
+
+NAME_LENGTH_MAX = 200
+OWNER_LENGTH_MAX = 200
+NODE_BYTES_MAX = 1_000_000
+"""ZooKeeper refuses requests of 1 MiB and more (jute.maxbuffer); a node's path and headers need room too."""
+
+PAGE_LEDGERS_MAX = 2_000
+TAIL_LEDGERS_MAX = 200
+LAST_EPOCHS_MAX = 1_000
+CHANGES_MAX = 32
+CONDEMNED_LEDGERS_MAX = 10_000
+CONDEMNED_LISTS_MAX = 2_000
+
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
+_TOKEN = re.compile(r"[0-9a-f]{16}")
+_PAGE_NAME = re.compile(r"(0|[1-9][0-9]{0,18})-[0-9a-f]{16}")
+_OWNER_KINDS = ("query", "job", "writer")
+
+
+def check_log_name(name: str) -> str:
+    """Return `name` unchanged when a log can have it.
+
+    Raises:
+        ConfigurationError: it is empty, too long, `.` or `..`, or holds another character than the allowed ones.
+    """
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > NAME_LENGTH_MAX or name in (".", ".."):
+        raise ConfigurationError(
+            f"log name {str(name)[: NAME_LENGTH_MAX + 1]!r} is not usable: 1 to {NAME_LENGTH_MAX} letters, digits and "
+            f". _ - only, and not . or .."
+        )
+    return name
+
+
+def log_path(name: str) -> str:
+    """Return the path of a log's head. Raises ConfigurationError for an unusable name."""
+    return f"{LOGS_ROOT}/{check_log_name(name)}"
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerFacts:
+    """A ledger as a log lists it; both facts are None where its end was not known when it was listed."""
+
+    ledger_id: int
+    last_entry: int | None = None
+    length: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.ledger_id <= LEDGER_ID_MAX:
+            raise ValueError(f"ledger id {self.ledger_id} is not in 0 to {LEDGER_ID_MAX}")
+        if (self.last_entry is None) != (self.length is None):
+            raise ValueError(f"ledger {self.ledger_id}: last entry and length are known together or not at all")
+        if self.last_entry is None or self.length is None:
+            return
+        if not NO_ENTRY <= self.last_entry < ENTRY_ID_MAX or not 0 <= self.length <= ENTRY_ID_MAX:
+            raise ValueError(f"ledger {self.ledger_id}: last entry {self.last_entry}, length {self.length}")
+
+    @property
+    def is_known_closed(self) -> bool:
+        return self.last_entry is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Whose attempt writes a pending ledger. `owner_id` is the id of a streaming query, a batch job or a log writer."""
+
+    kind: str
+    owner_id: str
+    epoch: int | None = None
+    partition: int | None = None
+    attempt: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in _OWNER_KINDS:
+            raise ValueError(f"owner kind {self.kind!r} is not one of {', '.join(_OWNER_KINDS)}")
+        check_publisher(self.owner_id, 0 if self.epoch is None else self.epoch)
+
+
+@dataclass(frozen=True, slots=True)
+class PendingLedger:
+    """A ledger that an attempt writes. `since`: the log's end ordinal when it was made; `ctime_ms`: the node's age."""
+
+    ledger_id: int
+    owner: Owner
+    since: int
+    ctime_ms: int = 0
+
+
+def check_publisher(query_id: str, epoch: int) -> None:
+    """Raise ConfigurationError unless these can be kept as publisher of an epoch."""
+    if not isinstance(query_id, str) or not 0 < len(query_id) <= OWNER_LENGTH_MAX or not query_id.isprintable():
+        raise ConfigurationError(
+            f"query or job id {str(query_id)[:OWNER_LENGTH_MAX]!r} must be 1 to {OWNER_LENGTH_MAX} printable characters"
+        )
+    if type(epoch) is not int or not 0 <= epoch <= ENTRY_ID_MAX:
+        raise ConfigurationError(f"epoch {epoch!r} of {query_id!r} must be a whole number of at least 0")
+
+
+@dataclass(frozen=True, slots=True)
+class PageRef:
+    """A page by name; the name begins with the ordinal of its first ledger."""
+
+    name: str
+
+    @property
+    def first_ordinal(self) -> int:
+        return int(self.name.partition("-")[0])
+
+
+@dataclass(frozen=True)
+class LogHead:
+    """The head's content; the module's docstring says what each field means."""
+
+    log_id: str
+    root: str
+    changes: tuple[str, ...]
+    first_ordinal: int = 0
+    start: Position = BEGINNING
+    pages: tuple[PageRef, ...] = ()
+    tail_ordinal: int = 0
+    tail: tuple[LedgerFacts, ...] = ()
+    open_ordinals: tuple[int, ...] = ()
+    writer: str | None = None
+    last_epochs: tuple[tuple[str, int], ...] = ()
+    condemned: tuple[str, ...] = ()
+    is_deleted: bool = False
+
+    @property
+    def end_ordinal(self) -> int:
+        """The ordinal that the next ledger gets."""
+        return self.tail_ordinal + len(self.tail)
+
+    def page_end(self, index: int) -> int:
+        """Return the ordinal behind the last ledger of pages[index]."""
+        return self.pages[index + 1].first_ordinal if index + 1 < len(self.pages) else self.tail_ordinal
+
+    def with_change(self, token: str) -> LogHead:
+        """Return the head as the change `token` writes it."""
+        return replace(self, changes=(*self.changes, token)[-CHANGES_MAX:])
+
+
+# ---- to bytes ----
+
+
+def encode_head(head: LogHead) -> bytes:
+    """Return the head's node.
+
+    Raises:
+        MetadataError: it would not fit into a node.
+    """
+    return _encode(
+        {
+            "version": VERSION,
+            "id": head.log_id,
+            "root": head.root,
+            "first_ordinal": head.first_ordinal,
+            "start": [head.start.ordinal, head.start.ledger_id, head.start.entry_id],
+            "pages": [page.name for page in head.pages],
+            "tail_ordinal": head.tail_ordinal,
+            "tail": _listed(head.tail),
+            "open": list(head.open_ordinals),
+            "writer": head.writer,
+            "last_epochs": [list(item) for item in head.last_epochs],
+            "changes": list(head.changes),
+            "condemned": list(head.condemned),
+            "deleted": head.is_deleted,
+        }
+    )
+
+
+def encode_page(first_ordinal: int, ledgers: Sequence[LedgerFacts]) -> bytes:
+    return _encode({"version": VERSION, "first_ordinal": first_ordinal, "ledgers": _listed(ledgers)})
+
+
+def encode_condemned(ledger_ids: Sequence[int]) -> bytes:
+    return _encode({"version": VERSION, "ledgers": list(ledger_ids)})
+
+
+def encode_pending(owner: Owner, since: int) -> bytes:
+    return _encode(
+        {
+            "version": VERSION,
+            "kind": owner.kind,
+            "owner": owner.owner_id,
+            "epoch": owner.epoch,
+            "partition": owner.partition,
+            "attempt": owner.attempt,
+            "since": since,
+        }
+    )
+
+
+def _encode(members: Mapping[str, Any]) -> bytes:
+    data = json.dumps(members, sort_keys=True, separators=(",", ":")).encode("ascii")
+    if len(data) > NODE_BYTES_MAX:
+        raise MetadataError(
+            f"a node of the log would have {len(data)} bytes, the limit is {NODE_BYTES_MAX}: truncate or vacuum the log"
+        )
+    return data
+
+
+def _listed(ledgers: Sequence[LedgerFacts]) -> list[list[int]]:
+    return [
+        [facts.ledger_id]
+        if facts.last_entry is None or facts.length is None
+        else [facts.ledger_id, facts.last_entry, facts.length]
+        for facts in ledgers
+    ]
+
+
+# ---- from bytes ----
+
+
+def decode_head(data: bytes, path: str) -> LogHead:
+    """Return the head. Raises MetadataFormat, which names `path`, for anything but a head of version 1."""
+    node = _Node(data, path, "log head")
+    start = node.whole_list("start", lowest=NO_LEDGER)
+    if len(start) != 3 or start[0] < 0 or start[2] < 0:
+        raise node.error("start is not [ordinal, ledger, entry]")
+    head = LogHead(
+        log_id=node.token("id"),
+        root=node.text("root"),
+        changes=node.texts("changes", _TOKEN),
+        first_ordinal=node.whole("first_ordinal"),
+        start=Position(*start),
+        pages=tuple(PageRef(name) for name in node.texts("pages", _PAGE_NAME)),
+        tail_ordinal=node.whole("tail_ordinal"),
+        tail=node.ledgers("tail"),
+        open_ordinals=tuple(node.whole_list("open")),
+        writer=None if node.value("writer") is None else node.token("writer"),
+        last_epochs=node.epochs("last_epochs"),
+        condemned=node.texts("condemned", _TOKEN),
+        is_deleted=node.flag("deleted"),
+    )
+    node.end()
+    _check_head(head, node)
+    return head
+
+
+def _check_head(head: LogHead, node: _Node) -> None:
+    firsts = [page.first_ordinal for page in head.pages]
+    if any(after <= before for before, after in zip(firsts, [*firsts[1:], head.tail_ordinal])):
+        raise node.error("its pages do not ascend")
+    if not (firsts[0] if firsts else head.tail_ordinal) <= head.first_ordinal <= head.end_ordinal:
+        raise node.error(f"first_ordinal {head.first_ordinal} lies outside the list")
+    if not head.changes:
+        raise node.error("changes is empty")
+    if any(not head.first_ordinal <= ordinal < head.end_ordinal for ordinal in head.open_ordinals):
+        raise node.error("open names a ledger outside the list")
+
+
+def decode_page(data: bytes, path: str) -> tuple[int, tuple[LedgerFacts, ...]]:
+    """Return the ordinal of a page's first ledger, and its ledgers. Raises MetadataFormat as `decode_head`."""
+    node = _Node(data, path, "page of a log")
+    first_ordinal, ledgers = node.whole("first_ordinal"), node.ledgers("ledgers")
+    node.end()
+    return first_ordinal, ledgers
+
+
+def decode_condemned(data: bytes, path: str) -> tuple[int, ...]:
+    """Return the ids of a list of condemned ledgers. Raises MetadataFormat as `decode_head`."""
+    node = _Node(data, path, "list of condemned ledgers")
+    ids = node.whole_list("ledgers")
+    node.end()
+    return tuple(ids)
+
+
+def decode_pending(data: bytes, path: str, ledger_id: int, ctime_ms: int) -> PendingLedger:
+    """Return a pending ledger. Raises MetadataFormat as `decode_head`."""
+    node = _Node(data, path, "pending ledger")
+    facts = {key: node.value(key) for key in ("epoch", "partition", "attempt")}
+    numbers = {key: None if value is None else node.whole(key) for key, value in facts.items()}
+    kind, owner_id, since = node.text("kind"), node.text("owner"), node.whole("since")
+    node.end()
+    try:
+        owner = Owner(kind, owner_id, **numbers)
+    except (ValueError, ConfigurationError) as error:
+        raise node.error(str(error)) from None
+    return PendingLedger(ledger_id, owner, since, ctime_ms)
+
+
+def parse_pending_name(name: str, path: str) -> int:
+    """Return the ledger id that a child of `pending` is named after. Raises MetadataFormat."""
+    if not re.fullmatch("[0-9]{1,19}", name) or int(name) > LEDGER_ID_MAX:
+        raise MetadataFormat(f"metadata node {path}/{name} is not named after a ledger id: remove it")
+    return int(name)
+
+
+class _Node:
+    """The members of a node's JSON object, taken one by one and checked; `end` checks that none is left."""
+
+    def __init__(self, data: bytes, path: str, what: str) -> None:
+        self._path = path
+        self._what = what
+        self._taken = {"version"}
+        try:
+            members = json.loads(data.decode("utf-8"))
+        except (ValueError, RecursionError):
+            raise self.error("it is not JSON") from None
+        if not isinstance(members, dict) or "version" not in members:
+            raise self.error("it is not a JSON object with a version")
+        if type(members["version"]) is not int or members["version"] != VERSION:
+            raise self.error(f"it has version {members['version']!r}, this bkspark reads {VERSION}: use a newer one")
+        self._members = members
+
+    def error(self, reason: str) -> MetadataFormat:
+        return MetadataFormat(f"metadata node {self._path} is no {self._what}: {reason}")
+
+    def end(self) -> None:
+        unknown = sorted(set(self._members) - self._taken)
+        if unknown:
+            raise self.error(f"unknown member {unknown[0]!r}")
+
+    def value(self, key: str) -> Any:
+        self._taken.add(key)
+        if key not in self._members:
+            raise self.error(f"{key} is missing")
+        return self._members[key]
+
+    def whole(self, key: str) -> int:
+        return self._as_whole(key, self.value(key), 0)
+
+    def flag(self, key: str) -> bool:
+        value = self.value(key)
+        if type(value) is not bool:
+            raise self.error(f"{key} is neither true nor false")
+        return value
+
+    def text(self, key: str) -> str:
+        value = self.value(key)
+        if not isinstance(value, str):
+            raise self.error(f"{key} is not text")
+        return value
+
+    def token(self, key: str) -> str:
+        value = self.text(key)
+        if not _TOKEN.fullmatch(value):
+            raise self.error(f"{key} is not 16 hexadecimal digits")
+        return value
+
+    def items(self, key: str) -> list[Any]:
+        value = self.value(key)
+        if not isinstance(value, list):
+            raise self.error(f"{key} is not a list")
+        return value
+
+    def texts(self, key: str, pattern: re.Pattern[str]) -> tuple[str, ...]:
+        values = self.items(key)
+        for value in values:
+            if not isinstance(value, str) or not pattern.fullmatch(value):
+                raise self.error(f"{key} holds {str(value)[:100]!r}")
+        return tuple(values)
+
+    def whole_list(self, key: str, lowest: int = 0) -> list[int]:
+        return [self._as_whole(key, value, lowest) for value in self.items(key)]
+
+    def ledgers(self, key: str) -> tuple[LedgerFacts, ...]:
+        try:
+            return tuple(LedgerFacts(*self._as_ledger(key, value)) for value in self.items(key))
+        except ValueError as error:
+            raise self.error(str(error)) from None
+
+    def epochs(self, key: str) -> tuple[tuple[str, int], ...]:
+        values = self.items(key)
+        for value in values:
+            if not isinstance(value, list) or len(value) != 2 or not isinstance(value[0], str):
+                raise self.error(f"{key} holds something else than [query, epoch]")
+            self._as_whole(key, value[1], 0)
+        return tuple((query_id, epoch) for query_id, epoch in values)
+
+    def _as_ledger(self, key: str, value: Any) -> list[int]:
+        if not isinstance(value, list) or len(value) not in (1, 3) or any(type(item) is not int for item in value):
+            raise self.error(f"{key} holds something else than [id] or [id, last entry, bytes]")
+        return value
+
+    def _as_whole(self, key: str, value: Any, lowest: int) -> int:
+        if type(value) is not int or not lowest <= value <= ENTRY_ID_MAX:
+            raise self.error(f"{key} holds {str(value)[:100]!r} where a whole number belongs")
+        return value
