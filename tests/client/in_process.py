@@ -1,0 +1,97 @@
+"""A cluster inside the test's event loop: real bookie services on real sockets and files, metadata in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from bkspark.client import Client
+from bkspark.metadata.bookies import BookieRegistry
+from bkspark.metadata.memory import MemoryStore
+from bkspark.metadata.registration import BookieAddress
+from bkspark.metadata.uri import MetadataUri
+from bookie_service.service import BookieService, ServiceOptions
+from bookie_service.storage.files import LocalFiles
+
+URI = "zk://127.0.0.1:2181/ledgers"
+
+
+class InProcessBookie:
+    """One bookie service that can be cut off and started again on its directories."""
+
+    def __init__(self, directory: Path, store: MemoryStore) -> None:
+        self._options = ServiceOptions(
+            journal_directories=[str(directory / "journal")], ledger_directories=[str(directory / "ledgers")]
+        )
+        for path in (*self._options.journal_directories, *self._options.ledger_directories):
+            Path(path, "current").mkdir(parents=True)
+        self._store = store
+        self._port = 0
+        self.service: BookieService | None = None
+
+    @property
+    def id(self) -> str:
+        return f"127.0.0.1:{self._port}"
+
+    async def start(self) -> None:
+        listener = socket.socket()
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", self._port))
+        self._port = listener.getsockname()[1]
+        self.service = BookieService(LocalFiles(), self._options)
+        await self.service.start(listener)
+        self._tree = self._store.session()
+        registry = BookieRegistry(self._tree, MetadataUri.parse(URI))
+        await registry.register(self.id, BookieAddress("127.0.0.1", self._port))
+
+    async def stop(self) -> None:
+        """Stop serving and unregister, as after a crash that ZooKeeper has noticed."""
+        if self.service is not None:
+            await self.service.stop()
+            self.service = None
+            await self._tree.close()
+
+
+class InProcessCluster:
+    """`bookies` and clients of them."""
+
+    def __init__(self, directory: Path, count: int) -> None:
+        self.store = MemoryStore()
+        self.bookies = [InProcessBookie(directory / f"bookie{number}", self.store) for number in range(count)]
+        self._clients: list[Client] = []
+
+    async def start(self) -> None:
+        await BookieRegistry(self.store.session(), MetadataUri.parse(URI)).initialize_cluster()
+        for bookie in self.bookies:
+            await bookie.start()
+
+    def client(self, **options: object) -> Client:
+        """Return a client with a metadata session of its own; closed at the end."""
+        client = Client(URI, tree=self.store.session(), **options)
+        self._clients.append(client)
+        return client
+
+    def bookie(self, bookie_id: str) -> InProcessBookie:
+        return next(bookie for bookie in self.bookies if bookie.id == bookie_id)
+
+    async def stop(self) -> None:
+        for client in self._clients:
+            await client.close()
+        for bookie in self.bookies:
+            await bookie.stop()
+
+
+def run(directory: Path, test: Callable[[InProcessCluster], Awaitable[None]], *, bookies: int = 3) -> None:
+    """Run a test's coroutine with a cluster."""
+
+    async def call() -> None:
+        cluster = InProcessCluster(directory, bookies)
+        try:
+            await cluster.start()
+            await asyncio.wait_for(test(cluster), 60)
+        finally:
+            await cluster.stop()
+
+    asyncio.run(call())
