@@ -1,0 +1,353 @@
+"""WriterCore: acknowledgement, ensemble change, fencing and closing, event by event."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from bkspark.core import effects
+from bkspark.core.metadata import Fragment, LedgerMetadata
+from bkspark.core.writer import WriterCore, WriterLimits, WriterState
+from bkspark.errors import LedgerClosed, LedgerFenced, MetadataError, NotEnoughBookies, UnauthorizedAccess
+from bkspark.wire.digest import SealedEntries
+from bkspark.wire.v2 import Status
+
+SECOND_NS = 1_000_000_000
+
+
+def entries(first_entry, count):
+    return SealedEntries(memoryview(bytes(count)), np.arange(count + 1), first_entry)
+
+
+class Writer:
+    """A core and the effects it returned; acknowledged entries and sends are read off those."""
+
+    def __init__(self, quorums=(3, 3, 2), **options):
+        ensemble_size, write_quorum, ack_quorum = quorums
+        bookies = tuple(f"b{number}" for number in range(1, ensemble_size + 1))
+        self.metadata = LedgerMetadata(ensemble_size, write_quorum, ack_quorum, (Fragment(0, bookies),))
+        self.core = WriterCore(5, self.metadata, 0, random.Random(1), **options)
+        self.log = []
+
+    def add(self, count=1, now_ns=0):
+        return self.take(self.core.add(entries(self.core.next_entry, count), count, now_ns))
+
+    def reply(self, slot, *ids, status=Status.EOK, bookie=None, now_ns=0):
+        bookie = bookie or self.core.ensemble[slot]
+        statuses = np.full(len(ids), status)
+        return self.take(self.core.on_add_replies(slot, bookie, np.array(ids, np.int64), statuses, now_ns))
+
+    def fail(self, slot, now_ns=0):
+        return self.take(self.core.on_bookie_failed(slot, self.core.ensemble[slot], now_ns))
+
+    def change_to(self, *writable):
+        """Answer FindBookies, and the compare-and-set that follows."""
+        done = self.take(self.core.on_writable_bookies({*self.core.ensemble, *writable}))
+        for effect in [effect for effect in done if isinstance(effect, effects.WriteMetadata)]:
+            done += self.take(self.core.on_metadata_written(effect.metadata, effect.expected_version + 1))
+        return done
+
+    def take(self, done):
+        self.log += done
+        return list(done)
+
+    @property
+    def acknowledged(self):
+        return max((effect.last_entry for effect in self.log if isinstance(effect, effects.Acknowledge)), default=-1)
+
+
+def sent_to(done):
+    result = {}
+    for effect in done:
+        if isinstance(effect, effects.SendAdds):
+            first = effect.entries.first_entry
+            positions = range(len(effect.entries)) if effect.positions is None else effect.positions.tolist()
+            result.setdefault(effect.bookie, []).extend(first + position for position in positions)
+    return result
+
+
+def test_entry_is_sent_to_its_write_set():
+    assert sent_to(Writer((3, 3, 2)).add(2)) == {"b1": [0, 1], "b2": [0, 1], "b3": [0, 1]}
+    assert sent_to(Writer((3, 2, 2)).add(4)) == {"b1": [0, 2, 3], "b2": [0, 1, 3], "b3": [1, 2]}
+
+
+def test_entry_is_acknowledged_at_qa_and_only_after_every_lower_one():
+    """protocol.md, Writing to ledgers: Qa bookies have it, and all entries below it are acknowledged."""
+    writer = Writer()
+    writer.add(3)
+    writer.reply(0, 0, 1, 2)
+    assert writer.acknowledged == -1
+    writer.reply(1, 2, 1)
+    assert writer.acknowledged == -1
+    writer.reply(2, 0)
+    assert writer.acknowledged == 2
+
+
+def test_two_answers_of_one_bookie_are_one_vote():
+    writer = Writer()
+    writer.add()
+    writer.reply(0, 0)
+    writer.reply(0, 0)
+    assert writer.acknowledged == -1
+
+
+def test_answer_from_outside_the_write_set_does_not_count():
+    writer = Writer((3, 2, 2))
+    writer.add()
+    writer.reply(2, 0)
+    writer.reply(0, 0)
+    assert writer.acknowledged == -1
+    writer.reply(1, 0)
+    assert writer.acknowledged == 0
+
+
+def test_ensemble_change_begins_at_lac_plus_one_and_resends_what_is_pending():
+    writer = Writer()
+    writer.add(3)
+    writer.reply(0, 0)
+    writer.reply(1, 0)
+    assert [type(effect) for effect in writer.fail(2)] == [effects.FindBookies]
+    done = writer.change_to("b4")
+    written = next(effect.metadata for effect in done if isinstance(effect, effects.WriteMetadata))
+    assert written.fragments == (Fragment(0, ("b1", "b2", "b3")), Fragment(1, ("b1", "b2", "b4")))
+    assert sent_to(done) == {"b4": [1, 2]}
+
+
+def test_change_at_the_first_entry_of_the_last_fragment_replaces_it():
+    writer = Writer()
+    writer.add()
+    writer.fail(0)
+    done = writer.change_to("b4")
+    written = next(effect.metadata for effect in done if isinstance(effect, effects.WriteMetadata))
+    assert written.fragments == (Fragment(0, ("b4", "b2", "b3")),)
+
+
+def test_nothing_is_acknowledged_between_the_decision_and_the_compare_and_set():
+    """P11, P15: acknowledgements of the old ensemble must not move the LAC under a change that begins at LAC + 1."""
+    writer = Writer()
+    writer.add()
+    writer.fail(2)
+    writer.reply(0, 0)
+    writer.reply(1, 0)
+    assert writer.acknowledged == -1
+    done = writer.take(writer.core.on_writable_bookies({"b1", "b2", "b4"}))
+    assert [type(effect) for effect in done] == [effects.WriteMetadata]
+    assert writer.acknowledged == -1
+    writer.take(writer.core.on_metadata_written(done[0].metadata, 1))
+    assert writer.acknowledged == 0
+
+
+def test_votes_of_a_replaced_bookie_are_withdrawn_from_every_entry_before_any_is_released():
+    """P13: E2 Qw1 Qa1; entry 1 is complete behind entry 0 when its only bookie dies."""
+    writer = Writer((2, 1, 1))
+    writer.add(4)
+    writer.reply(1, 1, 3)
+    writer.reply(0, 2)
+    assert writer.acknowledged == -1
+    writer.fail(1)
+    done = writer.change_to("b3")
+    assert sent_to(done) == {"b3": [1, 3]}
+    writer.reply(0, 0)
+    assert writer.acknowledged == 0
+    writer.reply(1, 1, 3)
+    assert writer.acknowledged == 3
+
+
+def test_ack_from_replaced_bookie_stops_counting():
+    writer = Writer()
+    writer.add()
+    writer.reply(2, 0)
+    writer.fail(2)
+    writer.change_to("b4")
+    writer.reply(0, 0)
+    assert writer.acknowledged == -1
+    writer.reply(2, 0, bookie="b3")
+    assert writer.acknowledged == -1
+    writer.reply(2, 0)
+    assert writer.acknowledged == 0
+
+
+def test_bookie_that_fails_during_a_change_is_replaced_by_the_next_one():
+    writer = Writer()
+    writer.add()
+    writer.fail(0)
+    done = writer.take(writer.core.on_writable_bookies({"b4"}))
+    writer.fail(1)
+    done = writer.take(writer.core.on_metadata_written(done[0].metadata, 1))
+    assert effects.FindBookies() in done
+    assert writer.core.state is WriterState.CHANGING
+    writer.change_to("b5")
+    assert writer.core.ensemble == ("b4", "b5", "b3")
+    assert writer.core.state is WriterState.ACTIVE
+
+
+def test_new_bookie_that_fails_at_once_is_replaced_again():
+    """P16: failures carry the bookie; a change that leaves the ensemble as it is must not leave the writer stuck."""
+    writer = Writer()
+    writer.add()
+    writer.fail(2)
+    writer.change_to("b4")
+    writer.fail(2)
+    writer.change_to("b5")
+    writer.reply(2, 0)
+    writer.reply(0, 0)
+    assert writer.acknowledged == 0
+
+
+def test_failure_after_the_entry_was_acknowledged_still_changes_the_ensemble():
+    writer = Writer()
+    writer.add()
+    writer.reply(0, 0)
+    writer.reply(1, 0)
+    done = writer.reply(2, 0, status=Status.EIO)
+    assert effects.FindBookies() in done
+    done = writer.change_to("b4")
+    written = next(effect.metadata for effect in done if isinstance(effect, effects.WriteMetadata))
+    assert written.last_fragment == Fragment(1, ("b1", "b2", "b4"))
+
+
+def test_without_a_spare_bookie_the_ledger_goes_on_with_qa_others_and_takes_a_spare_later():
+    writer = Writer()
+    writer.add()
+    writer.fail(2)
+    writer.change_to()
+    assert writer.core.state is WriterState.ACTIVE
+    assert set(sent_to(writer.add())) == {"b1", "b2"}
+    writer.reply(0, 0, 1)
+    writer.reply(1, 0, 1)
+    assert writer.acknowledged == 1
+    done = writer.take(writer.core.on_tick(10 * SECOND_NS))
+    assert effects.FindBookies() in done
+    done = writer.take(writer.core.on_writable_bookies({"b1", "b2", "b4"}))
+    assert done[0].metadata.last_fragment == Fragment(2, ("b1", "b2", "b4"))
+
+
+def test_bookie_left_out_that_registers_again_gets_what_is_pending():
+    writer = Writer()
+    writer.add()
+    writer.fail(2)
+    writer.take(writer.core.on_writable_bookies({"b1", "b2"}))
+    writer.take(writer.core.on_tick(10 * SECOND_NS))
+    done = writer.take(writer.core.on_writable_bookies({"b1", "b2", "b3"}))
+    assert sent_to(done) == {"b3": [0]}
+
+
+def test_too_few_bookies_left_fails_every_pending_add_and_the_writer():
+    writer = Writer((3, 3, 3))
+    writer.add()
+    writer.fail(2)
+    done = writer.change_to()
+    assert isinstance(done[-1].error, NotEnoughBookies)
+    with pytest.raises(NotEnoughBookies):
+        writer.core.check_open()
+
+
+@pytest.mark.parametrize(("status", "error"), [(Status.EFENCED, LedgerFenced), (Status.EUA, UnauthorizedAccess)])
+def test_refusal_ends_the_writer_and_nothing_is_acknowledged_after_it(status, error):
+    """I12: fenced at the owner means that the outcome of its pending adds is unknown; the handle is dead."""
+    writer = Writer()
+    writer.add()
+    done = writer.reply(0, 0, status=status)
+    assert isinstance(done[-1].error, error)
+    writer.reply(1, 0)
+    writer.reply(2, 0)
+    assert writer.acknowledged == -1
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_lost_compare_and_set_against_a_recovery_ends_the_writer(closed):
+    """P05: on a conflict the writer goes on only if the ledger is still OPEN and the last fragment is its own."""
+    writer = Writer()
+    writer.add()
+    writer.fail(2)
+    writer.take(writer.core.on_writable_bookies({"b4"}))
+    theirs = writer.metadata.closed(-1, 0) if closed else writer.metadata.in_recovery()
+    done = writer.take(writer.core.on_metadata_conflict(theirs, 1))
+    assert isinstance(done[-1].error, LedgerClosed if closed else LedgerFenced)
+
+
+def test_lost_compare_and_set_against_rereplication_of_an_earlier_fragment_is_tried_again():
+    """P06."""
+    writer = Writer()
+    writer.add(2)
+    for slot in (0, 1):
+        writer.reply(slot, 0)
+    writer.fail(2)
+    writer.change_to("b4")
+    writer.fail(0)
+    writer.take(writer.core.on_writable_bookies({"b5"}))
+    repaired = writer.core.metadata
+    fragments = (Fragment(0, ("b1", "b2", "b9")), repaired.fragments[1])
+    moved = LedgerMetadata(3, 3, 2, fragments)
+    assert writer.take(writer.core.on_metadata_conflict(moved, 7)) == [effects.FindBookies()]
+    done = writer.take(writer.core.on_writable_bookies({"b5"}))
+    assert done[0].expected_version == 7
+    assert done[0].metadata.fragments == (fragments[0], Fragment(1, ("b5", "b2", "b4")))
+
+
+def test_unreachable_metadata_during_a_change_ends_the_writer():
+    writer = Writer()
+    writer.add()
+    writer.fail(2)
+    done = writer.take(writer.core.on_metadata_failed(MetadataError("away")))
+    assert isinstance(done[-1], effects.Fail)
+
+
+def test_silent_bookie_is_replaced_after_the_time_out_and_not_before():
+    writer = Writer(limits=WriterLimits(add_timeout_ns=5 * SECOND_NS))
+    writer.add(now_ns=SECOND_NS)
+    writer.reply(0, 0, now_ns=SECOND_NS)
+    writer.reply(1, 0, now_ns=SECOND_NS)
+    assert writer.take(writer.core.on_tick(6 * SECOND_NS)) == []
+    assert effects.FindBookies() in writer.take(writer.core.on_tick(7 * SECOND_NS))
+
+
+def test_close_writes_the_last_acknowledged_entry():
+    writer = Writer()
+    writer.add(2)
+    for slot in (0, 1):
+        writer.reply(slot, 0, 1)
+    done = writer.take(writer.core.close())
+    assert (done[0].metadata.last_entry, done[0].metadata.length) == (1, 2)
+    writer.take(writer.core.on_metadata_written(done[0].metadata, 1))
+    with pytest.raises(LedgerClosed):
+        writer.core.check_open()
+
+
+@pytest.mark.parametrize(
+    ("theirs", "outcome"),
+    [
+        ("closed here", WriterState.CLOSED),
+        ("closed elsewhere", WriterState.FAILED),
+        ("in recovery", WriterState.FAILED),
+        ("open, repaired", WriterState.CLOSING),
+    ],
+)
+def test_lost_closing_compare_and_set_has_four_cases(theirs, outcome):
+    """protocol.md, Closing a ledger as a writer."""
+    writer = Writer()
+    writer.add(2)
+    for slot in (0, 1):
+        writer.reply(slot, 0, 1)
+    writer.take(writer.core.close())
+    current = {
+        "closed here": writer.metadata.closed(1, 2),
+        "closed elsewhere": writer.metadata.closed(0, 1),
+        "in recovery": writer.metadata.in_recovery(),
+        "open, repaired": writer.metadata,
+    }[theirs]
+    writer.take(writer.core.on_metadata_conflict(current, 9))
+    assert writer.core.state is outcome
+
+
+def test_recovery_keeps_ensemble_changes_to_itself():
+    """P03: they are published by the closing compare-and-set only."""
+    writer = Writer(is_recovery=True, lac=-1)
+    writer.add()
+    writer.fail(2)
+    done = writer.take(writer.core.on_writable_bookies({"b4"}))
+    assert not any(isinstance(effect, effects.WriteMetadata) for effect in done)
+    assert sent_to(done) == {"b4": [0]}
+    assert writer.core.fragments == (Fragment(0, ("b1", "b2", "b4")),)
