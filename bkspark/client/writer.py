@@ -34,12 +34,13 @@ PIECE_BYTES_MAX = 512 * 1024
 class WriterOptions:
     """Limits of one writer: what may be in flight before `submit` waits.
 
-    `lag_entries_max` bounds how far the slowest bookie may stay behind when Qa < Qw lets the others go ahead.
+    `lag_entries_max` bounds how far the slowest bookie may stay behind when Qa < Qw lets the others go ahead. With a
+    piece on top it stays below the 10,000 adds that an Apache bookie queues at most; it refuses what is above.
     """
 
-    pending_entries_max: int = 16_384
+    pending_entries_max: int = 8_192
     pending_bytes_max: int = 16 * 1024 * 1024
-    lag_entries_max: int = 65_536
+    lag_entries_max: int = 8_192
     lag_bytes_max: int = 64 * 1024 * 1024
     close_timeout_s: float = 30.0
 
