@@ -1,0 +1,165 @@
+"""One bookie in the foreground: arguments -> options -> wiring -> run. The only place that wires.
+
+    python -m bookie_service [--config FILE] [--set key=value]... [--json]
+
+Exit code 0 after SIGTERM or SIGINT; 1 when the bookie cannot start or had to end; 2 for wrong usage or configuration.
+What went wrong is the last line on stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from bkspark.errors import BookKeeperError, ConfigurationError
+from bkspark.metadata.bookies import BookieRegistry
+from bkspark.metadata.ledgers import read_manager
+from bkspark.metadata.registration import BookieAddress
+from bkspark.metadata.zookeeper import open_tree
+from bookie_service import address
+from bookie_service.address import BoundAddress
+from bookie_service.configuration import Configuration, load
+from bookie_service.identity import Identity
+from bookie_service.registration import Registration
+from bookie_service.service import BookieService
+from bookie_service.storage.files import LocalFiles
+
+logger = logging.getLogger("bookie_service")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run a bookie until it is told to stop; return the exit code."""
+    logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
+    # kazoo tells every attempt to connect; what comes of them is told by the errors here.
+    logging.getLogger("bkspark.kazoo").setLevel(logging.ERROR)
+    try:
+        arguments = _parser().parse_args(argv)
+        if sys.flags.optimize:
+            raise ConfigurationError("a bookie does not run under python -O: its assertions guard the data")
+        configuration = load(arguments.config, arguments.set)
+    except ConfigurationError as error:
+        return _fail(error, 2)
+    if configuration.unused_keys:
+        logger.warning("configuration keys without effect in this bookie: %s", ", ".join(configuration.unused_keys))
+    try:
+        asyncio.run(_run(configuration, arguments.json))
+    except (BookKeeperError, OSError) as error:
+        return _fail(error, 1)
+    return 0
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, as every other error here."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigurationError(f"{message}; see --help")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="bookie_service", description="Run one bookie until SIGINT or SIGTERM.")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="a file of Apache's bk_server.conf syntax and keys")
+    parser.add_argument(
+        "--set", type=_key_value, action="append", default=[], metavar="KEY=VALUE", help="one key; wins over the file"
+    )
+    parser.add_argument("--json", action="store_true", help='print {"id", "pid"} once registered and serving')
+    return parser
+
+
+def _key_value(text: str) -> tuple[str, str]:
+    key, separator, value = text.partition("=")
+    if not separator or not key.strip():
+        raise argparse.ArgumentTypeError(f"{text!r} is not key=value")
+    return key.strip(), value.strip()
+
+
+def _fail(error: BaseException, code: int) -> int:
+    message = str(error)
+    if isinstance(error, OSError) and error.filename is not None:
+        message = f"{error.filename}: {error.strerror} (errno {error.errno})"
+    print(f"bookie: {message}", file=sys.stderr, flush=True)
+    return code
+
+
+async def _run(configuration: Configuration, as_json: bool) -> None:
+    """Serve until a signal comes, or raise what makes going on impossible."""
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    bound = address.bind(configuration.address)
+    try:
+        async with _metadata(configuration) as registry, _identified(configuration, registry, bound) as files:
+            service = BookieService(files, configuration.service)
+            await service.start(bound.listener)
+            registration = Registration(
+                registry,
+                bound.bookie_id,
+                BookieAddress(bound.host, bound.port),
+                read_only=configuration.service.bookie.read_only,
+            )
+            try:
+                await registration.enter()
+                _announce(bound, as_json)
+                await _first_of(stopping, service.failed, registration.lost)
+            except BaseException:
+                service.abandon()
+                raise
+            await registration.leave()
+            await service.stop()
+    finally:
+        bound.listener.close()
+
+
+@contextlib.asynccontextmanager
+async def _metadata(configuration: Configuration) -> AsyncIterator[BookieRegistry]:
+    tree = await open_tree(configuration.metadata_uri, session_timeout_s=configuration.session_timeout_s)
+    try:
+        # Says what is wrong when there is no cluster at the root, before any directory is touched.
+        await read_manager(tree, configuration.metadata_uri.root, configuration.metadata_uri.manager)
+        yield BookieRegistry(tree, configuration.metadata_uri)
+    finally:
+        await tree.close()
+
+
+@contextlib.asynccontextmanager
+async def _identified(
+    configuration: Configuration, registry: BookieRegistry, bound: BoundAddress
+) -> AsyncIterator[LocalFiles]:
+    files = LocalFiles()
+    identity = Identity(files, configuration.service.journal_directories, configuration.service.ledger_directories)
+    try:
+        await identity.establish(registry, bound.bookie_id)
+        yield files
+    finally:
+        identity.release()
+
+
+def _announce(bound: BoundAddress, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps({"id": bound.bookie_id, "pid": os.getpid()}), flush=True)
+    else:
+        print(f"bookie {bound.bookie_id} serves at {bound.host}:{bound.port} (pid {os.getpid()})", flush=True)
+
+
+async def _first_of(stopping: asyncio.Event, *failures: asyncio.Future[BaseException]) -> None:
+    """Return when asked to stop; raise the error of whichever failure comes first."""
+    asked = asyncio.ensure_future(stopping.wait())
+    try:
+        await asyncio.wait([asked, *failures], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        asked.cancel()
+    for failure in failures:
+        if failure.done():
+            raise failure.result()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

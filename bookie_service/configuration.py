@@ -1,0 +1,221 @@
+"""Configuration: Apache's file and keys, as frozen options of the parts.
+
+Units and defaults are Apache's, with one exception: `journalFlushWhenQueueEmpty` is true by default, which gives the
+lowest latency; with false, `journalMaxGroupWaitMSec` holds groups back as Apache's bookies do.
+
+A key that Apache does not have is an error. A key that would protect data or access and is not served is an error too:
+ignoring it would be worse than not starting. Other keys that are not served are accepted and named once.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from bkspark.errors import ConfigurationError
+from bkspark.ids import check_bookie_id
+from bkspark.metadata.uri import MetadataUri
+from bkspark.wire.framing import FRAME_BYTES_MAX
+from bookie_service import properties
+from bookie_service.bookie import BookieOptions
+from bookie_service.configuration_keys import APACHE_KEYS, APACHE_PREFIXES, OWN_KEYS
+from bookie_service.connection import ConnectionOptions
+from bookie_service.service import ServiceOptions
+from bookie_service.storage.flush_policy import FlushLimits
+from bookie_service.storage.journal import JournalOptions
+from bookie_service.storage.ledger_store import StoreOptions
+
+_MIB = 1024 * 1024
+_DEFAULT_URI = "zk+hierarchical://localhost:2181/ledgers"
+_TRUE, _FALSE = ("true", "yes", "on"), ("false", "no", "off")
+
+_PROTECTING = {
+    "bookieAuthProviderFactoryClass": "authentication",
+    "authorizedRoles": "authorisation",
+    "tlsProviderFactoryClass": "TLS",
+    "zkEnableSecurity": "ZooKeeper access control",
+    "permittedStartupUsers": "a check of the user",
+}
+"""Keys that would protect something and are not served: set, they are refused."""
+
+_HARMLESS = frozenset({"allowEphemeralPorts", "journalAdaptiveGroupWrites", "allowMultipleDirsUnderSameDiskPartition"})
+"""Keys whose every value is satisfied by what this bookie does anyway."""
+
+
+@dataclass(frozen=True, slots=True)
+class AddressOptions:
+    """Where the bookie listens and how others find it; see `address`."""
+
+    port: int
+    bookie_id: str | None = None
+    advertised_address: str | None = None
+    listening_interface: str | None = None
+    allow_loopback: bool = False
+    use_host_name: bool = False
+    use_short_host_name: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """Everything that one bookie process was told. `unused_keys`: accepted, and without effect here."""
+
+    address: AddressOptions
+    metadata_uri: MetadataUri
+    session_timeout_s: float
+    service: ServiceOptions
+    unused_keys: tuple[str, ...]
+
+
+def load(path: Path | None, settings: Iterable[tuple[str, str]]) -> Configuration:
+    """Return the configuration in a file, overridden by `settings`.
+
+    Raises:
+        ConfigurationError: the file cannot be read, a key is unknown, or a value is not usable; one line says all.
+    """
+    values: dict[str, str] = {}
+    if path is not None:
+        try:
+            values |= properties.parse(path.read_text())
+        except OSError as error:
+            raise ConfigurationError(f"--config {str(path)!r} cannot be read: {error.strerror}") from None
+        except ValueError as error:
+            raise ConfigurationError(f"--config {str(path)!r}: {error}") from None
+    values |= dict(settings)
+    return configure(values)
+
+
+def configure(values: Mapping[str, str]) -> Configuration:
+    """Return the configuration that keys and values make. Raises ConfigurationError."""
+    for key in values:
+        _check_key(key)
+    keys = _Values(values)
+    for key, what in _PROTECTING.items():
+        if keys.text(key) not in (None, "null", *_FALSE):
+            raise ConfigurationError(
+                f"{key}={values[key]}: this bookie has no {what} yet; remove the key to go without"
+            )
+    try:
+        configuration = Configuration(
+            address=_address(keys),
+            metadata_uri=MetadataUri.parse(_uri(keys)),
+            session_timeout_s=keys.number("zkTimeout", 10_000, least=1) / 1000,
+            service=_service(keys),
+            unused_keys=(),
+        )
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from None
+    unused = sorted(key for key in values if key not in keys.asked and key not in _HARMLESS and values[key].strip())
+    return Configuration(
+        configuration.address,
+        configuration.metadata_uri,
+        configuration.session_timeout_s,
+        configuration.service,
+        tuple(unused),
+    )
+
+
+def _address(keys: _Values) -> AddressOptions:
+    bookie_id = keys.text("bookieId")
+    return AddressOptions(
+        port=keys.number("bookiePort", 3181, least=0, most=65535),
+        bookie_id=None if bookie_id is None else check_bookie_id(bookie_id),
+        advertised_address=keys.text("advertisedAddress"),
+        listening_interface=keys.text("listeningInterface"),
+        allow_loopback=keys.flag("allowLoopback", False),
+        use_host_name=keys.flag("useHostNameAsBookieID", False),
+        use_short_host_name=keys.flag("useShortHostName", False),
+    )
+
+
+def _uri(keys: _Values) -> str:
+    uri = keys.text("metadataServiceUri")
+    servers = keys.text("zkServers")
+    root = keys.text("zkLedgersRootPath") or "/ledgers"
+    if uri is not None or servers is None:
+        return uri or _DEFAULT_URI
+    return f"zk://{servers.replace(',', ';')}{root}"
+
+
+def _service(keys: _Values) -> ServiceOptions:
+    return ServiceOptions(
+        journal_directories=keys.directories("journalDirectories", keys.text("journalDirectory") or "/tmp/bk-txn"),
+        ledger_directories=keys.directories("ledgerDirectories", "/tmp/bk-data"),
+        connections_max=keys.number("maxConnections", 10_000, least=1),
+        checkpoint_interval_s=keys.number("flushInterval", 10_000, least=1) / 1000,
+        bookie=BookieOptions(
+            read_only=keys.flag("forceReadOnlyBookie", False),
+            adds_in_flight_max=keys.number("maxAddsInProgressLimit", 0, least=0),
+            batch_read_bytes_max=keys.number("maxBatchReadSize", 5 * _MIB, least=1),
+        ),
+        connection=ConnectionOptions(
+            frame_bytes_max=keys.number("nettyMaxFrameSizeBytes", FRAME_BYTES_MAX, least=1024, most=64 * _MIB),
+        ),
+        flush=FlushLimits(
+            bytes_max=keys.number("journalBufferedWritesThreshold", 512 * 1024, least=1),
+            age_ns_max=keys.number("journalMaxGroupWaitMSec", 2, least=0) * 1_000_000,
+            flush_when_idle=keys.flag("journalFlushWhenQueueEmpty", True),
+        ),
+        journal=JournalOptions(
+            file_bytes_max=keys.number("journalMaxSizeMB", 2048, least=1) * _MIB,
+            preallocate_bytes=keys.number("journalPreAllocSizeMB", 16, least=0) * _MIB,
+            backups_max=keys.number("journalMaxBackups", 5, least=0),
+            reuse_files=keys.flag("journalReuseFiles", False),
+        ),
+        store=StoreOptions(
+            cache_half_bytes=keys.number("skipListSizeLimit", 64 * _MIB, least=1),
+            log_bytes_max=keys.number("logSizeLimit", 1024 * _MIB, least=_MIB),
+            open_files_max=keys.number("openFileLimit", 20_000, least=16),
+        ),
+    )
+
+
+def _check_key(key: str) -> None:
+    if key in APACHE_KEYS or key in OWN_KEYS or key.startswith(APACHE_PREFIXES):
+        return
+    by_lower = {known.lower(): known for known in APACHE_KEYS | OWN_KEYS}
+    nearest = difflib.get_close_matches(key.lower(), by_lower, n=1, cutoff=0.6)
+    hint = f"did you mean {by_lower[nearest[0]]}?" if nearest else "see Apache's bk_server.conf for the keys there are"
+    raise ConfigurationError(f"configuration key {key!r} does not exist; {hint}")
+
+
+class _Values:
+    """Typed access that remembers which keys were asked for; an empty value counts as not set."""
+
+    def __init__(self, values: Mapping[str, str]) -> None:
+        self._values = values
+        self.asked: set[str] = set()
+
+    def text(self, key: str) -> str | None:
+        self.asked.add(key)
+        return self._values.get(key, "").strip() or None
+
+    def number(self, key: str, default: int, *, least: int, most: int | None = None) -> int:
+        text = self.text(key)
+        if text is None:
+            return default
+        try:
+            value = int(text)
+        except ValueError:
+            raise ConfigurationError(f"{key}={text}: it must be a whole number") from None
+        if value < least or (most is not None and value > most):
+            bounds = f"at least {least}" if most is None else f"{least} to {most}"
+            raise ConfigurationError(f"{key}={text}: it must be {bounds}")
+        return value
+
+    def flag(self, key: str, default: bool) -> bool:
+        text = self.text(key)
+        if text is None:
+            return default
+        if text.lower() not in _TRUE + _FALSE:
+            raise ConfigurationError(f"{key}={text}: it must be true or false")
+        return text.lower() in _TRUE
+
+    def directories(self, key: str, default: str) -> tuple[str, ...]:
+        text = self.text(key) or default
+        paths = tuple(os.path.abspath(part.strip()) for part in text.split(",") if part.strip())
+        if len(set(paths)) != len(paths) or not paths:
+            raise ConfigurationError(f"{key}={text}: it must name different directories, commas between")
+        return paths

@@ -1,0 +1,83 @@
+"""The names of all configuration keys: Apache's (4.17 and 4.18, with the deprecated ones), and ours.
+
+A key that is in neither list is a mistake. Which of Apache's are served, and how, stands in `configuration`.
+"""
+
+from __future__ import annotations
+
+_APACHE_KEYS = """
+    advertisedAddress allocatorLeakDetectionPolicy allocatorOutOfMemoryPolicy allocatorPoolingConcurrency
+    allocatorPoolingPolicy allowEphemeralPorts allowLoopback allowMultipleDirsUnderSameDiskPartition
+    allowShadedLedgerManagerFactoryClass allowStorageExpansion auditorAcquireConcurrentOpenLedgerOperationsTimeOutMSec
+    auditorLedgerVerificationPercentage auditorMaxNumberOfConcurrentOpenLedgerOperations
+    auditorPeriodicBookieCheckInterval auditorPeriodicCheckInterval auditorPeriodicPlacementPolicyCheckInterval
+    auditorReplicasCheckInterval authorizedRoles autoRecoveryDaemonEnabled bookieAddressResolverEnabled
+    bookieAuthProviderFactoryClass bookieDeathWatchInterval bookieId bookiePort byteBufAllocatorSizeInitial
+    byteBufAllocatorSizeMax byteBufAllocatorSizeMin clientAuthProviderFactoryClass closeChannelOnResponseTimeout
+    codahaleStatsCSVEndpoint codahaleStatsGraphiteEndpoint codahaleStatsJmxEndpoint codahaleStatsOutputFrequencySeconds
+    codahaleStatsPrefix codahaleStatsSlf4jEndpoint compactionMaxOutstandingRequests compactionRate
+    compactionRateByBytes compactionRateByEntries dataIntegrityChecking dataIntegrityStampMissingCookies
+    dbStorage_directIOEntryLogger dbStorage_directIOEntryLoggerMaxFdCacheTimeSeconds
+    dbStorage_directIOEntryLoggerReadBufferSizeMB dbStorage_directIOEntryLoggerReadBufferSizeMb
+    dbStorage_directIOEntryLoggerTotalReadBufferSizeMB dbStorage_directIOEntryLoggerTotalReadBufferSizeMb
+    dbStorage_directIOEntryLoggerTotalWriteBufferSizeMB dbStorage_directIOEntryLoggerTotalWriteBufferSizeMb
+    dbStorage_maxThrottleTimeMs dbStorage_readAheadCacheBatchBytesSize dbStorage_readAheadCacheBatchSize
+    dbStorage_readAheadCacheMaxSizeMb dbStorage_rocksDB_blockCacheSize dbStorage_rocksDB_blockSize
+    dbStorage_rocksDB_bloomFilterBitsPerKey dbStorage_rocksDB_format_version dbStorage_rocksDB_logLevel
+    dbStorage_rocksDB_logPath dbStorage_rocksDB_lz4CompressionEnabled dbStorage_rocksDB_maxSizeInLevel1MB
+    dbStorage_rocksDB_numFilesInLevel0 dbStorage_rocksDB_numLevels dbStorage_rocksDB_sstSizeInMB
+    dbStorage_rocksDB_writeBufferSizeMB dbStorage_writeCacheMaxSizeMb defaultRocksdbConf
+    desiredNumZonesPerWriteQuorum digestType disableServerSocketBind diskCheckInterval diskUsageLwmThreshold
+    diskUsageThreshold diskUsageWarnThreshold enableBusyWait enableDigestTypeAutodetection enableHealthCheck
+    enableLocalTransport enableStatistics enableTaskExecutionStats enforceMinNumFaultDomainsForWrite
+    enforceMinNumRacksPerWriteQuorum enforceStrictZoneawarePlacement ensemblePlacementPolicy entryFormatterClass
+    entryLocationRocksdbConf entryLogFilePreallocationEnabled entryLogPerLedgerCounterLimitsMultFactor
+    entryLogPerLedgerEnabled entrylogMapAccessExpiryTimeInSeconds exposeDefaultJVMMetrics extraServerComponents
+    fileInfoCacheInitialCapacity fileInfoFormatVersionToWrite fileInfoMaxIdleTime flushEntrylogBytes flushInterval
+    forceAllowCompaction forceReadOnlyBookie gcEntryLogMetadataCacheEnabled gcEntryLogMetadataCachePath
+    gcMetadataOpRateLimit gcOverreplicatedLedgerMaxConcurrentRequests gcOverreplicatedLedgerWaitTime gcWaitTime
+    httpServerClass httpServerEnabled httpServerHost httpServerKeyStorePassword httpServerKeyStorePath httpServerPort
+    httpServerTlsEnable httpServerTrustStorePassword httpServerTrustStorePath
+    ignoreExtraServerComponentsStartupFailures ignoreLocalNodeInPlacementPolicy inFlightReadEntryNumInLedgerChecker
+    indexDirectories isForceGCAllowWhenNoSpace isThrottleByBytes journalAdaptiveGroupWrites journalAlignmentSize
+    journalBufferedEntriesThreshold journalBufferedWritesThreshold journalChannelProvider journalDirectories
+    journalDirectory journalFlushWhenQueueEmpty journalFormatVersionToWrite journalMaxBackups journalMaxGroupWaitMSec
+    journalMaxMemorySizeMb journalMaxSizeMB journalPageCacheFlushIntervalMSec journalPreAllocSizeMB journalQueueSize
+    journalRemoveFromPageCache journalReuseFiles journalSyncData journalWriteBufferSizeKB journalWriteData
+    ledgerDirectories ledgerIdFormatterClass ledgerManagerFactoryClass ledgerManagerFactoryDisableClassCheck
+    ledgerManagerType ledgerMetadataRocksdbConf ledgerMetadataVersion ledgerStorageClass limitStatsLogging
+    listeningInterface localConsistencyCheckOnStartup localScrubInterval localScrubRateLimit
+    lockReleaseOfFailedLedgerGracePeriod logSizeLimit lostBookieRecoveryDelay majorCompactionInterval
+    majorCompactionMaxTimeMillis majorCompactionThreshold maxAddsInProgressLimit maxBatchReadSize
+    maxPendingAddRequestsPerThread maxPendingReadRequestsPerThread maxReadsInProgressLimit
+    maximumNumberOfActiveEntryLogs metadataServiceUri metastoreImplClass metastoreMaxEntriesPerScan
+    minNumRacksPerWriteQuorum minNumZonesPerWriteQuorum minUsableSizeForEntryLogCreation
+    minUsableSizeForHighPriorityWrites minUsableSizeForIndexFileCreation minorCompactionInterval
+    minorCompactionMaxTimeMillis minorCompactionThreshold nettyMaxFrameSizeBytes networkTopologyScriptFileName
+    networkTopologyScriptNumberArgs numAddWorkerThreads numHighPriorityWorkerThreads numJournalCallbackThreads
+    numLongPollWorkerThreads numOfMemtableFlushThreads numReadWorkerThreads openFileLimit
+    openLedgerRereplicationGracePeriod pageLimit pageSize passwd permittedStartupUsers persistBookieStatusEnabled
+    preserveMdcForTaskExecution prometheusStatsHttpAddress prometheusStatsHttpEnable prometheusStatsHttpPort
+    prometheusStatsLatencyRolloverSeconds readBufferSizeBytes readOnlyModeEnabled readOnlyModeOnAnyDiskFullEnabled
+    readWorkerThreadsThrottlingEnabled registrationManagerClass repairedPlacementPolicyNotAdheringBookieEnabled
+    replicationRateByBytes reppDnsResolverClass requestTimerNumTicks requestTimerTickDurationMs
+    rereplicationEntryBatchSize rwRereplicateBackoffMs sanityCheckMetricsEnabled serverNumAcceptorThreads
+    serverNumIOThreads serverSockKeepalive serverTcpLinger serverTcpNoDelay serverWriteBufferHighWaterMark
+    serverWriteBufferLowWaterMark shadedLedgerManagerFactoryClassPrefix skipListArenaChunkSize
+    skipListArenaMaxAllocSize skipListSizeLimit skipReplayJournalInvalidRecord sortedLedgerStorageEnabled
+    statsProviderClass stickyReadSEnabled stickyReadsEnabled storeSystemTimeAsLedgerCreationTime
+    storeSystemTimeAsLedgerUnderreplicatedMarkTime tlsCertFilesRefreshDurationSeconds tlsCertificatePath
+    tlsClientAuthentication tlsEnabledCipherSuites tlsEnabledProtocols tlsKeyStore tlsKeyStorePasswordPath
+    tlsKeyStoreType tlsProvider tlsProviderFactoryClass tlsTrustStore tlsTrustStorePasswordPath tlsTrustStoreType
+    underreplicatedLedgerRecoveryGracePeriod useHostNameAsBookieID useShortHostName useTargetEntryLogSizeForGc
+    useTransactionalCompaction verifyMetadataOnGC waitTimeoutOnResponseBackpressureMs writeBufferSizeBytes
+    zkEnableSecurity zkLedgersRootPath zkReplicationTaskRateLimit zkRequestRateLimit zkRetryBackoffMaxMs
+    zkRetryBackoffMaxRetries zkRetryBackoffStartMs zkServers zkTimeout
+    """
+APACHE_KEYS = frozenset(_APACHE_KEYS.split())
+
+APACHE_PREFIXES = ("dlog.", "storage.", "storageserver.")
+"""Families of the stream and table service, which shares Apache's file."""
+
+OWN_KEYS = frozenset({"maxConnections"})
+"""Keys that only this bookie has."""

@@ -1,0 +1,145 @@
+"""Whose directories these are: cookies and locks, checked before anything is opened (reliability B10, B11).
+
+The cookie (`bkspark.metadata.cookies`) names the bookie, its directories and its cluster. It stands in `VERSION` of
+every directory and in the metadata store. A bookie starts only when all agree; one that lost data must never answer as
+if it had none.
+
+A first boot stamps the directories and then writes the metadata cookie. A crash between leaves stamps that agree, no
+metadata cookie, and no journal file (the first one comes later): exactly then the next start finishes the job. The
+other order would leave a metadata cookie and empty directories, which is what a wiped disk looks like, too.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from bkspark.errors import ConfigurationError
+from bkspark.metadata import cookies
+from bkspark.metadata.bookies import BookieRegistry
+from bkspark.metadata.cookies import Cookie
+from bookie_service import layout
+from bookie_service.formats import entry_log, journal
+from bookie_service.storage.files import DirectoryLock, LocalFiles
+
+_NEW_ID = "or start a bookie with a new bookieId and empty directories"
+
+
+class Verdict(enum.Enum):
+    """What is left to do before the directories may be opened."""
+
+    OURS = "nothing"
+    STAMP = "stamp the directories without a cookie, then write the metadata cookie"
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryState:
+    """What one configured directory holds."""
+
+    cookie: Cookie | None
+    has_data: bool
+
+
+def judge(expected: Cookie, stored: Cookie | None, found: Mapping[str, DirectoryState]) -> Verdict:
+    """Decide whether a bookie may use its directories.
+
+    Args:
+        expected: the cookie that the configuration makes.
+        stored: the cookie in the metadata store.
+        found: the state of every configured directory, by path.
+
+    Raises:
+        ConfigurationError: it must not start; one line says what differs and what to do.
+    """
+    for path, state in found.items():
+        if state.cookie is not None and state.cookie != expected:
+            raise ConfigurationError(
+                f"directory {path} belongs to another bookie or cluster: "
+                f"{'; '.join(expected.differences(state.cookie))}. Name the right directories and address, {_NEW_ID}"
+            )
+        if state.cookie is None and state.has_data:
+            raise ConfigurationError(
+                f"directory {path} holds a bookie's files but no cookie {layout.COOKIE_NAME}: restore it, {_NEW_ID}"
+            )
+    if stored is not None and stored != expected:
+        raise ConfigurationError(
+            f"the cluster knows bookie {expected.bookie_id} with other facts: "
+            f"{'; '.join(expected.differences(stored))}. Configure it as it was, {_NEW_ID}"
+        )
+    unstamped = [path for path, state in found.items() if state.cookie is None]
+    if stored is not None and unstamped:
+        raise ConfigurationError(
+            f"directory {unstamped[0]} of bookie {expected.bookie_id} has lost its contents (no cookie "
+            f"{layout.COOKIE_NAME}): mount the right disk or restore it, {_NEW_ID}"
+        )
+    if stored is not None:
+        return Verdict.OURS
+    if any(state.has_data for state in found.values()):
+        raise ConfigurationError(
+            f"the cluster does not know bookie {expected.bookie_id}, whose directories hold data: was it "
+            f"decommissioned, or is metadataServiceUri another cluster's? Correct it, {_NEW_ID}"
+        )
+    return Verdict.STAMP
+
+
+class Identity:
+    """Proves that directories are this bookie's, and keeps other processes out of them until `release`."""
+
+    def __init__(self, files: LocalFiles, journals: Sequence[str], ledgers: Sequence[str]) -> None:
+        self._files = files
+        self._journals = tuple(journals)
+        self._ledgers = tuple(ledgers)
+        self._locks: dict[str, DirectoryLock] = {}
+
+    async def establish(self, registry: BookieRegistry, bookie_id: str) -> None:
+        """Lock and check all directories; on a first boot, stamp them.
+
+        Raises:
+            ConfigurationError: they are another's, incomplete, or in use; nothing was changed.
+            MetadataError: the metadata store failed.
+        """
+        expected = Cookie(bookie_id, self._journals, self._ledgers, await registry.instance_id())
+        # A journal and a ledger directory may be the same.
+        directories = tuple(dict.fromkeys(self._journals + self._ledgers))
+        for directory in directories:
+            if self._files.exists(directory):
+                self._lock(directory)
+        stored = await registry.read_cookie(bookie_id)
+        found = {directory: self._state(directory) for directory in directories}
+        if judge(expected, stored.cookie if stored else None, found) is Verdict.OURS:
+            return
+        for directory in directories:
+            self._files.make_directory(layout.current(directory))
+            self._lock(directory)
+        for directory in directories:
+            self._files.replace(layout.cookie_path(directory), cookies.encode(expected))
+        await registry.write_cookie(expected, None)
+
+    def release(self) -> None:
+        """Let other processes have the directories."""
+        for lock in self._locks.values():
+            lock.release()
+        self._locks.clear()
+
+    def _lock(self, directory: str) -> None:
+        if directory in self._locks:
+            return
+        try:
+            self._locks[directory] = self._files.lock(directory)
+        except BlockingIOError:
+            raise ConfigurationError(
+                f"directory {directory} is in use by another process: stop that bookie, or name another directory"
+            ) from None
+
+    def _state(self, directory: str) -> DirectoryState:
+        current = layout.current(directory)
+        if not self._files.exists(current):
+            return DirectoryState(None, False)
+        path = layout.cookie_path(directory)
+        cookie = cookies.decode(self._files.read_all(path), path) if self._files.exists(path) else None
+        return DirectoryState(cookie, any(map(_is_data, self._files.names(current))))
+
+
+def _is_data(name: str) -> bool:
+    return journal.parse_file_name(name) is not None or entry_log.parse_file_name(name) is not None

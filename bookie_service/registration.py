@@ -1,0 +1,64 @@
+"""This bookie's place in the list of available bookies, kept as long as the process serves.
+
+The registration goes with the metadata session. A connection lost for a moment keeps the session, and nothing happens
+here. When a session has expired, the bookie registers again as soon as the store answers; until then clients that know
+it go on using it. If somebody else took the id meanwhile, this process must end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from bkspark.errors import MetadataError, NodeExists
+from bkspark.metadata.bookies import BookieRegistry
+from bkspark.metadata.registration import BookieAddress
+
+logger = logging.getLogger(__name__)
+
+_RETRY_S = 1.0
+
+
+class Registration:
+    """Registered from `enter` to `leave`. `lost` is done when the id was taken by another process."""
+
+    def __init__(self, registry: BookieRegistry, bookie_id: str, address: BookieAddress, *, read_only: bool) -> None:
+        self._registry = registry
+        self._bookie_id = bookie_id
+        self._address = address
+        self._read_only = read_only
+        self._again: asyncio.Task[None] | None = None
+        self.lost: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+
+    async def enter(self) -> None:
+        """Register. Raises NodeExists when the id is another process's, MetadataError when the store failed."""
+        await self._register()
+        self._registry.on_session_expired(self._on_session_expired)
+
+    async def leave(self) -> None:
+        """Take the registration back, if the store can be reached; it goes with the session in any case."""
+        if self._again is not None:
+            self._again.cancel()
+        try:
+            await self._registry.unregister(self._bookie_id, read_only=self._read_only)
+        except MetadataError as error:
+            logger.warning("left without taking the registration back, it ends with the session: %s", error)
+
+    async def _register(self) -> None:
+        await self._registry.register(self._bookie_id, self._address, read_only=self._read_only)
+
+    def _on_session_expired(self) -> None:
+        if self._again is None or self._again.done():
+            self._again = asyncio.ensure_future(self._register_again())
+
+    async def _register_again(self) -> None:
+        logger.warning("the metadata session expired; bookie %s registers again", self._bookie_id)
+        while True:
+            try:
+                await self._register()
+                return
+            except NodeExists as error:
+                self.lost.set_result(error)
+                return
+            except MetadataError:
+                await asyncio.sleep(_RETRY_S)
