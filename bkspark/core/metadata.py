@@ -34,7 +34,8 @@ class LedgerMetadata:
     """What the metadata store knows of one ledger.
 
     Invariants, checked at construction: E >= Qw >= Qa >= 1; at least one fragment; each fragment has E members;
-    first entries strictly ascend from 0; `last_entry` is -1 unless CLOSED.
+    first entries strictly ascend from 0; `last_entry` is -1 unless CLOSED. `unknown_fields` is what a later peer
+    added to the stored form, kept as it came.
 
     Raises:
         ValueError: an invariant does not hold (the message says which).
@@ -53,6 +54,7 @@ class LedgerMetadata:
     ctime: int | None = None
     ctoken: int = 0
     format_version: int = 3
+    unknown_fields: bytes = b""
 
     def __post_init__(self) -> None:
         check_quorums(self.ensemble_size, self.write_quorum, self.ack_quorum)

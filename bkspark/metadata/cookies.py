@@ -83,7 +83,7 @@ def decode(data: bytes, where: str) -> Cookie:
         if version == LAYOUT_VERSION_MIN:
             bookie_id, journals, ledgers = rest.split("\n")[:3]
             return Cookie(bookie_id, tuple(journals.split(",")), _uncounted(ledgers))
-        message = text_format.Parse(rest, CookieFormat(), allow_unknown_field=True)
+        message = text_format.Parse(rest, CookieFormat())
         return Cookie(
             message.bookieHost,
             tuple(message.journalDir.split(",")),

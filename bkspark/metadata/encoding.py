@@ -2,14 +2,14 @@
 
 All versions begin with the line `BookieMetadataFormatVersion<TAB><version><LF>`. Then:
 
-    1   text lines: Qw, E, length; one line per fragment, `<first entry>` and its bookies, TAB between; a closed
-    ledger ends with
-        `<last entry><TAB>CLOSED`, one in recovery with `-102<TAB>CLOSED`. Qa = Qw; no digest, password or custom
-        metadata.
+    1   text lines: Qw, E, length; one line per fragment, `<first entry>` and its bookies, TAB between;
+        a closed ledger ends with `<last entry><TAB>CLOSED`, one in recovery with `-102<TAB>CLOSED`.
+        Qa = Qw; no digest, password or custom metadata
     2   LedgerMetadataFormat (dataformats.proto) as protobuf text
     3   varint length, then LedgerMetadataFormat as protobuf binary; what is written for new ledgers
 
-A ledger keeps the version it was created with.
+A ledger keeps the version it was created with. Fields of LedgerMetadataFormat that a later peer added (version 3) are
+kept as they came and written back; text with unknown fields is refused, as Apache's peers refuse it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from dataclasses import replace
 
 from google.protobuf import text_format
 from google.protobuf.message import DecodeError, EncodeError
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 from bkspark.core.metadata import Fragment, LedgerMetadata, LedgerState
 from bkspark.errors import MetadataFormat
@@ -29,6 +30,7 @@ VERSION_MAX = 3
 _HEADER = b"BookieMetadataFormatVersion\t"
 _IN_RECOVERY = -102
 _VARINT_BYTES_MAX = 10
+_DIGEST_TYPE = LedgerMetadataFormat.DIGESTTYPE_FIELD_NUMBER
 
 
 def encode(metadata: LedgerMetadata) -> bytes:
@@ -44,7 +46,7 @@ def encode(metadata: LedgerMetadata) -> bytes:
     if metadata.format_version == 2:
         message.ClearField("cToken")
         return header + text_format.MessageToString(message).encode()
-    body = message.SerializeToString()
+    body = message.SerializeToString() + metadata.unknown_fields
     return header + _varint(len(body)) + body
 
 
@@ -62,7 +64,7 @@ def decode(data: bytes, ledger_id: int) -> LedgerMetadata:
         if version == 1:
             return _decode_lines(body.decode())
         if version == 2:
-            message = text_format.Parse(body.decode(), LedgerMetadataFormat(), allow_unknown_field=True)
+            message = text_format.Parse(body.decode(), LedgerMetadataFormat())
         elif version == 3:
             message = LedgerMetadataFormat()
             message.ParseFromString(_delimited(body))
@@ -101,10 +103,11 @@ def _to_message(metadata: LedgerMetadata) -> LedgerMetadataFormat:
 
 
 def _from_message(message: LedgerMetadataFormat, version: int) -> LedgerMetadata:
-    members = [bookie for segment in message.segment for bookie in segment.ensembleMember]
-    if not all(isinstance(bookie, str) for bookie in members):
-        # protobuf hands over bytes where a string is not UTF-8.
-        raise ValueError("a bookie id is not text")
+    _check_text([bookie for segment in message.segment for bookie in segment.ensembleMember], "a bookie id")
+    _check_text([entry.key for entry in message.customMetadata], "a custom metadata key")
+    if any(unknown.field_number == _DIGEST_TYPE for unknown in UnknownFieldSet(message)):
+        # protobuf takes a value outside its enum for an unknown field; CRC32 would be a wrong guess.
+        raise ValueError("its digest type is not known here")
     state = LedgerState(message.state)
     is_closed = state is LedgerState.CLOSED
     has_password = message.HasField("password")
@@ -119,11 +122,25 @@ def _from_message(message: LedgerMetadataFormat, version: int) -> LedgerMetadata
         # The digest counts only beside a password (Apache's rule); CRC32 is what such ledgers were written with.
         digest=DigestType(message.digestType) if has_password and message.HasField("digestType") else DigestType.CRC32,
         password=message.password if has_password else None,
-        custom_metadata={str(entry.key): entry.value for entry in message.customMetadata},
+        custom_metadata={entry.key: entry.value for entry in message.customMetadata},
         ctime=message.ctime if message.HasField("ctime") else None,
         ctoken=message.cToken,
         format_version=version,
+        unknown_fields=_unknown_fields(message),
     )
+
+
+def _check_text(values: list[str], what: str) -> None:
+    # protobuf hands over bytes where a string is not UTF-8.
+    if not all(isinstance(value, str) for value in values):
+        raise ValueError(f"{what} is not text")
+
+
+def _unknown_fields(message: LedgerMetadataFormat) -> bytes:
+    """Return the bytes of the fields that the schema does not name; `message` is of no use afterwards."""
+    for known in LedgerMetadataFormat.DESCRIPTOR.fields:
+        message.ClearField(known.name)
+    return message.SerializePartialToString()
 
 
 def _varint(value: int) -> bytes:

@@ -45,9 +45,16 @@ def decode(data: bytes, bookie_id: str) -> BookieAddress:
         if not data:
             return BookieAddress(*parse_host_port(bookie_id))
         message = BookieServiceInfoFormat.FromString(data)
+        for endpoint in message.endpoints:
+            if endpoint.protocol == PROTOCOL:
+                return BookieAddress(_text(endpoint.host), endpoint.port, dict(message.properties))
     except (ValueError, DecodeError) as error:
         raise MetadataFormat(f"the registration of bookie {bookie_id} cannot be read: {error}") from None
-    for endpoint in message.endpoints:
-        if endpoint.protocol == PROTOCOL:
-            return BookieAddress(endpoint.host, endpoint.port, dict(message.properties))
     raise MetadataFormat(f"the registration of bookie {bookie_id} has no endpoint with protocol {PROTOCOL}")
+
+
+def _text(value: str | bytes) -> str:
+    # protobuf hands over bytes where a string is not UTF-8.
+    if isinstance(value, bytes):
+        raise ValueError("its host is not text")
+    return value

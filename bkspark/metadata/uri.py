@@ -1,8 +1,8 @@
 """Metadata URIs: Apache's form of "which ZooKeeper, which root, which ledger manager".
 
-zk://host:2181;host2:2181/ledgers          the ledger manager that the LAYOUT node names (hierarchical if there is
-none) zk+null://...                              the same
-zk+hierarchical:// zk+flat:// zk+longhierarchical:// zk+legacyhierarchical://     that ledger manager
+zk://host:2181;host2:2181/ledgers   the ledger manager that the LAYOUT node names, hierarchical if there is none
+zk+null://...                       the same
+zk+hierarchical://... zk+flat://... zk+longhierarchical://... zk+legacyhierarchical://...   that ledger manager
 """
 
 from __future__ import annotations

@@ -174,3 +174,74 @@ def strip_json_names(message):
         field.ClearField("json_name")
     for nested in message.nested_type:
         strip_json_names(nested)
+
+
+COOKIE = Cookie("h:1", ("/j",), ("/l1", "/l2"), "5f0e")
+DECODERS = {
+    "ledger, version 1": (
+        encoding.encode(replace(OPEN, format_version=1)),
+        lambda data: encoding.decode(data, 5),
+    ),
+    "ledger, version 2": (
+        encoding.encode(replace(VARIANTS[3], format_version=2)),
+        lambda data: encoding.decode(data, 5),
+    ),
+    "ledger, version 3": (encoding.encode(VARIANTS[3]), lambda data: encoding.decode(data, 5)),
+    "cookie": (cookies.encode(COOKIE), lambda data: cookies.decode(data, "VERSION")),
+    "registration": (
+        registration.encode(BookieAddress("10.0.0.1", 3181, {"k": "v"})),
+        lambda data: registration.decode(data, "b"),
+    ),
+    "layout": (layout.encode(LedgerManager.FLAT), layout.decode),
+}
+
+
+@pytest.mark.filterwarnings("ignore:invalid escape:DeprecationWarning")
+@pytest.mark.parametrize("form", DECODERS)
+def test_damaged_bytes_are_a_value_or_the_named_error(form):
+    data, decode = DECODERS[form]
+    generator = np.random.default_rng(7)
+    for _ in range(2000):
+        damaged = bytearray(data)
+        for at in generator.integers(0, len(data), int(generator.integers(1, 4))).tolist():
+            replacement = generator.bytes(int(generator.integers(0, 4)))
+            damaged[at : at + int(generator.integers(0, 3))] = replacement
+        try:
+            decode(bytes(damaged))
+        except MetadataFormat:
+            continue
+
+
+@pytest.mark.parametrize("form", ["ledger, version 2", "cookie"])
+def test_deeply_nested_text_is_the_named_error(form):
+    data, decode = DECODERS[form]
+    first_line = data.partition(b"\n")[0]
+    with pytest.raises(MetadataFormat):
+        decode(first_line + b"\n" + b"a{" * 10_000)
+
+
+def with_appended_field(metadata, field):
+    """The version 3 bytes of metadata whose message ends with one more encoded field."""
+    header, _, body = encoding.encode(metadata).partition(b"\n")
+    message = body[1:] + field
+    assert len(message) < 128
+    return header + b"\n" + bytes([len(message)]) + message
+
+
+def test_fields_of_a_later_peer_survive_a_rewrite():
+    data = with_appended_field(LedgerMetadata(1, 1, 1, (Fragment(0, ("b:1",)),)), b"\xa2\x06\x03abc")
+    metadata = encoding.decode(data, 5)
+    assert encoding.encode(metadata) == data
+    assert encoding.encode(metadata.closed(3, 30)).endswith(b"\xa2\x06\x03abc")
+
+
+def test_digest_of_a_later_peer_is_not_taken_for_another():
+    data = with_appended_field(LedgerMetadata(1, 1, 1, (Fragment(0, ("b:1",)),)), b"\x38\x09")
+    with pytest.raises(MetadataFormat, match="digest"):
+        encoding.decode(data, 5)
+
+
+def test_custom_metadata_key_that_is_not_text_is_refused_rather_than_renamed():
+    metadata = LedgerMetadata(1, 1, 1, (Fragment(0, ("b:1",)),), custom_metadata={"keys": b"v"})
+    with pytest.raises(MetadataFormat, match="key"):
+        encoding.decode(encoding.encode(metadata).replace(b"keys", b"\xff\xff\xff\xff"), 5)
