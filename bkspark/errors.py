@@ -23,6 +23,7 @@
       RequestTimeout                no answer in time; the outcome is unknown
       ReadFailed / WriteFailed      every replica failed / the add cannot complete
       DataLoss                      data that a position names is gone (failOnDataLoss)
+      MalformedPayload              an entry is intact, but does not hold what its format or schema demands
       ClientClosed                  the client was closed under the call
       StorageDamaged                a bookie's stored bytes fail their checks: file, offset, remedy
 
@@ -203,6 +204,12 @@ class DataLoss(BookKeeperError):
     """Data that a stored position names no longer exists."""
 
     code = -13
+
+
+class MalformedPayload(BookKeeperError):
+    """An entry is intact, but its payload does not hold what the format or the schema demands."""
+
+    code = -999
 
 
 class ClientClosed(BookKeeperError):

@@ -1,0 +1,195 @@
+"""payloadFormat arrow: an entry is one Arrow IPC stream of one record batch, many rows.
+
+    schema message, record batch message, end of stream        (Arrow columnar format 1.5, uncompressed)
+
+An entry explains itself: any Arrow library reads it with `ipc.open_stream`, and Spark's schema is read off the first
+entry of a log. A reader takes more than the writer writes: several batches in the stream, compressed buffers,
+dictionaries, columns in any order and of any type that converts without loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.types as kinds
+
+from bkspark.entries import EntryBatch
+from bkspark.spark.formats.decoding import Decoder, MalformedMode, Rows, check_nulls
+from bkspark.spark.formats.encoding import Encoder
+
+_JOIN_BYTES = 512 * 1024
+_STREAM_OVERHEAD_BYTES = 64
+_MALFORMED = (pa.ArrowException, ValueError, TypeError, KeyError, OSError)
+
+
+class ArrowDecoder(Decoder):
+    """Decodes entries of many rows; columns lie over the received buffer where types agree."""
+
+    def decode(self, entries: EntryBatch) -> Iterator[Rows]:
+        tables: list[pa.Table] = []
+        counts: list[int] = []
+        first, gathered = 0, 0
+        for i in range(len(entries)):
+            table = self._rows_of(entries, i)
+            tables.append(table)
+            counts.append(table.num_rows)
+            gathered += int(entries.offsets[i + 1] - entries.offsets[i])
+            # Large entries go through as they are; small ones are joined, as a batch costs more than a copy.
+            if gathered >= _JOIN_BYTES or i + 1 == len(entries):
+                yield Rows(_columns_of(tables, self.schema), sum(counts), np.repeat(np.arange(first, i + 1), counts))
+                tables, counts, first, gathered = [], [], i + 1, 0
+
+    def _rows_of(self, entries: EntryBatch, index: int) -> pa.Table:
+        start, end = int(entries.offsets[index]), int(entries.offsets[index + 1])
+        try:
+            return self._table(pa.py_buffer(memoryview(entries.buffer)[start:end]))
+        except _MALFORMED as error:
+            if self.mode is MalformedMode.FAILFAST:
+                raise self.malformed(entries, index, error) from None
+            if self.mode is MalformedMode.DROPMALFORMED:
+                return self._stand_in(0, None)
+            return self._stand_in(1, entries[index])
+
+    def _table(self, payload: pa.Buffer) -> pa.Table:
+        with pa.ipc.open_stream(payload) as stream:
+            table = stream.read_all()
+        # Offsets inside the payload are the writer's word; followed blindly they lead out of the buffer.
+        table.validate(full=True)
+        if not len(self.schema):
+            return _rows_without_columns(table.num_rows)
+        return pa.Table.from_arrays([_column(table, field) for field in self.schema], schema=self.schema)
+
+    def _stand_in(self, count: int, payload: bytes | None) -> pa.Table:
+        if not len(self.schema):
+            return _rows_without_columns(count)
+        columns = [pa.nulls(count, field.type) for field in self.schema]
+        if self._corrupt_index >= 0 and count:
+            columns[self._corrupt_index] = self.corrupt_column([payload])
+        return pa.Table.from_arrays(columns, schema=self.schema)
+
+
+def _rows_without_columns(count: int) -> pa.Table:
+    # A table has as many rows as its columns; one is needed to carry the count when none is wanted.
+    return pa.table({"rows": pa.nulls(count)})
+
+
+def _column(table: pa.Table, field: pa.Field) -> pa.ChunkedArray:
+    """Return the table's column for `field`, found by name (in any case, if only so), as the field's type."""
+    index = table.schema.get_field_index(field.name)
+    if index < 0:
+        same = [i for i, name in enumerate(table.schema.names) if name.lower() == field.name.lower()]
+        if len(same) > 1:
+            raise ValueError(f"several columns are called '{field.name}'")
+        if not same:
+            return check_nulls(pa.chunked_array([pa.nulls(table.num_rows, field.type)]), field)
+        index = same[0]
+    column = table.column(index)
+    if column.type != field.type:
+        if not _converts(column.type, field.type):
+            raise ValueError(f"column '{field.name}' is {column.type}, and {field.type} is expected")
+        column = column.cast(field.type)
+    return check_nulls(column, field)
+
+
+def _converts(found: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether values may be converted; each is checked to fit when they are.
+
+    Arrow itself converts much more, texts to numbers for instance, and follows whatever a damaged type says.
+    """
+    if found == wanted or kinds.is_null(found):
+        return True
+    if kinds.is_dictionary(found):
+        return _converts(found.value_type, wanted)
+    if kinds.is_struct(wanted):
+        if not kinds.is_struct(found) or [a.name for a in found] != [b.name for b in wanted]:
+            return False
+        return all(_converts(a.type, b.type) for a, b in zip(found, wanted))
+    if kinds.is_map(wanted):
+        pairs = ((found.key_type, wanted.key_type), (found.item_type, wanted.item_type)) if kinds.is_map(found) else ()
+        return bool(pairs) and all(_converts(a, b) for a, b in pairs)
+    if kinds.is_list(wanted):
+        return (kinds.is_list(found) or kinds.is_large_list(found)) and _converts(found.value_type, wanted.value_type)
+    if kinds.is_timestamp(wanted):
+        return kinds.is_timestamp(found) and (found.tz is None) == (wanted.tz is None)
+    if kinds.is_decimal(wanted):
+        return kinds.is_decimal(found) and 0 <= found.scale <= found.precision
+    alike = (kinds.is_integer, kinds.is_floating, _is_text, _is_bytes, kinds.is_date)
+    return any(kind(found) and kind(wanted) for kind in alike)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return kinds.is_string(kind) or kinds.is_large_string(kind) or kinds.is_string_view(kind)
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    return (
+        kinds.is_binary(kind)
+        or kinds.is_large_binary(kind)
+        or kinds.is_binary_view(kind)
+        or kinds.is_fixed_size_binary(kind)
+    )
+
+
+def _columns_of(tables: list[pa.Table], schema: pa.Schema) -> list[pa.Array]:
+    if not len(schema):
+        return []
+    return [_one_array(column) for column in pa.concat_tables(tables).columns]
+
+
+def _one_array(column: pa.ChunkedArray) -> pa.Array:
+    chunks = [chunk for chunk in column.chunks if len(chunk)]
+    if len(chunks) == 1:
+        return chunks[0]
+    return pa.concat_arrays(chunks) if chunks else pa.array([], column.type)
+
+
+def schema_of(payload: bytes) -> pa.Schema:
+    """Return the schema that an entry carries.
+
+    Raises:
+        ValueError: the payload is not an Arrow IPC stream.
+    """
+    try:
+        with pa.ipc.open_stream(payload) as stream:
+            return stream.schema
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(f"it is not an Arrow IPC stream ({error})") from None
+
+
+class ArrowEncoder(Encoder):
+    """Encodes a batch as entries of about `entry_bytes` each.
+
+    Args:
+        schema: of the batches to come; each is brought to it.
+        entry_bytes: target size of an entry.
+        entry_bytes_max: a piece of several rows above it is halved until it fits.
+    """
+
+    def __init__(self, schema: pa.Schema, entry_bytes: int, entry_bytes_max: int) -> None:
+        self._schema = schema
+        self._entry_bytes = entry_bytes
+        # What is left for the record batch beside the schema, message heads and the end mark.
+        self._batch_bytes_max = entry_bytes_max - len(schema.serialize()) - _STREAM_OVERHEAD_BYTES
+
+    def encode(self, batch: pa.RecordBatch) -> Iterator[EntryBatch]:
+        if batch.schema != self._schema:
+            batch = batch.cast(self._schema)
+        rows = max(1, batch.num_rows * self._entry_bytes // max(1, batch.nbytes))
+        sink = pa.BufferOutputStream()
+        ends = [0]
+        for start in range(0, batch.num_rows, rows):
+            self._write(batch.slice(start, rows), sink, ends)
+        yield EntryBatch(memoryview(sink.getvalue()), np.array(ends, np.int64))
+
+    def _write(self, piece: pa.RecordBatch, sink: pa.BufferOutputStream, ends: list[int]) -> None:
+        if piece.num_rows > 1 and pa.ipc.get_record_batch_size(piece) > self._batch_bytes_max:
+            # Rows differ in size, and this piece has the large ones.
+            half = piece.num_rows // 2
+            self._write(piece.slice(0, half), sink, ends)
+            self._write(piece.slice(half), sink, ends)
+            return
+        with pa.ipc.new_stream(sink, self._schema) as stream:
+            stream.write_batch(piece)
+        ends.append(sink.tell())

@@ -1,0 +1,98 @@
+"""From entries to columns: what a decoder is, and what a malformed payload does.
+
+A decoder turns an EntryBatch into `Rows`: Arrow columns of the payload schema, in its order and types. `MalformedMode`
+is as in Spark's own sources: FAILFAST raises, PERMISSIVE gives a row of nulls (and the payload in the column
+`_corrupt_record`, when the schema has one), DROPMALFORMED leaves the entry out.
+"""
+
+from __future__ import annotations
+
+import enum
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from bkspark.entries import EntryBatch
+from bkspark.errors import ConfigurationError, MalformedPayload
+
+CORRUPT_RECORD = "_corrupt_record"
+
+
+class MalformedMode(enum.Enum):
+    FAILFAST = "FAILFAST"
+    PERMISSIVE = "PERMISSIVE"
+    DROPMALFORMED = "DROPMALFORMED"
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Decoded rows: one array a column, and for each row the position in the batch of the entry it came from.
+
+    `entry_of_row` is an int64 array; None when row i came from entry i, one each.
+    """
+
+    columns: list[pa.Array]
+    count: int
+    entry_of_row: np.ndarray | None = None
+
+
+class Decoder(ABC):
+    """Decodes the payload columns of one schema.
+
+    Args:
+        schema: the payload columns that are wanted, in the order and with the types and nullability of the output.
+        mode: what a malformed payload does.
+
+    Raises:
+        ConfigurationError: PERMISSIVE with a column that cannot be null, or `_corrupt_record` with a wrong type.
+    """
+
+    def __init__(self, schema: pa.Schema, mode: MalformedMode) -> None:
+        self.schema = schema
+        self.mode = mode
+        self._corrupt_index = schema.get_field_index(CORRUPT_RECORD) if mode is MalformedMode.PERMISSIVE else -1
+        if mode is MalformedMode.PERMISSIVE:
+            for column in schema:
+                if not column.nullable:
+                    raise ConfigurationError(
+                        f"column '{column.name}' is NOT NULL, but mode PERMISSIVE makes nulls of malformed payloads: "
+                        "use mode FAILFAST or DROPMALFORMED, or let the column be null"
+                    )
+        if self._corrupt_index >= 0 and schema.field(self._corrupt_index).type not in (pa.binary(), pa.string()):
+            raise ConfigurationError(f"column '{CORRUPT_RECORD}' must be a string or binary")
+
+    @abstractmethod
+    def decode(self, entries: EntryBatch) -> Iterator[Rows]:
+        """Yield the rows of the entries, in order, in as many pieces as suits the format.
+
+        Raises:
+            MalformedPayload: a payload is not of the format, or does not fit the schema (FAILFAST only); names ledger,
+                entry and reason.
+        """
+
+    def malformed(self, entries: EntryBatch, index: int, reason: object) -> MalformedPayload:
+        """Return the error for the payload at `index` of the batch."""
+        entry_id = entries.first_entry + index
+        return MalformedPayload(
+            f"ledger {entries.ledger_id} entry {entry_id}: malformed payload: {reason}; "
+            "check payloadFormat and the schema, or set mode to PERMISSIVE or DROPMALFORMED",
+            ledger_id=entries.ledger_id,
+            entry_id=entry_id,
+        )
+
+    def corrupt_column(self, payloads: list[bytes | None]) -> pa.Array:
+        """Return the `_corrupt_record` column: None where the payload was good."""
+        wanted = self.schema.field(self._corrupt_index).type
+        if wanted == pa.string():
+            return pa.array([None if p is None else p.decode("utf-8", "replace") for p in payloads], wanted)
+        return pa.array(payloads, wanted)
+
+
+def check_nulls(column: pa.Array, field: pa.Field) -> pa.Array:
+    """Return `column`; raise ValueError when it has a null and the field must not."""
+    if not field.nullable and column.null_count:
+        raise ValueError(f"column '{field.name}' is NOT NULL, but the payload has no value for it")
+    return column

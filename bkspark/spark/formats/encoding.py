@@ -1,0 +1,26 @@
+"""From columns to entries: what an encoder is."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from bkspark.entries import EntryBatch
+
+
+class Encoder(ABC):
+    """Encodes Arrow batches of one schema as entries.
+
+    Raises:
+        ConfigurationError: the format cannot hold the schema; names the column and the remedy.
+    """
+
+    @abstractmethod
+    def encode(self, batch: pa.RecordBatch) -> Iterator[EntryBatch]:
+        """Yield the rows of the batch as entries, in order.
+
+        Raises:
+            MalformedPayload: a row has no form in the format, such as a null in raw; says what to do.
+        """

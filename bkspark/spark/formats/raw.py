@@ -1,0 +1,75 @@
+"""payloadFormat raw: an entry is the bytes of the one column `value`, binary or string (UTF-8). Nothing is copied."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from bkspark.entries import EntryBatch
+from bkspark.errors import ConfigurationError, MalformedPayload
+from bkspark.spark.formats.decoding import Decoder, MalformedMode, Rows
+from bkspark.spark.formats.encoding import Encoder
+
+VALUE = "value"
+_TYPES = (pa.binary(), pa.string())
+
+
+class RawDecoder(Decoder):
+    """Gives `value` over the received buffer. A string column demands UTF-8."""
+
+    def __init__(self, schema: pa.Schema, mode: MalformedMode) -> None:
+        for column in schema:
+            if column.name.lower() != VALUE or column.type not in _TYPES:
+                raise ConfigurationError(
+                    f"column '{column.name} {column.type}' is not in raw entries, which have 'value' (binary or "
+                    "string): set payloadFormat for columns of your own"
+                )
+        super().__init__(schema, mode)
+
+    def decode(self, entries: EntryBatch) -> Iterator[Rows]:
+        payloads = entries.to_arrow()
+        try:
+            rows = Rows([payloads.cast(column.type) for column in self.schema], len(entries))
+        except pa.ArrowInvalid:
+            rows = self._decode_singly(entries, payloads)
+        yield rows
+
+    def _decode_singly(self, entries: EntryBatch, payloads: pa.Array) -> Rows:
+        good = np.array([_is_text(payload) for payload in entries], bool)
+        if self.mode is MalformedMode.FAILFAST:
+            raise self.malformed(entries, int(np.argmin(good)), "it is not UTF-8 text; read 'value' as binary")
+        if self.mode is MalformedMode.DROPMALFORMED:
+            kept = payloads.filter(pa.array(good))
+            return Rows([kept.cast(column.type) for column in self.schema], len(kept), np.flatnonzero(good))
+        texts = pa.array([payload if fine else None for payload, fine in zip(entries, good)], pa.binary())
+        return Rows([(payloads if c.type == pa.binary() else texts).cast(c.type) for c in self.schema], len(entries))
+
+
+def _is_text(payload: bytes) -> bool:
+    try:
+        payload.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+class RawEncoder(Encoder):
+    """One entry a row, over the row's own bytes."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        if [name.lower() for name in schema.names] != [VALUE] or schema.field(0).type not in _TYPES:
+            columns = ", ".join(f"{column.name} {column.type}" for column in schema)
+            raise ConfigurationError(
+                f"payloadFormat raw writes the one column 'value' (binary or string), but the data has {columns}: "
+                "select it, or use payloadFormat arrow, json or msgpack"
+            )
+
+    def encode(self, batch: pa.RecordBatch) -> Iterator[EntryBatch]:
+        column = batch.column(0)
+        if column.null_count:
+            raise MalformedPayload(
+                "column 'value' holds a null, which raw entries cannot: filter it out, or use payloadFormat arrow"
+            )
+        yield EntryBatch.from_arrow(column)

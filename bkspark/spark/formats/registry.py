@@ -1,0 +1,37 @@
+"""The formats by name."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from bkspark.spark.formats.arrow import ArrowDecoder, ArrowEncoder
+from bkspark.spark.formats.decoding import Decoder, MalformedMode
+from bkspark.spark.formats.encoding import Encoder
+from bkspark.spark.formats.raw import RawDecoder, RawEncoder
+from bkspark.spark.formats.rows import RowDecoder, RowEncoder
+
+
+def decoder_of(format_name: str, schema: pa.Schema, mode: MalformedMode = MalformedMode.FAILFAST) -> Decoder:
+    """Return the decoder of `raw`, `json`, `msgpack` or `arrow` for these payload columns.
+
+    Raises:
+        ConfigurationError: the format cannot give one of the columns.
+    """
+    if format_name == "raw":
+        return RawDecoder(schema, mode)
+    if format_name == "arrow":
+        return ArrowDecoder(schema, mode)
+    return RowDecoder(schema, mode, is_json=format_name == "json")
+
+
+def encoder_of(format_name: str, schema: pa.Schema, entry_bytes: int, entry_bytes_max: int) -> Encoder:
+    """Return the encoder of a format for batches of `schema`. `entry_bytes` guides formats of many rows an entry.
+
+    Raises:
+        ConfigurationError: the format cannot hold one of the columns.
+    """
+    if format_name == "raw":
+        return RawEncoder(schema)
+    if format_name == "arrow":
+        return ArrowEncoder(schema, entry_bytes, entry_bytes_max)
+    return RowEncoder(schema, is_json=format_name == "json")

@@ -1,0 +1,235 @@
+"""Spark's types as JSON and MessagePack values. The specification of both formats' cells.
+
+| Arrow type (Spark type)        | JSON                                 | MessagePack                    |
+|--------------------------------|--------------------------------------|--------------------------------|
+| bool, int8 to int64            | true, false; number                  | bool; int                      |
+| float32, float64               | number; "NaN" "Infinity" "-Infinity" | float                          |
+| decimal128                     | string, as "12.50": exact everywhere | string                         |
+| string                         | string                               | str                            |
+| binary                         | string, base64                       | bin                            |
+| date32                         | string, "2026-11-21"                 | string                         |
+| timestamp with zone            | string, ISO 8601 in UTC with Z       | timestamp extension (-1)       |
+| timestamp without zone         | string, ISO 8601 without zone        | string                         |
+| duration (day-time interval)   | number of microseconds               | int                            |
+| list                           | array                                | array                          |
+| map with string keys           | object                               | map                            |
+| map with other keys            | array of [key, value]                | array of [key, value]          |
+| struct                         | object                               | map                            |
+| null                           | null                                 | nil                            |
+
+Reading is lenient where nothing can be misread: a missing member is null, unknown members are ignored, a decimal
+may be a number, a number stands for a float, a timestamp without zone in a column with zone is UTC, MessagePack
+takes the JSON text of a timestamp and JSON's three words for a float.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.types as kinds
+
+from bkspark.errors import ConfigurationError
+
+Convert = Callable[[Any], Any]
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def check_types(schema: pa.Schema, format_name: str) -> None:
+    """Raise ConfigurationError unless every column's type is in the table above, and names are unique."""
+    if len(set(schema.names)) != len(schema.names):
+        raise ConfigurationError(f"column names {schema.names} repeat, which payloadFormat {format_name} cannot hold")
+    for column in schema:
+        unknown = _unknown_type(column.type)
+        if unknown is not None:
+            raise ConfigurationError(
+                f"column '{column.name}' has type {unknown}, which payloadFormat {format_name} cannot hold: "
+                "cast it, or use payloadFormat arrow"
+            )
+
+
+def _unknown_type(kind: pa.DataType) -> pa.DataType | None:
+    if kinds.is_list(kind):
+        return _unknown_type(kind.value_type)
+    if kinds.is_map(kind):
+        return _unknown_type(kind.key_type) or _unknown_type(kind.item_type)
+    if kinds.is_struct(kind):
+        return next((unknown for field in kind if (unknown := _unknown_type(field.type))), None)
+    known = (
+        kinds.is_boolean(kind)
+        or kinds.is_signed_integer(kind)
+        or kind in (pa.float32(), pa.float64(), pa.string(), pa.binary(), pa.date32(), pa.duration("us"), pa.null())
+        or kinds.is_decimal128(kind)
+        or (kinds.is_timestamp(kind) and kind.unit == "us")
+    )
+    return None if known else kind
+
+
+def writer_of(kind: pa.DataType, *, is_json: bool) -> Convert | None:
+    """Return what turns a value that Arrow's `to_pylist` gave into the format's value; None: it is one already."""
+    if kinds.is_list(kind):
+        return _each(writer_of(kind.value_type, is_json=is_json))
+    if kinds.is_map(kind):
+        pairs = _pairs(writer_of(kind.key_type, is_json=is_json), writer_of(kind.item_type, is_json=is_json))
+        return (lambda value: dict(pairs(value))) if kind.key_type == pa.string() else pairs
+    if kinds.is_struct(kind):
+        return _members({field.name: writer_of(field.type, is_json=is_json) for field in kind})
+    if kinds.is_decimal(kind):
+        return lambda value: format(value, "f")
+    if kinds.is_date(kind):
+        return date.isoformat
+    if kinds.is_timestamp(kind):
+        if kind.tz is None:
+            return datetime.isoformat
+        return _utc_text if is_json else None
+    if kinds.is_duration(kind):
+        return lambda value: value // _MICROSECOND
+    if is_json and kinds.is_floating(kind):
+        return _json_float
+    if is_json and kinds.is_binary(kind):
+        return lambda value: base64.b64encode(value).decode()
+    return None
+
+
+def reader_of(kind: pa.DataType, *, is_json: bool) -> Convert | None:
+    """Return what turns the format's value into one that `pa.array` takes for `kind`; None: it is one already.
+
+    The function raises ValueError, TypeError or ArithmeticError for a value that is not of the type.
+    """
+    if kinds.is_list(kind):
+        return _each(reader_of(kind.value_type, is_json=is_json))
+    if kinds.is_map(kind):
+        return _map_reader(reader_of(kind.key_type, is_json=is_json), reader_of(kind.item_type, is_json=is_json))
+    if kinds.is_struct(kind):
+        return _members({field.name: reader_of(field.type, is_json=is_json) for field in kind})
+    if kinds.is_decimal(kind):
+        return _decimal
+    if kinds.is_date(kind):
+        return _date
+    if kinds.is_timestamp(kind):
+        return _naive_timestamp if kind.tz is None else _utc_timestamp
+    if kinds.is_duration(kind) or kinds.is_integer(kind):
+        return _whole
+    if kinds.is_floating(kind):
+        return _float
+    if kinds.is_boolean(kind):
+        return _boolean
+    if kinds.is_binary(kind):
+        return _base64 if is_json else _bytes
+    if kinds.is_string(kind):
+        return _string
+    return None
+
+
+def _each(convert: Convert | None) -> Convert:
+    def convert_list(value: Any) -> list[Any]:
+        if not isinstance(value, list):
+            raise TypeError(f"{value!r} is not an array")
+        if convert is None:
+            return value
+        return [None if item is None else convert(item) for item in value]
+
+    return convert_list
+
+
+def _pairs(key: Convert | None, item: Convert | None) -> Convert:
+    def convert_pairs(value: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+        return [(k if key is None else key(k), v if item is None or v is None else item(v)) for k, v in value]
+
+    return convert_pairs
+
+
+def _map_reader(key: Convert | None, item: Convert | None) -> Convert:
+    pairs = _pairs(key, item)
+
+    def convert_map(value: Any) -> list[tuple[Any, Any]]:
+        if isinstance(value, dict):
+            return pairs(list(value.items()))
+        if isinstance(value, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in value):
+            return pairs(value)
+        raise TypeError(f"{value!r} is neither an object nor an array of [key, value]")
+
+    return convert_map
+
+
+def _members(converts: dict[str, Convert | None]) -> Convert:
+    def convert_struct(value: Any) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise TypeError(f"{value!r} is not an object")
+        return {
+            name: None if (member := value.get(name)) is None else member if convert is None else convert(member)
+            for name, convert in converts.items()
+        }
+
+    return convert_struct
+
+
+def _json_float(value: float) -> float | str:
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _utc_text(value: datetime) -> str:
+    return value.astimezone(UTC).replace(tzinfo=None).isoformat() + "Z"
+
+
+def _typed(value: Any, *types: type) -> Any:
+    # bool is an int to isinstance, and not to any format.
+    if type(value) not in types:
+        raise TypeError(f"{value!r} is not {' or '.join(kind.__name__ for kind in types)}")
+    return value
+
+
+def _whole(value: Any) -> int:
+    return _typed(value, int)
+
+
+def _boolean(value: Any) -> bool:
+    return _typed(value, bool)
+
+
+def _bytes(value: Any) -> bytes:
+    return _typed(value, bytes)
+
+
+def _string(value: Any) -> str:
+    return _typed(value, str)
+
+
+def _base64(value: Any) -> bytes:
+    return base64.b64decode(_typed(value, str), validate=True)
+
+
+def _float(value: Any) -> float:
+    if type(value) is str and value not in ("NaN", "Infinity", "-Infinity"):
+        raise ValueError(f"{value!r} is not a number")
+    return float(_typed(value, float, int, str, Decimal))
+
+
+def _decimal(value: Any) -> Decimal:
+    number = Decimal(str(_typed(value, str, int, float, Decimal)))
+    if not number.is_finite():
+        raise ValueError(f"{value!r} is not a decimal number")
+    return number
+
+
+def _date(value: Any) -> date:
+    return date.fromisoformat(_typed(value, str))
+
+
+def _utc_timestamp(value: Any) -> datetime:
+    moment = value if type(value) is datetime else datetime.fromisoformat(_typed(value, str))
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+
+
+def _naive_timestamp(value: Any) -> datetime:
+    moment = datetime.fromisoformat(_typed(value, str))
+    if moment.tzinfo is not None:
+        raise ValueError(f"{value!r} has a zone, but the column has none")
+    return moment

@@ -1,0 +1,285 @@
+"""Formats without Spark: what goes in comes out; what is malformed is named, nulled or dropped."""
+
+import json
+import random
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+
+import msgpack
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from bkspark.entries import EntryBatch
+from bkspark.errors import ConfigurationError, MalformedPayload
+from bkspark.spark.formats.arrow import schema_of
+from bkspark.spark.formats.decoding import MalformedMode
+from bkspark.spark.formats.registry import decoder_of, encoder_of
+
+FORMATS = ("json", "msgpack", "arrow")
+NAN, INFINITY = float("nan"), float("inf")
+
+UTC_TIME = pa.timestamp("us", "UTC")
+COLUMNS = {
+    "boolean": (pa.bool_(), [True, False, None]),
+    "byte": (pa.int8(), [-128, 127, None]),
+    "short": (pa.int16(), [-32768, 32767, None]),
+    "integer": (pa.int32(), [-(1 << 31), (1 << 31) - 1, None]),
+    "long": (pa.int64(), [-(1 << 63), (1 << 63) - 1, None]),
+    "float": (pa.float32(), [NAN, -INFINITY, 0.1]),
+    "double": (pa.float64(), [INFINITY, 5e-324, None]),
+    "decimal": (pa.decimal128(38, 18), [Decimal("12345678901234567890.123456789012345678"), Decimal(0), None]),
+    "string": (pa.string(), ["", 'Ω\u0000"\n', None]),
+    "binary": (pa.binary(), [b"", bytes(range(256)), None]),
+    "date": (pa.date32(), [date(1, 1, 1), date(9999, 12, 31), None]),
+    "timestamp": (UTC_TIME, [datetime(1, 1, 1, tzinfo=UTC), datetime(2026, 11, 21, 5, 6, 7, 89, tzinfo=UTC), None]),
+    "timestamp_ntz": (pa.timestamp("us"), [datetime(1582, 10, 15), datetime(9999, 12, 31, 23, 59, 59, 999999), None]),
+    "interval": (pa.duration("us"), [timedelta(days=-5, microseconds=1), timedelta(0), None]),
+    "null": (pa.null(), [None, None, None]),
+    "array": (pa.list_(pa.int32()), [[], [1, None, 3], None]),
+    "map": (pa.map_(pa.string(), pa.float64()), [[], [("a", 1.5), ("b", None)], None]),
+    "map_of_other_keys": (pa.map_(pa.int32(), pa.date32()), [[(1, date(2026, 1, 2)), (2, None)], [], None]),
+    "struct": (pa.struct({"x": pa.decimal128(4, 1), "y": UTC_TIME}), [{"x": Decimal("1.5"), "y": None}, None, None]),
+    "nested": (
+        pa.list_(pa.struct({"m": pa.map_(pa.string(), pa.list_(pa.binary()))})),
+        [[{"m": [("k", [b"1", None])]}, None], [], None],
+    ),
+}
+
+
+def columns_batch(names=tuple(COLUMNS)) -> pa.RecordBatch:
+    schema = pa.schema([(name, COLUMNS[name][0]) for name in names])
+    return pa.RecordBatch.from_arrays([pa.array(COLUMNS[name][1], COLUMNS[name][0]) for name in names], schema=schema)
+
+
+def encoded(format_name: str, batch: pa.RecordBatch, entry_bytes: int = 1 << 20) -> EntryBatch:
+    payloads = [p for part in encoder_of(format_name, batch.schema, entry_bytes, 1 << 22).encode(batch) for p in part]
+    return EntryBatch.of(payloads, ledger_id=9, first_entry=40)
+
+
+def decoded(format_name: str, entries: EntryBatch, schema: pa.Schema, mode=MalformedMode.FAILFAST) -> pa.Table:
+    pieces = list(decoder_of(format_name, schema, mode).decode(entries))
+    assert all(len(column) == piece.count for piece in pieces for column in piece.columns)
+    batches = [pa.RecordBatch.from_arrays(piece.columns, schema=schema) for piece in pieces]
+    for batch in batches:
+        batch.validate(full=True)
+    return pa.Table.from_batches(batches, schema)
+
+
+def assert_same(found: pa.Table, expected: pa.RecordBatch) -> None:
+    for name in expected.schema.names:
+        assert repr(found.column(name).to_pylist()) == repr(expected.column(name).to_pylist()), name
+        assert found.column(name).type == expected.column(name).type
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_every_type_comes_back_as_it_went(format_name, name):
+    batch = columns_batch([name])
+    assert_same(decoded(format_name, encoded(format_name, batch), batch.schema), batch)
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_all_columns_together_come_back_as_they_went(format_name):
+    batch = columns_batch()
+    assert_same(decoded(format_name, encoded(format_name, batch), batch.schema), batch)
+
+
+def test_json_entry_is_what_the_specification_says():
+    names = ["boolean", "double", "decimal", "binary", "date", "timestamp", "timestamp_ntz", "interval", "map"]
+    entry = encoded("json", columns_batch([*names, "map_of_other_keys", "struct"]))[0]
+    assert json.loads(entry) == {
+        "boolean": True,
+        "double": "Infinity",
+        "decimal": "12345678901234567890.123456789012345678",
+        "binary": "",
+        "date": "0001-01-01",
+        "timestamp": "0001-01-01T00:00:00Z",
+        "timestamp_ntz": "1582-10-15T00:00:00",
+        "interval": -5 * 86400 * 10**6 + 1,
+        "map": {},
+        "map_of_other_keys": [[1, "2026-01-02"], [2, None]],
+        "struct": {"x": "1.5", "y": None},
+    }
+
+
+def test_msgpack_entry_has_native_bytes_and_timestamps():
+    entry = msgpack.unpackb(encoded("msgpack", columns_batch(["binary", "timestamp"]))[1])
+    assert entry["binary"] == bytes(range(256))
+    assert entry["timestamp"].to_datetime() == datetime(2026, 11, 21, 5, 6, 7, 89, tzinfo=UTC)
+
+
+def test_column_of_another_size_or_zone_is_brought_to_the_schema():
+    held = pa.record_batch({"a": pa.array([1, 2], pa.int16()), "b": pa.array(["x", None]).dictionary_encode()})
+    wanted = pa.schema([("B", pa.string()), ("a", pa.int64()), ("c", pa.date32())])
+    found = decoded("arrow", encoded("arrow", held), wanted)
+    assert found.to_pydict() == {"B": ["x", None], "a": [1, 2], "c": [None, None]}
+
+
+def test_arrow_entries_keep_to_the_target_size_and_the_row_order():
+    batch = pa.record_batch({"n": pa.array(range(20_000)), "s": pa.array(["x" * (i % 90) for i in range(20_000)])})
+    entries = encoded("arrow", batch, entry_bytes=64 * 1024)
+    sizes = np.diff(entries.offsets)
+    assert 10 <= len(entries) <= 40
+    assert sizes.max() < 2 * 64 * 1024
+    assert decoded("arrow", entries, batch.schema).to_batches() != []
+    assert_same(decoded("arrow", entries, batch.schema), batch)
+
+
+def test_arrow_pieces_with_large_rows_are_halved_until_they_fit():
+    batch = pa.record_batch({"s": pa.array(["x"] * 1000 + ["y" * 900_000] * 5)})
+    parts = list(encoder_of("arrow", batch.schema, 1 << 20, 1 << 20).encode(batch))
+    sizes = np.concatenate([np.diff(part.offsets) for part in parts])
+    assert sizes.max() <= 1 << 20
+
+
+def test_arrow_entry_of_rows_says_which_entry_each_row_came_from():
+    batch = pa.record_batch({"n": pa.array(range(10))})
+    entries = encoded("arrow", batch, entry_bytes=24)
+    pieces = list(decoder_of("arrow", batch.schema).decode(entries))
+    rows_of_entry = np.bincount(np.concatenate([piece.entry_of_row for piece in pieces]))
+    assert len(rows_of_entry) == len(entries)
+    assert rows_of_entry.sum() == 10
+
+
+def test_rows_are_counted_when_no_column_is_wanted():
+    batch = pa.record_batch({"n": pa.array(range(10))})
+    for format_name in FORMATS:
+        pieces = list(decoder_of(format_name, pa.schema([])).decode(encoded(format_name, batch)))
+        assert sum(piece.count for piece in pieces) == 10
+
+
+def test_raw_values_lie_over_the_received_buffer():
+    entries = EntryBatch.of([b"one", b"", b"three"], 9, 40)
+    schema = pa.schema([("value", pa.binary())])
+    (rows,) = decoder_of("raw", schema).decode(entries)
+    assert rows.columns[0].to_pylist() == [b"one", b"", b"three"]
+    assert rows.columns[0].buffers()[2].address == pa.py_buffer(entries.buffer).address
+    (again,) = encoder_of("raw", schema, 1, 1).encode(pa.RecordBatch.from_arrays(rows.columns, schema=schema))
+    assert list(again) == list(entries)
+
+
+def test_raw_null_is_refused_with_a_remedy():
+    batch = pa.record_batch({"value": pa.array([b"x", None])})
+    with pytest.raises(MalformedPayload, match="filter it out"):
+        list(encoder_of("raw", batch.schema, 1, 1).encode(batch))
+
+
+@pytest.mark.parametrize("names", [["a"], ["value", "key"], []])
+def test_raw_takes_only_the_column_value(names):
+    with pytest.raises(ConfigurationError, match="'value'"):
+        encoder_of("raw", pa.schema([(name, pa.binary()) for name in names]), 1, 1)
+
+
+def test_type_without_a_place_in_the_format_is_refused_before_any_row():
+    schema = pa.schema([("t", pa.list_(pa.time64("ns")))])
+    for format_name in ("json", "msgpack"):
+        with pytest.raises(ConfigurationError, match=r"'t' has type time64\[ns\].*use payloadFormat arrow"):
+            encoder_of(format_name, schema, 1, 1)
+
+
+def test_year_beyond_iso_is_refused_with_a_remedy():
+    batch = pa.record_batch({"t": pa.array([1 << 60], pa.int64()).cast(UTC_TIME)})
+    for format_name in ("json", "msgpack"):
+        with pytest.raises(MalformedPayload, match="use payloadFormat arrow"):
+            encoded(format_name, batch)
+    assert_same_bits = decoded("arrow", encoded("arrow", batch), batch.schema)
+    assert assert_same_bits.column("t").cast(pa.int64()).to_pylist() == [1 << 60]
+
+
+SCHEMA = pa.schema([("a", pa.int8()), ("b", pa.string())])
+GOOD = {"a": 1, "b": "x"}
+BAD_CELLS = [{"a": 300}, {"a": 1.5}, {"a": True}, {"a": "1"}, {"b": 5}, {"b": ["x"]}, {"a": {}}]
+
+
+def bad_payloads(format_name: str) -> list[bytes]:
+    if format_name == "json":
+        texts = ["", "{", "[1]", "5", '"a"', "nul", '{"a":1}x', "[" * 100_000, '{"a": 1e400}']
+        return [b"\xff", *(text.encode() for text in texts), *(json.dumps(cell).encode() for cell in BAD_CELLS)]
+    if format_name == "msgpack":
+        head = [b"", b"\x81", b"\xc1", b"\x93\x01\x02\x03", b"\x05", b"\x91" * 5000, msgpack.packb(GOOD) + b"\x00"]
+        return [*head, b"\xdf\xff\xff\xff\xff", *(msgpack.packb(cell) for cell in BAD_CELLS)]
+    other = pa.record_batch({"a": pa.array([300]), "b": pa.array(["x"])})
+    text = pa.record_batch({"a": pa.array(["one"]), "b": pa.array(["x"])})
+    return [b"", b"ARROW1", b"\xff" * 64, encoded("arrow", other)[0], encoded("arrow", text)[0]]
+
+
+def good_payload(format_name: str) -> bytes:
+    if format_name == "json":
+        return json.dumps(GOOD).encode()
+    if format_name == "msgpack":
+        return msgpack.packb(GOOD)
+    return encoded("arrow", pa.RecordBatch.from_pylist([GOOD], SCHEMA))[0]
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_malformed_payload_names_ledger_and_entry(format_name):
+    good = good_payload(format_name)
+    for bad in bad_payloads(format_name):
+        with pytest.raises(MalformedPayload, match="ledger 9 entry 42: malformed payload") as caught:
+            decoded(format_name, EntryBatch.of([good, good, bad, good], 9, 40), SCHEMA)
+        assert (caught.value.ledger_id, caught.value.entry_id) == (9, 42)
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_malformed_payload_is_nulled_and_kept_or_dropped(format_name):
+    good = good_payload(format_name)
+    kept = SCHEMA.append(pa.field("_corrupt_record", pa.binary()))
+    for bad in bad_payloads(format_name):
+        entries = EntryBatch.of([good, bad, good], 9, 40)
+        nulled = decoded(format_name, entries, kept, MalformedMode.PERMISSIVE).to_pylist()
+        none = {"_corrupt_record": None}
+        assert nulled == [GOOD | none, {"a": None, "b": None, "_corrupt_record": bad}, GOOD | none]
+        assert decoded(format_name, entries, SCHEMA, MalformedMode.DROPMALFORMED).to_pylist() == [GOOD, GOOD]
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_not_null_column_without_a_value_is_malformed(format_name):
+    schema = pa.schema([pa.field("z", pa.int32(), nullable=False)])
+    with pytest.raises(MalformedPayload, match="'z' is NOT NULL"):
+        decoded(format_name, EntryBatch.of([good_payload(format_name)], 9, 40), schema)
+    with pytest.raises(ConfigurationError, match="'z' is NOT NULL"):
+        decoder_of(format_name, schema, MalformedMode.PERMISSIVE)
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_damaged_bytes_give_no_other_error(format_name):
+    chance = random.Random(7)
+    batch = columns_batch()
+    entries = encoded(format_name, batch)
+    payload = entries[0]
+    decoder = decoder_of(format_name, batch.schema)
+    for _ in range(2000):
+        damaged = bytearray(payload)
+        for _ in range(chance.randrange(1, 4)):
+            damaged[chance.randrange(len(damaged))] = chance.randrange(256)
+        cut = bytes(damaged[: chance.randrange(len(damaged) + 1)]) if chance.random() < 0.3 else bytes(damaged)
+        try:
+            for rows in decoder.decode(EntryBatch.of([cut], 9, 40)):
+                pa.RecordBatch.from_arrays(rows.columns, schema=batch.schema).validate(full=True)
+        except MalformedPayload:
+            continue
+
+
+def test_raw_text_that_is_not_utf8_follows_the_mode():
+    entries = EntryBatch.of([b"good", b"\xff", b"fine"], 9, 40)
+    schema = pa.schema([("value", pa.string())])
+    with pytest.raises(MalformedPayload, match="ledger 9 entry 41"):
+        decoded("raw", entries, schema)
+    assert decoded("raw", entries, schema, MalformedMode.PERMISSIVE).column(0).to_pylist() == ["good", None, "fine"]
+    assert decoded("raw", entries, schema, MalformedMode.DROPMALFORMED).column(0).to_pylist() == ["good", "fine"]
+
+
+def test_json_number_of_a_decimal_keeps_every_digit():
+    schema = pa.schema([("d", pa.decimal128(38, 10))])
+    entries = EntryBatch.of([b'{"d": 1234567890123456789012345678.0123456789}'], 9, 40)
+    assert decoded("json", entries, schema).column(0).to_pylist() == [
+        Decimal("1234567890123456789012345678.0123456789")
+    ]
+
+
+def test_schema_is_read_off_an_arrow_entry():
+    batch = columns_batch()
+    assert schema_of(encoded("arrow", batch)[0]) == batch.schema
+    with pytest.raises(ValueError, match="not an Arrow IPC stream"):
+        schema_of(b"{}")
