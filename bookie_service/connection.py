@@ -151,7 +151,8 @@ class Connection(asyncio.BufferedProtocol):
             table = FrameTable(table.starts[first:], table.ends[first:], table.consumed)
         requests = v2.decode_requests(self._octets, table)
         self._row = 0
-        self._run_ends = [*(np.flatnonzero(np.diff(requests.opcodes)) + 1).tolist(), len(requests)]
+        breaks = np.flatnonzero(requests.opcodes[1:] != requests.opcodes[:-1]) + 1
+        self._run_ends = [*breaks.tolist(), len(requests)]
         return requests
 
     def _serve(self, requests: Requests) -> bool:

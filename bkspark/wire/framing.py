@@ -19,6 +19,7 @@ FRAME_BYTES_MAX = 5 * 1024 * 1024 + 10 * 1024
 
 LENGTH_BYTES = 4
 _LENGTH = struct.Struct(">i")
+_I32, _I64 = np.dtype(">i4"), np.dtype(">i8")
 _RUN_PROBE_MIN = 4
 """A strided look costs about as much as this many steps of the loop."""
 
@@ -87,11 +88,9 @@ def scan_frames(
 
 def _equal_run(octets: np.ndarray, position: int, stride: int, fits: int) -> int:
     """Return how many frames from `position` on have the first one's length word, at least 1."""
-    words = np.lib.stride_tricks.as_strided(
-        octets[position:], shape=(fits, LENGTH_BYTES), strides=(stride, 1), writeable=False
-    )
-    equal = (words == words[0]).all(axis=1)
-    return fits if equal.all() else int(np.argmin(equal))
+    words = np.ndarray((fits,), np.int32, octets, position, (stride,))
+    equal = words == words[0]
+    return fits if equal.all() else int(equal.argmin())
 
 
 def split_items(buffer: bytes | bytearray | memoryview, start: int, end: int) -> tuple[np.ndarray, np.ndarray]:
@@ -108,44 +107,49 @@ def split_items(buffer: bytes | bytearray | memoryview, start: int, end: int) ->
 
 def gather_i64(octets: np.ndarray, at: np.ndarray) -> np.ndarray:
     """Return the big-endian int64 at each position of a uint8 array, as native int64."""
-    return gather_octets(octets, at, 8).view(">i8").ravel().astype(np.int64)
+    return _gather(octets, at, _I64).astype(np.int64)
 
 
 def gather_i32(octets: np.ndarray, at: np.ndarray) -> np.ndarray:
     """Return the big-endian int32 at each position of a uint8 array, as native int32."""
-    return gather_octets(octets, at, 4).view(">i4").ravel().astype(np.int32)
+    return _gather(octets, at, _I32).astype(np.int32)
 
 
 def gather_octets(octets: np.ndarray, at: np.ndarray, width: int) -> np.ndarray:
     """Return (n, width) uint8, contiguous: the bytes at each position of a uint8 array."""
     step = equal_step(at)
     if step > 0:
-        return np.ascontiguousarray(_strided(octets, int(at[0]), len(at), width, step))
+        return np.ndarray((len(at), width), np.uint8, octets, int(at[0]), (step, 1)).copy()
     return np.ascontiguousarray(octets[at[:, None] + np.arange(width)])
 
 
 def scatter_i32(octets: np.ndarray, at: np.ndarray, values: np.ndarray) -> None:
     """Write values[i] as big-endian int32 at each position of a uint8 array; the positions do not overlap."""
-    rows = values.astype(">i4").view(np.uint8).reshape(len(at), 4)
     step = equal_step(at)
     if step > 0:
-        _strided(octets, int(at[0]), len(at), 4, step)[...] = rows
+        np.ndarray((len(at),), _I32, octets, int(at[0]), (step,))[...] = values
     else:
-        octets[at[:, None] + np.arange(4)] = rows
+        octets[at[:, None] + np.arange(4)] = values.astype(_I32).view(np.uint8).reshape(len(at), 4)
 
 
 def equal_step(at: np.ndarray) -> int:
-    """Return the distance between neighbours of an int64 array when all are equal and ascend, else 0."""
+    """Return the distance between neighbours of an int64 array when all are equal and ascend, else 0.
+
+    For a single position it is 1: any step describes it.
+    """
     count = len(at)
     if count < 2:
-        return 0
-    step = int(at[1] - at[0])
+        return count
+    step = int(at[1]) - int(at[0])
     # The ends first: in most arrays with unequal steps they do not fit, and nothing else need be looked at.
-    if step <= 0 or int(at[-1] - at[0]) != step * (count - 1) or not (np.diff(at) == step).all():
+    if step <= 0 or int(at[-1]) - int(at[0]) != step * (count - 1):
         return 0
-    return step
+    return step if bool((at[1:] - at[:-1] == step).all()) else 0
 
 
-def _strided(octets: np.ndarray, first: int, count: int, width: int, step: int) -> np.ndarray:
-    """Return (count, width) uint8 over octets[first:], rows `step` bytes apart, not copied."""
-    return np.lib.stride_tricks.as_strided(octets[first:], (count, width), (step, 1))
+def _gather(octets: np.ndarray, at: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Return the value of type `dtype` at each position."""
+    step = equal_step(at)
+    if step > 0:
+        return np.ndarray((len(at),), dtype, octets, int(at[0]), (step,))
+    return np.ascontiguousarray(octets[at[:, None] + np.arange(dtype.itemsize)]).view(dtype).ravel()

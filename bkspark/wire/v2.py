@@ -221,34 +221,53 @@ def decode_requests(buffer: bytes | bytearray | memoryview, table: FrameTable) -
     octets = np.frombuffer(buffer, np.uint8)
     starts, ends = table.starts, table.ends
     sizes = ends - starts
-    if len(starts) and int(sizes.min()) < WORD_BYTES:
+    if len(starts) == 0:
+        return Requests(*(np.empty(0, np.int32) for _ in range(3)), starts, starts, starts, starts)
+    if int(sizes.min()) < WORD_BYTES:
         raise ProtocolError(f"a request of {int(sizes.min())} bytes has no header word")
     words = gather_i32(octets, starts)
-    if ((words >> 24) != VERSION).any():
-        raise ProtocolError(f"header word {int(words[np.argmax(words >> 24 != VERSION)]):#010x} is not V2")
-    opcodes, flags = words >> 16 & 0xFF, words & 0xFFFF
-    fencing_bytes = ((flags & DO_FENCING) != 0) * MASTER_KEY_BYTES
-    adds, reads, batches, auths = (opcodes == opcode for opcode in (ADD, READ, BATCH_READ, AUTH))
-    known = adds | reads | batches | auths
-    if not known.all():
-        raise ProtocolError(f"opcode {int(opcodes[np.argmin(known)])} is not served in V2")
-    needed = np.select(
-        [adds, reads, batches],
-        [ADD_HEAD_BYTES + ENTRY_BYTES_MIN, READ_BYTES + fencing_bytes, BATCH_READ_BYTES + fencing_bytes],
-        WORD_BYTES,
-    )
-    if (sizes < needed).any():
-        short = int(np.argmax(sizes < needed))
-        raise ProtocolError(f"a request with opcode {opcodes[short]} has {sizes[short]} bytes, not {needed[short]}")
-    ids_at = np.where(adds, starts + ADD_HEAD_BYTES, starts + WORD_BYTES)
-    if auths.any():
-        ledger_ids = np.full(len(starts), -1, np.int64)
-        entry_ids = np.full(len(starts), -1, np.int64)
-        ledger_ids[~auths] = gather_i64(octets, ids_at[~auths])
-        entry_ids[~auths] = gather_i64(octets, ids_at[~auths] + 8)
-    else:
-        ledger_ids, entry_ids = gather_i64(octets, ids_at), gather_i64(octets, ids_at + 8)
-    return Requests(words, opcodes, flags, ledger_ids, entry_ids, starts, ends)
+    if bool((words == words[0]).all()):
+        # Requests of one kind, as they mostly come: every decision is made once.
+        opcode, flags = _checked_word(int(words[0]))
+        _check_size(opcode, flags, int(sizes.min()))
+        opcodes, flag_words = np.full(len(words), opcode, np.int32), np.full(len(words), flags, np.int32)
+        if opcode == AUTH:
+            ledger_ids = entry_ids = np.full(len(words), -1, np.int64)
+        else:
+            ids_at = starts + (ADD_HEAD_BYTES if opcode == ADD else WORD_BYTES)
+            ledger_ids, entry_ids = gather_i64(octets, ids_at), gather_i64(octets, ids_at + 8)
+        return Requests(words, opcodes, flag_words, ledger_ids, entry_ids, starts, ends)
+    opcodes, flag_words = words >> 16 & 0xFF, words & 0xFFFF
+    ledger_ids, entry_ids = np.full(len(words), -1, np.int64), np.full(len(words), -1, np.int64)
+    for word in np.unique(words).tolist():
+        opcode, flags = _checked_word(word)
+        rows = np.flatnonzero(words == word)
+        _check_size(opcode, flags, int(sizes[rows].min()))
+        if opcode != AUTH:
+            ids_at = starts[rows] + (ADD_HEAD_BYTES if opcode == ADD else WORD_BYTES)
+            ledger_ids[rows], entry_ids[rows] = gather_i64(octets, ids_at), gather_i64(octets, ids_at + 8)
+    return Requests(words, opcodes, flag_words, ledger_ids, entry_ids, starts, ends)
+
+
+def _checked_word(word: int) -> tuple[int, int]:
+    """Return (opcode, flags) of a request's header word. Raises ProtocolError when it is not served."""
+    opcode, flags = word >> 16 & 0xFF, word & 0xFFFF
+    if word >> 24 != VERSION:
+        raise ProtocolError(f"header word {word & 0xFFFFFFFF:#010x} is not V2")
+    if opcode not in (ADD, READ, BATCH_READ, AUTH):
+        raise ProtocolError(f"opcode {opcode} is not served in V2")
+    return opcode, flags
+
+
+def _check_size(opcode: int, flags: int, size: int) -> None:
+    """Raise ProtocolError when a request body of `size` bytes is too short for its kind."""
+    needed = {ADD: ADD_HEAD_BYTES + ENTRY_BYTES_MIN, READ: READ_BYTES, BATCH_READ: BATCH_READ_BYTES, AUTH: WORD_BYTES}[
+        opcode
+    ]
+    if flags & DO_FENCING and opcode in (READ, BATCH_READ):
+        needed += MASTER_KEY_BYTES
+    if size < needed:
+        raise ProtocolError(f"a request with opcode {opcode} has {size} bytes, not {needed}")
 
 
 def decode_batch_read_limits(buffer: bytes | bytearray | memoryview, start: int) -> tuple[int, int, int]:

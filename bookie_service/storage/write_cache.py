@@ -103,19 +103,24 @@ class CacheHalf:
     def place(self, octets: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
         """Copy the items octets[starts[i]:][:sizes[i]] into the block and return their addresses. They must fit."""
         begin = self.used
-        ends = np.cumsum(sizes) + begin
-        self.used = int(ends[-1])
         count, size = len(sizes), int(sizes[0])
-        stride = equal_step(starts) if bool((sizes == size).all()) else 0
-        if stride > size:
-            rows = np.lib.stride_tricks.as_strided(octets[int(starts[0]) :], (count, size), (stride, 1))
-            self.memory[begin : self.used].reshape(count, size)[...] = rows
-            return ends - sizes
+        if bool((sizes == size).all()):
+            self.used += count * size
+            addresses = np.arange(begin, self.used, size)
+            step = equal_step(starts)
+            if step > 0:
+                rows = np.ndarray((count, size), np.uint8, octets, int(starts[0]), (step, 1))
+                self.memory[begin : self.used].reshape(count, size)[...] = rows
+                return addresses
+        else:
+            ends = np.cumsum(sizes) + begin
+            self.used = int(ends[-1])
+            addresses = ends - sizes
         at = begin
         for start, end in contiguous_spans(starts, sizes):
             self.memory[at : at + end - start] = octets[start:end]
             at += end - start
-        return ends - sizes
+        return addresses
 
     def insert(self, ledger_id: int, entry_ids: np.ndarray, addresses: np.ndarray) -> None:
         """Note that entries of one ledger lie at `addresses`, as `place` returned them."""
