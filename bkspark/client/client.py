@@ -112,6 +112,12 @@ class Client:
         """What layers above share: the metadata stores and the connections."""
         return await self._connected()
 
+    async def tree(self) -> Tree:
+        """The metadata tree, connected: where layers above keep what is theirs."""
+        await self._connected()
+        assert self._tree is not None
+        return self._tree
+
     # ---- ledgers ----
 
     async def create(

@@ -1,7 +1,7 @@
 """Which entries to read: bounds, limits, splitting and packing. PURE.
 
-A *place* is where to read next in an ordered list of ledgers: (ordinal of the ledger, entry). The place after the
-last entry of a closed ledger is (ordinal + 1, 0), in that one form, because Spark compares places as text.
+Places in a log are positions in their normal form (`bkspark.log.positions`): the end of a ledger is never written as
+the beginning of the next. One list of ledgers that is no log is treated as one whose ordinals count from 0.
 
 A reader may go from one ledger to the next only when the first is closed: an open one can still grow, and whatever
 it gained after the reader had left would never be read.
@@ -12,6 +12,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+from bkspark.log.positions import Position
 
 LEDGER_OPEN_BYTES = 64 * 1024
 """What opening a ledger weighs, against reading as many bytes, when work is shared out."""
@@ -24,14 +26,6 @@ PARTITION_BYTES_MIN = 16 << 20
 
 ENTRY_BYTES_GUESS = 1024
 """Taken for an entry of a ledger that is open: its length is known only once it is closed."""
-
-
-@dataclass(frozen=True, order=True, slots=True)
-class Place:
-    """The entry to read next. (n, 0) also stands for the end of ledger n - 1, once that is closed."""
-
-    ordinal: int
-    entry: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,49 +62,47 @@ class EntryRange:
 
 def advance(
     extents: Iterable[LedgerExtent],
-    start: Place,
+    start: Position,
     entries_max: int | None = None,
     bytes_max: int | None = None,
-) -> Place:
-    """Return the place where a reader that begins at `start` must stop.
+) -> Position:
+    """Return the position where a reader that begins at `start` must stop.
 
     Args:
-        extents: ledgers in log order; those before `start` are passed over.
+        extents: ledgers in log order; those before `start` are passed over; none is drawn after the last one needed.
         entries_max: stop after as many entries.
         bytes_max: stop before more bytes, by the ledger's average, but never before the first entry.
 
     Returns:
-        `start` itself when there is nothing to read; else a later place.
+        `start` itself when there is nothing to read; else a later position, in normal form.
     """
-    place = start
+    end = start
     entries_left = math.inf if entries_max is None else entries_max
     bytes_left = math.inf if bytes_max is None else float(bytes_max)
     for extent in extents:
         if extent.ordinal < start.ordinal:
             continue
-        first = start.entry if extent.ordinal == start.ordinal else 0
+        first = start.entry_id if extent.ordinal == start.ordinal else 0
         available = max(0, extent.end_entry - first)
         fits = bytes_left / extent.entry_bytes if extent.entry_bytes else math.inf
-        take = int(min(available, entries_left, max(fits, 1 if place == start else 0)))
+        take = int(min(available, entries_left, max(fits, 1 if end == start else 0)))
         if take:
-            place = Place(extent.ordinal, first + take)
-        if take < available or not extent.is_closed:
-            return place
-        if take:
-            place = Place(extent.ordinal + 1, 0)
+            end = Position(extent.ordinal, extent.ledger_id, first + take)
         entries_left -= take
         bytes_left -= take * extent.entry_bytes
-    return place
+        if take < available or not extent.is_closed or entries_left <= 0:
+            break
+    return end
 
 
-def between(extents: Iterable[LedgerExtent], start: Place, end: Place) -> list[EntryRange]:
+def between(extents: Iterable[LedgerExtent], start: Position, end: Position) -> list[EntryRange]:
     """Return the entries from `start` up to `end`, a range a ledger, in order; empty when `end` is not later."""
     ranges = []
     for extent in extents:
-        first = start.entry if extent.ordinal == start.ordinal else 0
+        first = start.entry_id if extent.ordinal == start.ordinal else 0
         last = extent.end_entry
         if extent.ordinal == end.ordinal:
-            last = min(last, end.entry)
+            last = min(last, end.entry_id)
         if start.ordinal <= extent.ordinal <= end.ordinal and first < last:
             size = math.ceil((last - first) * extent.entry_bytes)
             ranges.append(EntryRange(extent.ordinal, extent.ledger_id, first, last, size))

@@ -2,16 +2,20 @@ import random
 
 import pytest
 
+from bkspark.log.positions import Position
 from bkspark.spark.ranges import (
     PARTITION_BYTES_MIN,
     EntryRange,
     LedgerExtent,
-    Place,
     advance,
     between,
     partition_count,
     share,
 )
+
+
+def at(ordinal: int, entry: int) -> Position:
+    return Position(ordinal, 100 + ordinal, entry)
 
 
 def closed(ordinal: int, entries: int, entry_bytes: int = 10) -> LedgerExtent:
@@ -22,46 +26,46 @@ def open_ledger(ordinal: int, entries: int) -> LedgerExtent:
     return LedgerExtent(ordinal, 100 + ordinal, entries, 0, False)
 
 
-def test_end_of_a_closed_ledger_has_one_form():
-    assert advance([closed(0, 5)], Place(0, 0)) == Place(1, 0)
-    assert advance([closed(0, 5), open_ledger(1, 0)], Place(0, 0)) == Place(1, 0)
+def test_end_of_a_ledger_has_one_form():
+    for ledgers in ([closed(0, 5)], [open_ledger(0, 5)], [closed(0, 5), closed(1, 0), open_ledger(2, 0)]):
+        assert advance(ledgers, Position.beginning()) == at(0, 5)
 
 
 def test_nothing_new_returns_the_start_unchanged():
-    assert advance([], Place(0, 0)) == Place(0, 0)
-    assert advance([open_ledger(0, 4)], Place(0, 4)) == Place(0, 4)
+    assert advance([], at(0, 0)) == at(0, 0)
+    assert advance([open_ledger(0, 4)], at(0, 4)) == at(0, 4)
     # The ledger was closed meanwhile, exactly where the reader stands: another text of the same place.
-    assert advance([closed(0, 4)], Place(0, 4)) == Place(0, 4)
-    assert advance([closed(0, 4), closed(1, 0), open_ledger(2, 0)], Place(0, 4)) == Place(0, 4)
+    assert advance([closed(0, 4)], at(0, 4)) == at(0, 4)
+    assert advance([closed(0, 4), closed(1, 0), open_ledger(2, 0)], at(0, 4)) == at(0, 4)
 
 
 def test_reader_does_not_leave_an_open_ledger():
-    assert advance([closed(0, 3), open_ledger(1, 2), closed(2, 9)], Place(0, 0)) == Place(1, 2)
-    assert advance([open_ledger(0, 0), closed(1, 9)], Place(0, 0)) == Place(0, 0)
+    assert advance([closed(0, 3), open_ledger(1, 2), closed(2, 9)], at(0, 0)) == at(1, 2)
+    assert advance([open_ledger(0, 0), closed(1, 9)], at(0, 0)) == at(0, 0)
 
 
 def test_reader_follows_over_empty_ledgers():
-    assert advance([closed(0, 4), closed(1, 0), closed(2, 1), open_ledger(3, 7)], Place(0, 4)) == Place(3, 7)
+    assert advance([closed(0, 4), closed(1, 0), closed(2, 1), open_ledger(3, 7)], at(0, 4)) == at(3, 7)
 
 
 def test_entry_limit_stops_inside_and_across_ledgers():
     ledgers = [closed(0, 5), closed(1, 5)]
-    assert advance(ledgers, Place(0, 0), entries_max=3) == Place(0, 3)
-    assert advance(ledgers, Place(0, 3), entries_max=3) == Place(1, 1)
-    assert advance(ledgers, Place(0, 0), entries_max=5) == Place(1, 0)
-    assert advance(ledgers, Place(1, 1), entries_max=100) == Place(2, 0)
+    assert advance(ledgers, at(0, 0), entries_max=3) == at(0, 3)
+    assert advance(ledgers, at(0, 3), entries_max=3) == at(1, 1)
+    assert advance(ledgers, at(0, 0), entries_max=5) == at(0, 5)
+    assert advance(ledgers, at(1, 1), entries_max=100) == at(1, 5)
 
 
 def test_byte_limit_always_lets_one_entry_through():
     ledgers = [closed(0, 5, entry_bytes=100), closed(1, 5, entry_bytes=1)]
-    assert advance(ledgers, Place(0, 0), bytes_max=1) == Place(0, 1)
-    assert advance(ledgers, Place(0, 0), bytes_max=250) == Place(0, 2)
-    assert advance(ledgers, Place(0, 4), bytes_max=103) == Place(1, 3)
+    assert advance(ledgers, at(0, 0), bytes_max=1) == at(0, 1)
+    assert advance(ledgers, at(0, 0), bytes_max=250) == at(0, 2)
+    assert advance(ledgers, at(0, 4), bytes_max=103) == at(1, 3)
 
 
 def test_limits_reach_the_end_in_steps_that_cover_every_entry_once():
     ledgers = [closed(0, 7), closed(1, 0), closed(2, 3, 1000), open_ledger(3, 4)]
-    place, read = Place(0, 0), []
+    place, read = at(0, 0), []
     while (following := advance(ledgers, place, entries_max=3, bytes_max=1500)) != place:
         for entries in between(ledgers, place, following):
             read += [(entries.ordinal, entry) for entry in range(entries.first_entry, entries.end_entry)]
@@ -71,14 +75,14 @@ def test_limits_reach_the_end_in_steps_that_cover_every_entry_once():
 
 def test_between_is_empty_when_the_end_is_not_later():
     ledgers = [closed(0, 5), closed(1, 5)]
-    assert between(ledgers, Place(1, 0), Place(0, 3)) == []
-    assert between(ledgers, Place(0, 5), Place(1, 0)) == []
-    assert between(ledgers, Place(0, 2), Place(0, 2)) == []
+    assert between(ledgers, at(1, 0), at(0, 3)) == []
+    assert between(ledgers, at(0, 5), at(1, 0)) == []
+    assert between(ledgers, at(0, 2), at(0, 2)) == []
 
 
 def test_between_takes_part_of_the_first_and_last_ledger():
     ledgers = [closed(0, 5), closed(1, 5), closed(2, 5)]
-    assert [(r.ledger_id, r.first_entry, r.end_entry, r.size) for r in between(ledgers, Place(0, 4), Place(2, 1))] == [
+    assert [(r.ledger_id, r.first_entry, r.end_entry, r.size) for r in between(ledgers, at(0, 4), at(2, 1))] == [
         (100, 4, 5, 10),
         (101, 0, 5, 50),
         (102, 0, 1, 10),
