@@ -10,6 +10,10 @@ from pathlib import Path
 from bkspark.cli.cluster_process import BookieProcess, ClusterProcess
 
 
+SESSION_TIMEOUT_MS = "3000"
+"""A bookie that was killed registers again only when its old session is over: tests wait for that."""
+
+
 class ClusterBookie:
     """One bookie: `id`, `pid`, `dir`; `kill`, `stop`, `restart`, `pause` and `resume` act on its process."""
 
@@ -62,7 +66,7 @@ class Cluster:
 
     def __init__(self, directory: Path, bookies: int = 3, settings: Mapping[str, str] | None = None) -> None:
         self.dir = directory
-        self._processes = ClusterProcess(bookies, directory, settings=settings)
+        self._processes = ClusterProcess(bookies, directory, settings={"zkTimeout": SESSION_TIMEOUT_MS, **(settings or {})})
         self.bookies: list[ClusterBookie] = []
 
     @property

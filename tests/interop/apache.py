@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-import socket
+import asyncio
 from pathlib import Path
 
 from bkspark.cli.child_process import ChildProcess
 from bkspark.cli.cluster_process import HOST, free_ports
 from bkspark.cli.zookeeper_process import ZooKeeperProcess
+from bkspark.metadata.paths import AVAILABLE
+from bkspark.metadata.uri import MetadataUri
+from bkspark.metadata.zookeeper import open_tree
 from tests.interop.peer import JVM_OPTIONS, Peer
-from tests.polling import wait_until
+
+SESSION_TIMEOUT_MS = "3000"
+"""A bookie that was killed registers again only when its old session is over."""
 
 START_SECONDS = 60.0
+POLL_SECONDS = 0.05
 STOP_SECONDS = 10.0
 
 
@@ -21,7 +27,7 @@ class ApacheBookie:
     def __init__(self, classpath: str, directory: Path, port: int, uri: str) -> None:
         self.id = f"{HOST}:{port}"
         self.dir = directory
-        self._port = port
+        self._session = 0
         directory.mkdir(parents=True)
         self.settings = {
             "bookiePort": str(port),
@@ -30,6 +36,7 @@ class ApacheBookie:
             "ledgerDirectories": str(directory / "ledgers"),
             "advertisedAddress": HOST,
             "allowLoopback": "true",
+            "zkTimeout": SESSION_TIMEOUT_MS,
             # Three bookies share one small machine: what Apache sets aside for one of them would not fit.
             "journalPreAllocSizeMB": "4",
             "skipListSizeLimit": str(16 << 20),
@@ -58,15 +65,29 @@ class ApacheBookie:
         return self._process.exit_code is None
 
     def wait_until_serving(self) -> None:
-        wait_until(self._is_serving, f"{self.id} to serve; its log is {self._log}", START_SECONDS)
+        """Return when the bookie is registered by a session of the process that runs now.
 
-    def _is_serving(self) -> bool:
-        assert self.is_running, f"{self.id} {self._process.ending()}: {self._log.read_text()[-3000:]}"
+        Its port opens earlier, and after a crash its old registration stays until that session expires.
+        """
+        previous = self._session
+        what = f"{self.id} to register; its log is {self._log}"
+        self._session = asyncio.run(self._new_session(previous, what))
+
+    async def _new_session(self, previous: int, what: str) -> int:
+        uri = MetadataUri.parse(self.settings["metadataServiceUri"])
+        tree = await open_tree(uri)
         try:
-            socket.create_connection((HOST, self._port), timeout=1).close()
-        except OSError:
-            return False
-        return True
+            async with asyncio.timeout(START_SECONDS):
+                while True:
+                    assert self.is_running, f"{self._process.ending()}; waited for {what}"
+                    found = await tree.exists(f"{uri.root}/{AVAILABLE}/{self.id}")
+                    if found is not None and found.session_owner != previous:
+                        return found.session_owner
+                    await asyncio.sleep(POLL_SECONDS)
+        except TimeoutError:
+            raise AssertionError(f"waited {START_SECONDS:g} s for {what}") from None
+        finally:
+            await tree.close()
 
     def kill(self) -> None:
         self._process.kill()

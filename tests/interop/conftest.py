@@ -12,6 +12,8 @@ from tests.interop import build
 from tests.interop.apache import ApacheCluster
 from tests.interop.peer import JavaClient, Peer
 
+Bookies = Cluster | ApacheCluster
+
 
 @pytest.fixture(scope="session")
 def classpath() -> str:
@@ -37,7 +39,6 @@ def shared_apache_bookies(
 ) -> Iterator[ApacheCluster]:
     with ApacheCluster(classpath, tmp_path_factory.mktemp("apache"), peer) as apache:
         yield apache
-        peer.call("disconnect", uri=apache.uri)
 
 
 @pytest.fixture
@@ -48,18 +49,26 @@ def apache_bookies(shared_apache_bookies: ApacheCluster) -> Iterator[ApacheClust
 
 
 @pytest.fixture(scope="session")
-def shared_java(peer: Peer, shared_cluster: Cluster) -> Iterator[JavaClient]:
-    yield JavaClient(peer, shared_cluster.uri)
-    peer.call("disconnect", uri=shared_cluster.uri)
-
-
-@pytest.fixture
-def java(shared_java: JavaClient, cluster: Cluster) -> JavaClient:
+def java_on_ours(peer: Peer, shared_cluster: Cluster) -> Iterator[JavaClient]:
     """Apache's client on our bookies."""
-    return shared_java
+    with JavaClient(peer, shared_cluster.uri) as java:
+        yield java
+
+
+@pytest.fixture(scope="session")
+def java_on_apache(peer: Peer, shared_apache_bookies: ApacheCluster) -> Iterator[JavaClient]:
+    """Apache's client on Apache's bookies."""
+    with JavaClient(peer, shared_apache_bookies.uri) as java:
+        yield java
+
+
+@pytest.fixture(params=["our bookies", "apache's bookies"])
+def bookies(request: pytest.FixtureRequest) -> Bookies:
+    """Three bookies, ours and then Apache's: `uri`, and `bookies` that a test may kill."""
+    return request.getfixturevalue("cluster" if request.param == "our bookies" else "apache_bookies")
 
 
 @pytest.fixture
-def java_on_apache(peer: Peer, apache_bookies: ApacheCluster) -> JavaClient:
-    """Apache's client on Apache's bookies."""
-    return JavaClient(peer, apache_bookies.uri)
+def java(request: pytest.FixtureRequest, bookies: Bookies) -> JavaClient:
+    """Apache's client on `bookies`."""
+    return request.getfixturevalue("java_on_ours" if isinstance(bookies, Cluster) else "java_on_apache")

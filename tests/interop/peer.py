@@ -112,11 +112,17 @@ def _write_all(descriptor: int, line: bytes) -> None:
 
 
 class JavaClient:
-    """Apache's client on one cluster: `Peer.call` with the cluster's URI, and a ledger's secrets, filled in."""
+    """Apache's client on one cluster: `Peer.call` with the URI filled in. A context manager that disconnects."""
 
     def __init__(self, peer: Peer, uri: str) -> None:
         self._peer = peer
         self._uri = uri
+
+    def __enter__(self) -> JavaClient:
+        return self
+
+    def __exit__(self, *reason: object) -> None:
+        self.call("disconnect")
 
     def call(self, command: str, **arguments: Any) -> dict[str, Any]:
         return self._peer.call(command, uri=self._uri, **arguments)

@@ -1,0 +1,24 @@
+"""What both clients are tried with, and the codes that Apache's exceptions carry."""
+
+from __future__ import annotations
+
+import pytest
+
+PASSWORD = "pässword"
+SIZES = [0, 1, 15, 1000, 65_536, 1 << 20, *[200] * 150]
+"""Entries of 0 bytes to 1 MiB, and enough small ones for several to travel together."""
+
+Quorums = tuple[int, int, int]
+"""E, Qw, Qa."""
+
+EACH_DIGEST = pytest.mark.parametrize("digest", ["crc32c", "crc32", "mac", "dummy"])
+EACH_QUORUM = pytest.mark.parametrize("quorums", [(1, 1, 1), (3, 3, 2), (3, 2, 2)], ids=["E1", "E3W3A2", "E3W2A2"])
+
+TIMEOUT = -23
+NO_SUCH_LEDGER = -25
+LEDGER_FENCED = -101
+UNAUTHORIZED = -102
+
+FENCED_WRITER = (LEDGER_FENCED, -6)
+"""What Java's writer says once somebody recovered its ledger. A bookie that refused an add because of the fence, but
+after Qa others had taken it, counts as a failed one at the next add: then there are not enough bookies (-6)."""
