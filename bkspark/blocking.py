@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import os
+import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from typing import Any, TypeVar
@@ -94,7 +95,8 @@ def iterate(make: Callable[[], AsyncIterator[_T]]) -> Iterator[_T]:
             yield item
     finally:
         closing = getattr(items, "aclose", None)
-        if closing is not None:
+        # At interpreter exit the loop's thread runs no more: waiting for it would never end.
+        if closing is not None and not sys.is_finalizing():
             run(closing)
 
 

@@ -295,7 +295,7 @@ class LedgerReader:
                 f"entries {first_entry} to {last_entry} of ledger {self._ledger_id} cannot be read: the range must lie "
                 f"in 0 to {limit}, the last {'held' if unconfirmed else 'confirmed'} entry"
             )
-        parts = [batch async for batch in self._range.batches(first_entry, last_entry + 1)]
+        parts = [batch async for batch in self._batches(first_entry, last_entry + 1, BATCH_BYTES)]
         return _joined(parts, self._ledger_id, first_entry)
 
     async def batches(
@@ -309,8 +309,23 @@ class LedgerReader:
         """Yield [first_entry, end_entry) in batches of roughly `batch_bytes`; end None: to the last confirmed entry."""
         limit = self._last_unconfirmed if unconfirmed else self._last_entry
         end = limit + 1 if end_entry is None else min(end_entry, limit + 1)
-        async for batch in self._range.batches(first_entry, end, batch_bytes):
+        async for batch in self._batches(first_entry, end, batch_bytes):
             yield batch
+
+    async def _batches(self, first_entry: int, end_entry: int, batch_bytes: int) -> AsyncIterator[EntryBatch]:
+        """Yield entries; where they are not on the bookies that we know of, look whether they have moved."""
+        position = first_entry
+        while position < end_entry:
+            try:
+                async for batch in self._range.batches(position, end_entry, batch_bytes):
+                    position = batch.end_entry
+                    yield batch
+            except (NoSuchEntry, ReadFailed):
+                # Re-replication and ensemble changes move entries after a reader was opened.
+                stored = (await self._services.ledgers.read(self._ledger_id)).metadata
+                if stored.fragments == self._metadata.fragments:
+                    raise
+                self._adopt(stored, self._last_entry, self._last_unconfirmed)
 
     async def follow(self, first_entry: int = 0, *, batch_bytes: int = BATCH_BYTES) -> AsyncIterator[EntryBatch]:
         """Yield entries from `first_entry` on as they are confirmed; ends when the ledger is closed and read."""

@@ -46,6 +46,10 @@ class InProcessBookie:
         registry = BookieRegistry(self._tree, MetadataUri.parse(URI))
         await registry.register(self.id, BookieAddress("127.0.0.1", self._port))
 
+    def forget_port(self) -> None:
+        """Serve under another port, hence another id, when started again."""
+        self._port = 0
+
     async def stop(self) -> None:
         """Stop serving and unregister, as after a crash that ZooKeeper has noticed."""
         if self.service is not None:

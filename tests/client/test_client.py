@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from bkspark.core.metadata import LedgerState
+from bkspark.core.metadata import Fragment, LedgerState
 from bkspark.errors import (
     ConfigurationError,
     LedgerClosed,
@@ -264,6 +265,29 @@ def test_acknowledged_entries_survive_a_restart_of_every_bookie(tmp_path):
         for bookie in cluster.bookies:
             await bookie.start()
         reader = await cluster.client().open(writer.ledger_id, recover=True)
+        assert await read_all(reader) == payloads
+
+    run(tmp_path, test)
+
+
+def test_reader_opened_before_its_ledger_moved_finds_it_on_the_new_bookie(tmp_path):
+    """P36: a long-open reader follows re-replication instead of dialling bookies that are gone."""
+
+    async def test(cluster):
+        client = cluster.client()
+        writer = await client.create(ensemble=1, write_quorum=1, ack_quorum=1)
+        payloads = payloads_of(100)
+        await writer.append_many(payloads)
+        metadata = await writer.close()
+        reader = await client.open(writer.ledger_id)
+        old = cluster.bookie(metadata.last_fragment.bookies[0])
+        await old.stop()
+        old.forget_port()
+        await old.start()
+        ledgers = (await client.services()).ledgers
+        stored = await ledgers.read(writer.ledger_id)
+        moved = replace(stored.metadata, fragments=(Fragment(0, (old.id,)),))
+        await ledgers.write(writer.ledger_id, moved, stored.version)
         assert await read_all(reader) == payloads
 
     run(tmp_path, test)
