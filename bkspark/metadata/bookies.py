@@ -6,7 +6,7 @@ import asyncio
 import uuid
 from dataclasses import dataclass
 
-from bkspark.errors import BookieUnavailable, MetadataFormat, NodeExists, NoSuchNode
+from bkspark.errors import BookieUnavailable, MetadataError, MetadataFormat, NodeExists, NoSuchNode
 from bkspark.ids import check_bookie_id, parse_host_port
 from bkspark.metadata import cookies, layout, paths, registration
 from bkspark.metadata.cookies import Cookie
@@ -40,6 +40,8 @@ class BookieRegistry:
     async def writable(self) -> dict[str, BookieAddress | None]:
         """Return the bookies that take writes; the address is None where its registration cannot be read.
 
+        The list is fresh, an address the one last seen: `resolve` looks again.
+
         Raises:
             MetadataError: there is no cluster at the root, or the store failed.
         """
@@ -63,8 +65,8 @@ class BookieRegistry:
             await read_manager(self._tree, self._root, self._uri.manager)
             return {}
         ids = [name for name in names if name != "readonly"]
-        addresses = await asyncio.gather(*(self._address(where, bookie_id) for bookie_id in ids))
-        return dict(zip(ids, addresses))
+        await asyncio.gather(*(self._address(where, name) for name in ids if name not in self._addresses))
+        return {name: self._addresses.get(name) for name in ids}
 
     async def _address(self, where: str, bookie_id: str) -> BookieAddress | None:
         try:
@@ -125,9 +127,13 @@ class BookieRegistry:
             await asyncio.sleep(TAKEOVER_POLL_S)
 
     async def unregister(self, bookie_id: str, *, read_only: bool = False) -> None:
-        """Take the registration back; nothing happens where there is none."""
+        """Take this session's registration back; nothing happens where there is none, or it is another session's."""
+        path = f"{self._root}/{paths.READ_ONLY if read_only else paths.AVAILABLE}/{bookie_id}"
+        stat = await self._tree.exists(path)
+        if stat is None or stat.session_owner != self._tree.session_id:
+            return
         try:
-            await self._tree.delete(f"{self._root}/{paths.READ_ONLY if read_only else paths.AVAILABLE}/{bookie_id}")
+            await self._tree.delete(path)
         except NoSuchNode:
             return
 
@@ -172,19 +178,12 @@ class BookieRegistry:
         """Make a new cluster at the root; False when there is one already.
 
         All nodes but LAYOUT come in one transaction, LAYOUT last; a cluster left without it by a crash is completed.
+
+        Raises:
+            MetadataError: the root holds something else, or another ledger manager than the URI names.
         """
         manager = self._uri.manager or LedgerManager.HIERARCHICAL
-        is_new = await self._tree.exists(self._root) is None
-        if is_new:
-            await self._ensure_parents()
-            nodes = [self._root, *(f"{self._root}/{name}" for name in (paths.AVAILABLE, paths.READ_ONLY))]
-            identity = str(uuid.uuid4()).encode()
-            try:
-                await self._tree.transaction(
-                    [*map(Create, nodes), Create(f"{self._root}/{paths.INSTANCE_ID}", identity)]
-                )
-            except NodeExists:
-                is_new = False
+        is_new = await self._create_root()
         for name, data in ((paths.LAYOUT, layout.encode(manager)), (paths.COOKIES, b"")):
             try:
                 await self._tree.create(f"{self._root}/{name}", data)
@@ -192,6 +191,29 @@ class BookieRegistry:
                 continue
         await read_manager(self._tree, self._root, self._uri.manager)
         return is_new
+
+    async def _create_root(self) -> bool:
+        """Create the root and what must stand below it, all or nothing; False where there is a cluster."""
+        nodes = [f"{self._root}/{name}" for name in (paths.AVAILABLE, paths.READ_ONLY)]
+        try:
+            names = await self._tree.children(self._root)
+        except NoSuchNode:
+            await self._ensure_parents()
+            nodes.insert(0, self._root)
+            names = []
+        if {paths.AVAILABLE, paths.LAYOUT} & set(names):
+            return False
+        if names:
+            raise MetadataError(
+                f"{self._root} is not empty and is no cluster (it holds {names[0]!r}): choose another path in the "
+                "metadata URI"
+            )
+        identity = str(uuid.uuid4()).encode()
+        try:
+            await self._tree.transaction([*map(Create, nodes), Create(f"{self._root}/{paths.INSTANCE_ID}", identity)])
+        except NodeExists:
+            return False  # somebody else makes the same cluster at this moment
+        return True
 
     async def _ensure_parents(self) -> None:
         parts = self._root.split("/")[1:-1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
@@ -42,6 +43,8 @@ class LedgerStore:
         self._root = uri.root
         self._uri_manager = uri.manager
         self._manager: LedgerManager | None = None
+        self._has_long_ids: bool | None = None
+        self._deletions: set[asyncio.Task[None]] = set()
 
     async def manager(self) -> LedgerManager:
         """Return the cluster's ledger manager.
@@ -102,13 +105,19 @@ class LedgerStore:
             return False
 
     async def _generate_id(self) -> int:
-        """Return the next id of the cluster's generator: short ids first, then 63-bit ones."""
+        """Return the next id of the cluster's generator: short ids first, then 63-bit ones.
+
+        Which of the two is looked up once: short ids stay distinct when somebody else begins with long ones.
+        """
         long_root = f"{self._root}/{paths.LONG_ID_GENERATOR}"
-        if await self._tree.exists(long_root) is None:
+        if self._has_long_ids is None:
+            self._has_long_ids = await self._tree.exists(long_root) is not None
+        if not self._has_long_ids:
             number = await self._next_number(f"{self._root}/{paths.ID_GENERATOR}/ID-")
             if 0 <= number <= paths.SHORT_ID_MAX:
                 return number
             await self._ensure(long_root)
+            self._has_long_ids = True
         while True:
             heads = [name for name in await self._tree.children(long_root) if name.startswith("HOB-")]
             if not heads:
@@ -124,8 +133,10 @@ class LedgerStore:
 
     async def _next_number(self, prefix: str) -> int:
         path = await self._tree.create(prefix, ephemeral=True, sequential=True, make_parents=True)
-        # Only the counter is wanted; the node goes now, or with the session where this fails.
-        await self._delete_quietly(path)
+        # Only the counter is wanted; the node goes in the background, or with the session where that fails.
+        deletion = asyncio.ensure_future(self._delete_quietly(path))
+        self._deletions.add(deletion)
+        deletion.add_done_callback(self._deletions.discard)
         return int(path[len(prefix) :])
 
     async def _ensure(self, path: str) -> None:

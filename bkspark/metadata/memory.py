@@ -169,6 +169,7 @@ class MemoryTree(Tree):
         self._store = store
         self._timeout_s = timeout_s
         self._expired: list[Callback] = []
+        self._watches: list[Callback] = []
         self._session_id = session_id
         self._is_closed = False
 
@@ -242,12 +243,17 @@ class MemoryTree(Tree):
         self._store.write(operations, 0, False)
 
     async def watch(self, path: str, callback: Callback) -> Callback:
-        self._check()
-        return self._store.add_watch(path, False, callback)
+        return self._watch(path, False, callback)
 
     async def watch_children(self, path: str, callback: Callback) -> Callback:
+        self._store.node(path)
+        return self._watch(path, True, callback)
+
+    def _watch(self, path: str, of_children: bool, callback: Callback) -> Callback:
         self._check()
-        return self._store.add_watch(path, True, callback)
+        stop = self._store.add_watch(path, of_children, callback)
+        self._watches.append(stop)
+        return stop
 
     def on_session_expired(self, callback: Callback) -> None:
         self._expired.append(callback)
@@ -255,4 +261,6 @@ class MemoryTree(Tree):
     async def close(self) -> None:
         if not self._is_closed:
             self._is_closed = True
+            for stop in self._watches:
+                stop()
             self._store._end(self._session_id)

@@ -125,7 +125,7 @@ class Tree(ABC):
 
     @abstractmethod
     async def watch_children(self, path: str, callback: Callback) -> Callback:
-        """`watch`, for the list of children."""
+        """`watch`, for the list of children; ends with the node. Raises NoSuchNode."""
 
     @abstractmethod
     def on_session_expired(self, callback: Callback) -> None:

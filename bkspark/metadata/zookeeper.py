@@ -1,13 +1,16 @@
 """ZooKeeperTree: the metadata tree in ZooKeeper. The only module that knows kazoo.
 
 kazoo runs threads of its own; each call here is kazoo's asynchronous one, whose outcome comes back to the event loop.
-Every call has a time limit: kazoo queues requests while it is disconnected, for as long as that lasts.
+Every call has a time limit, and begins only while the session is connected: kazoo would queue it for as long as the
+server is away, and a write given up long ago would take effect then.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,10 +24,18 @@ from bkspark.metadata.uri import MetadataUri
 
 SESSION_TIMEOUT_S = 10.0
 CALL_TIMEOUT_S = 10.0
+CLOSE_TIMEOUT_S = 2.0
+REARM_PAUSE_S = 0.1
+REQUEST_BYTES_MAX = 0xFFFFF
+"""ZooKeeper's jute.maxbuffer unless configured otherwise; it drops the connection of a longer request."""
+
+Arm = Callable[[Callable[[Any], None]], Any]
+"""Sends a look-up to kazoo that leaves the given function as its watch."""
 
 # Whoever configures logging sees what kazoo says; nobody else gets it on stderr, where our own one-line errors go.
 _logger = logging.getLogger("bkspark.kazoo")
-_logger.addHandler(logging.NullHandler())
+for _name in ("bkspark.kazoo", "kazoo"):
+    logging.getLogger(_name).addHandler(logging.NullHandler())
 
 
 async def open_tree(
@@ -50,21 +61,21 @@ class ZooKeeperTree(Tree):
         self._loop = asyncio.get_running_loop()
         self._client = KazooClient(hosts=uri.connect_string, timeout=session_timeout_s, logger=_logger)
         self._client.add_listener(self._on_state)
-        self._connected: asyncio.Future[None] | None = None
+        self._connected = asyncio.Event()
+        self._is_closed = False
         self._expired: list[Callback] = []
-        self._rearm: dict[object, Callable[[], None]] = {}
+        self._watches: set[_Watch] = set()
         self._was_disconnected = False
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def connect(self) -> None:
         """Start the session. Raises MetadataError when no server answers in time."""
-        self._connected = self._loop.create_future()
         self._client.start_async()
         try:
             async with asyncio.timeout(self._call_timeout_s):
-                await self._connected
+                await self._connected.wait()
         except TimeoutError:
-            await self.close()
+            self._stop()
             raise MetadataError(
                 f"no ZooKeeper answers at {self._address} (waited {self._call_timeout_s:g} s): start it, or correct "
                 "the metadata URI"
@@ -85,43 +96,59 @@ class ZooKeeperTree(Tree):
         self._expired.append(callback)
 
     def _on_state(self, state: str) -> None:
-        # On a thread of kazoo's.
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._state_changed, state)
+        self._on_loop(self._state_changed, state)
+
+    def _on_loop(self, function: Callable[..., None], *arguments: Any) -> None:
+        """Call a function on the event loop, from a thread of kazoo's; when the loop has ended nobody listens."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(function, *arguments)
 
     def _state_changed(self, state: str) -> None:
-        if state == KazooState.LOST:
-            self._was_disconnected = True
-            for callback in self._expired:
-                callback()
-        elif state == KazooState.SUSPENDED:
-            self._was_disconnected = True
-        elif state == KazooState.CONNECTED:
-            if self._connected is not None and not self._connected.done():
-                self._connected.set_result(None)
+        if self._is_closed:
+            return
+        if state == KazooState.CONNECTED:
+            self._connected.set()
             if self._was_disconnected:
                 # Watches set before are gone, and changes made meanwhile were not told.
                 self._was_disconnected = False
-                for rearm in tuple(self._rearm.values()):
-                    rearm()
+                for watch in tuple(self._watches):
+                    self._fired(watch)
+            return
+        self._connected.clear()
+        self._was_disconnected = True
+        if state == KazooState.LOST:
+            for callback in tuple(self._expired):
+                callback()
 
     async def close(self) -> None:
-        self._rearm.clear()
+        stopped = self._stop()
+        await asyncio.wait([stopped], timeout=CLOSE_TIMEOUT_S)
+
+    def _stop(self) -> asyncio.Future[None]:
+        """End the session on a thread of its own: kazoo waits long for a server that stays mute."""
+        stopped = self._loop.create_future()
+        self._is_closed = True
+        self._connected.set()  # calls that wait for the connection find out that it is closed
+        self._watches.clear()
         self._expired.clear()
         for task in self._tasks:
             task.cancel()
-        client = self._client
 
         def stop() -> None:
-            client.stop()
-            client.close()
+            try:
+                self._client.stop()
+                self._client.close()
+            except kazoo_errors.KazooException as error:
+                _logger.info("closing the session at %s: %r", self._address, error)
+            self._on_loop(_set_done, stopped)
 
-        await self._loop.run_in_executor(None, stop)
+        threading.Thread(target=stop, name="bkspark-zookeeper-close", daemon=True).start()
+        return stopped
 
     # ---- calls ----
 
-    async def _call(self, what: str, path: str, start: Callable[[], Any]) -> Any:
-        """Run one of kazoo's asynchronous calls and translate its outcome."""
+    async def _call(self, what: str, path: str, start: Callable[[], Any], data_bytes: int = 0) -> Any:
+        """Run one of kazoo's asynchronous calls, which sends `data_bytes` of data, and translate its outcome."""
         outcome: asyncio.Future[Any] = self._loop.create_future()
 
         def settle(result: Any) -> None:
@@ -132,20 +159,23 @@ class ZooKeeperTree(Tree):
             else:
                 outcome.set_result(result.value)
 
-        def linked(result: Any) -> None:
-            # On a thread of kazoo's; the loop may have ended while the call was queued.
-            if not self._loop.is_closed():
-                self._loop.call_soon_threadsafe(settle, result)
-
         try:
-            start().rawlink(linked)
             async with asyncio.timeout(self._call_timeout_s):
+                await self._connected.wait()
+                if self._is_closed:
+                    raise SessionExpired(f"the session at ZooKeeper {self._address} is closed")
+                start().rawlink(lambda result: self._on_loop(settle, result))
                 return await outcome
         except TimeoutError:
             raise MetadataError(
                 f"ZooKeeper at {self._address} did not answer {what} of {path} in {self._call_timeout_s:g} s"
             ) from None
         except kazoo_errors.KazooException as error:
+            if isinstance(error, kazoo_errors.ConnectionLoss) and data_bytes > REQUEST_BYTES_MAX - 2 * len(path):
+                raise MetadataError(
+                    f"metadata node {path} takes {data_bytes} bytes, more than ZooKeeper's limit (jute.maxbuffer, "
+                    f"{REQUEST_BYTES_MAX} unless configured)"
+                ) from None
             raise self._translated(error, what, path) from None
 
     def _translated(self, error: Exception, what: str, path: str) -> MetadataError:
@@ -188,11 +218,15 @@ class ZooKeeperTree(Tree):
             lambda: self._client.create_async(
                 path, data, ephemeral=ephemeral, sequence=sequential, makepath=make_parents
             ),
+            data_bytes=len(data),
         )
         return created
 
     async def set(self, path: str, data: bytes, version: int) -> Stat:
-        return _stat(await self._call("the write", path, lambda: self._client.set_async(path, data, version)))
+        stat = await self._call(
+            "the write", path, lambda: self._client.set_async(path, data, version), data_bytes=len(data)
+        )
+        return _stat(stat)
 
     async def delete(self, path: str, version: int = ANY_VERSION) -> None:
         await self._call("the deletion", path, lambda: self._client.delete_async(path, version))
@@ -208,7 +242,8 @@ class ZooKeeperTree(Tree):
                 request.delete(operation.path, operation.version)
             else:
                 request.check(operation.path, operation.version)
-        results = await self._call("a transaction", operations[0].path, request.commit_async)
+        data_bytes = sum(len(operation.data) for operation in operations if isinstance(operation, Create | Set))
+        results = await self._call("a transaction", operations[0].path, request.commit_async, data_bytes=data_bytes)
         for operation, result in zip(operations, results):
             # Operations before and after the one that failed carry these two; they say nothing of their own.
             uninformative = (kazoo_errors.RolledBackError, kazoo_errors.RuntimeInconsistency)
@@ -223,40 +258,69 @@ class ZooKeeperTree(Tree):
     async def watch_children(self, path: str, callback: Callback) -> Callback:
         return await self._watch(path, callback, lambda on_event: self._client.get_children_async(path, watch=on_event))
 
-    async def _watch(self, path: str, callback: Callback, arm: Callable[[Callable[[Any], None]], Any]) -> Callback:
+    async def _watch(self, path: str, callback: Callback, arm: Arm) -> Callback:
         """Keep a one-shot watch armed, telling `callback` each time it fires."""
-        key = object()
 
         def on_event(_: Any) -> None:
-            if not self._loop.is_closed():
-                self._loop.call_soon_threadsafe(fired)
+            self._on_loop(self._fired, watch)
 
-        def fired() -> None:
-            if key in self._rearm:
-                self._spawn(again())
-
-        async def again() -> None:
-            # Armed first and told then: a change in between fires the new watch.
-            try:
-                await self._call("a watch", path, lambda: arm(on_event))
-            except NoSuchNode:
-                self._rearm.pop(key, None)
-            except MetadataError:
-                return  # disconnected; the reconnection arms it
-            callback()
-
-        self._rearm[key] = fired
+        watch = _Watch(path, callback, lambda: arm(on_event))
+        self._watches.add(watch)
         try:
-            await self._call("a watch", path, lambda: arm(on_event))
+            await self._call("a watch", path, watch.arm)
         except MetadataError:
-            del self._rearm[key]
+            self._watches.discard(watch)
             raise
-        return lambda: self._rearm.pop(key, None) and None
+
+        def stop() -> None:
+            watch.is_stopped = True
+            self._watches.discard(watch)
+
+        return stop
+
+    def _fired(self, watch: _Watch) -> None:
+        watch.has_fired = True
+        if not watch.is_arming and watch in self._watches:
+            watch.is_arming = True
+            self._spawn(self._rearm(watch))
+
+    async def _rearm(self, watch: _Watch) -> None:
+        while watch.has_fired and watch in self._watches:
+            watch.has_fired = False
+            try:
+                # Armed first and told then: a change in between fires the new watch.
+                await self._call("a watch", watch.path, watch.arm)
+            except NoSuchNode:
+                self._watches.discard(watch)  # a list of children ends with its node
+            except MetadataError:
+                watch.has_fired = True
+                await asyncio.sleep(REARM_PAUSE_S)
+                continue
+            if not watch.is_stopped:
+                watch.callback()
+        watch.is_arming = False
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+class _Watch:
+    """One watch: what it looks at, whom it tells, and whether it is being armed."""
+
+    def __init__(self, path: str, callback: Callback, arm: Callable[[], Any]) -> None:
+        self.path = path
+        self.callback = callback
+        self.arm = arm
+        self.is_arming = False
+        self.has_fired = False
+        self.is_stopped = False
+
+
+def _set_done(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 def _stat(stat: ZnodeStat) -> Stat:

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from bkspark.errors import BookieUnavailable, MetadataVersion, NodeExists
+from bkspark.errors import BookieUnavailable, MetadataError, MetadataVersion, NodeExists
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.cookies import Cookie
 from bkspark.metadata.registration import BookieAddress
@@ -92,3 +92,37 @@ def test_cookies_change_by_compare_and_set(trees):
         assert await tree.exists(parent_of(trees.uri.root)) is not None
 
     trees.run(test)
+
+
+def test_root_that_holds_something_else_is_refused_and_left_alone(trees):
+    async def test(tree):
+        await tree.create(f"{trees.uri.root}/something", make_parents=True)
+        with pytest.raises(MetadataError, match=r"is not empty.*something"):
+            await BookieRegistry(tree, trees.uri).initialize_cluster()
+        assert await tree.children(trees.uri.root) == ["something"]
+
+    trees.run(test)
+
+
+def test_empty_root_and_missing_layout_are_completed(trees):
+    async def test(tree):
+        await tree.create(trees.uri.root, make_parents=True)
+        registry = BookieRegistry(tree, trees.uri)
+        assert await registry.initialize_cluster()
+        identity = await registry.instance_id()
+        await tree.delete(f"{trees.uri.root}/LAYOUT")
+        assert not await registry.initialize_cluster()
+        assert await tree.exists(f"{trees.uri.root}/LAYOUT") is not None
+        assert await registry.instance_id() == identity
+
+    trees.run(test)
+
+
+def test_two_initialisations_at_once_make_one_cluster(trees):
+    async def test(*sessions):
+        registries = [BookieRegistry(tree, trees.uri) for tree in sessions]
+        made = await asyncio.gather(*(registry.initialize_cluster() for registry in registries))
+        assert sum(made) == 1
+        assert len({await registry.instance_id() for registry in registries}) == 1
+
+    trees.run(test, sessions=3)

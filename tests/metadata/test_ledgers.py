@@ -67,7 +67,8 @@ def test_generated_ids_are_distinct_and_go_long_where_the_cluster_has(trees):
         ledgers = await store_of(tree, trees.uri)
         short = [(await ledgers.create(METADATA))[0] for _ in range(3)]
         await tree.create(f"{trees.uri.root}/idgen-long")
-        long = [(await ledgers.create(METADATA))[0] for _ in range(3)]
+        later = LedgerStore(tree, trees.uri)
+        long = [(await later.create(METADATA))[0] for _ in range(3)]
         assert len({*short, *long}) == 6
         assert all(ledger_id >> 32 == 1 for ledger_id in long)
         assert set(await listed(ledgers)) == {*short, *long}

@@ -96,3 +96,11 @@ def test_no_zookeeper_is_one_error_that_names_the_address():
     uri = MetadataUri.parse("zk://127.0.0.1:1/ledgers")
     with pytest.raises(MetadataError, match=r"127\.0\.0\.1:1"):
         asyncio.run(open_tree(uri, call_timeout_s=0.5))
+
+
+def test_children_of_a_missing_node_cannot_be_watched(trees):
+    async def test(tree):
+        with pytest.raises(NoSuchNode):
+            await tree.watch_children(f"{trees.uri.root}/missing", lambda: None)
+
+    trees.run(test)

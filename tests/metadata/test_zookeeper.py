@@ -1,0 +1,177 @@
+"""What happens to a ZooKeeper session when the network or the server fails (reliability.md, Z1 to Z9)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from bkspark.errors import MetadataError, SessionExpired
+from bkspark.metadata.bookies import BookieRegistry
+from bkspark.metadata.registration import BookieAddress
+from bkspark.metadata.tree import Tree
+from bkspark.metadata.uri import MetadataUri
+from bkspark.metadata.zookeeper import open_tree
+from tests.metadata.severed import SeverableLink
+
+DEADLINE_S = 30.0
+
+
+async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        while not await condition():
+            await asyncio.sleep(0.02)
+
+
+@pytest.fixture
+def run(zookeeper, request):
+    """Runs a coroutine with a severable link, a tree behind it and one beside it, and a root that exists."""
+    host, port = zookeeper.connect_string.split(":")
+    root = f"/{request.node.name.replace('[', '-').rstrip(']')}"
+
+    async def call(test, session_timeout_s: float) -> None:
+        async with SeverableLink(host, int(port)) as link:
+            uri = MetadataUri.parse(f"zk://127.0.0.1:{link.port}{root}")
+            severed = await open_tree(uri, session_timeout_s=session_timeout_s, call_timeout_s=1.0)
+            other = await open_tree(MetadataUri.parse(f"zk://{host}:{port}{root}"))
+            try:
+                await BookieRegistry(other, uri).initialize_cluster()
+                await test(link, severed, other, uri)
+            finally:
+                await severed.close()
+                await other.close()
+
+    return lambda test, session_timeout_s=20.0: asyncio.run(call(test, session_timeout_s))
+
+
+async def loses(tree: Tree) -> bool:
+    try:
+        await tree.exists("/")
+    except MetadataError:
+        return True
+    return False
+
+
+def test_write_given_up_while_disconnected_never_takes_effect(run):
+    async def test(link, severed, other, uri):
+        link.cut()
+        await eventually(lambda: loses(severed))
+        with pytest.raises(MetadataError, match=f"127.0.0.1:{link.port}"):
+            await severed.create(f"{uri.root}/late")
+        link.restore()
+        # The session's requests are done in order: what follows a write that took effect sees it.
+        await eventually(lambda: works(severed))
+        assert await severed.exists(f"{uri.root}/late") is None
+
+    run(test)
+
+
+async def works(tree: Tree) -> bool:
+    return not await loses(tree)
+
+
+def test_watches_tell_what_changed_while_disconnected(run):
+    async def test(link, severed, other, uri):
+        told, listed = asyncio.Event(), asyncio.Event()
+        await severed.watch(f"{uri.root}/LAYOUT", told.set)
+        await severed.watch_children(uri.root, listed.set)
+        link.cut()
+        await eventually(lambda: loses(severed))
+        told.clear()
+        listed.clear()
+        await other.set(f"{uri.root}/LAYOUT", b"changed", -1)
+        link.restore()
+        async with asyncio.timeout(DEADLINE_S):
+            await told.wait()
+            await listed.wait()
+        told.clear()
+        listed.clear()
+        await other.set(f"{uri.root}/LAYOUT", b"again", -1)
+        await other.create(f"{uri.root}/new")
+        async with asyncio.timeout(DEADLINE_S):
+            await told.wait()
+            await listed.wait()
+
+    run(test)
+
+
+def test_expired_session_is_told_and_its_bookie_registers_again(run):
+    """Z3, M3: the same identity, owned by the new session."""
+
+    async def test(link, severed, other, uri):
+        registry, seen = BookieRegistry(severed, uri), BookieRegistry(other, uri)
+        await registry.register("b-1", BookieAddress("h", 1))
+        expired = asyncio.Event()
+        registry.on_session_expired(expired.set)
+        before = severed.session_id
+        link.cut()
+
+        async def is_gone() -> bool:
+            return await seen.writable() == {}
+
+        await eventually(is_gone)
+        assert not expired.is_set()
+        link.restore()
+        async with asyncio.timeout(DEADLINE_S):
+            await expired.wait()
+        await eventually(lambda: works(severed))
+        await registry.register("b-1", BookieAddress("h", 2))
+        assert severed.session_id != before
+        assert await seen.resolve("b-1") == ("h", 2)
+
+    run(test, session_timeout_s=1.0)
+
+
+def test_late_end_of_an_expired_bookie_leaves_its_successor_registered(run):
+    async def test(link, severed, other, uri):
+        old, new = BookieRegistry(severed, uri), BookieRegistry(other, uri)
+        await old.register("b-1", BookieAddress("h", 1))
+        link.cut()
+        await new.register("b-1", BookieAddress("h", 2))
+        link.restore()
+        await eventually(lambda: works(severed))
+        await old.unregister("b-1")
+        assert await new.resolve("b-1") == ("h", 2)
+        await new.unregister("b-1")
+        assert await new.writable() == {}
+
+    run(test, session_timeout_s=1.0)
+
+
+def test_node_above_zookeepers_limit_is_an_error_that_says_so(run):
+    async def test(link, severed, other, uri):
+        for write in (
+            other.create(f"{uri.root}/big", bytes(1 << 20)),
+            other.set(f"{uri.root}/LAYOUT", bytes(1 << 20), -1),
+        ):
+            with pytest.raises(MetadataError, match=r"jute\.maxbuffer"):
+                await write
+        await eventually(lambda: works(other))
+
+    run(test)
+
+
+def test_closed_session_refuses_calls(run):
+    async def test(link, severed, other, uri):
+        await severed.close()
+        with pytest.raises(SessionExpired):
+            await severed.exists("/")
+
+    run(test)
+
+
+def test_server_that_accepts_and_stays_mute_is_an_error_and_prints_nothing(capfd):
+    async def test() -> None:
+        async def stay_mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read()
+            writer.close()
+
+        async with await asyncio.start_server(stay_mute, "127.0.0.1", 0) as server:
+            address = "{}:{}".format(*server.sockets[0].getsockname())
+            async with asyncio.timeout(DEADLINE_S):
+                with pytest.raises(MetadataError, match=address):
+                    await open_tree(MetadataUri.parse(f"zk://{address}/ledgers"), call_timeout_s=0.3)
+
+    asyncio.run(test())
+    assert capfd.readouterr() == ("", "")
