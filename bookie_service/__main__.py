@@ -18,7 +18,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from bkspark.errors import BookKeeperError, ConfigurationError
 from bkspark.metadata.bookies import BookieRegistry
@@ -152,8 +152,9 @@ def _announce(bound: BoundAddress, as_json: bool) -> None:
 async def _first_of(stopping: asyncio.Event, *failures: asyncio.Future[BaseException]) -> None:
     """Return when asked to stop; raise the error of whichever failure comes first."""
     asked = asyncio.ensure_future(stopping.wait())
+    awaited: list[asyncio.Future[Any]] = [asked, *failures]
     try:
-        await asyncio.wait([asked, *failures], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
     finally:
         asked.cancel()
     for failure in failures:

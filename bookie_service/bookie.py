@@ -153,7 +153,7 @@ class Bookie:
         addresses = half.place(octets, run.make_items(octets), run.sizes)
         for ledger_id, rows in groups:
             self._store.insert(ledgers[ledger_id], run.entry_ids[rows], addresses[rows])
-        body = memoryview(half.memory)[begin : half.used]
+        body = half.memory[begin : half.used].data
         records.append(Record(RecordKind.ENTRIES, len(run), (body,), len(body)))
         self._adds_in_flight += adds
         self._send_when_durable(index, self._journals[index].submit(records), client, replies, adds)
@@ -173,7 +173,7 @@ class Bookie:
             return _failed(error)
         keys = run.keys(octets)
         is_known = ledger is not None and ledger.master_key != rules.UNKNOWN_KEY
-        key = ledger.master_key if is_known else keys[0].tobytes()
+        key = ledger.master_key if ledger is not None and is_known else keys[0].tobytes()
         statuses = rules.add_statuses(
             ledger_id,
             run.entry_ids,
@@ -243,9 +243,10 @@ class Bookie:
     def batch_read(self, client: Client, octets: np.ndarray, requests: Requests, row: int) -> None:
         """Answer one batch read: always its first entry, then as many as its limits allow."""
         ledger_id, first_entry = int(requests.ledger_ids[row]), int(requests.entry_ids[row])
-        request_id, count_max, bytes_max = v2.decode_batch_read_limits(octets, int(requests.starts[row]))
+        request_id, count_max, bytes_max = v2.decode_batch_read_limits(octets.data, int(requests.starts[row]))
         fence = self._fence_of(octets, requests, row)
-        status, pieces = fence.status, []
+        status = fence.status
+        pieces: list[Items] = []
         if status == Status.EOK:
             status, pieces = self._read_batch(ledger_id, first_entry, count_max, bytes_max)
         items_bytes = sum(len(items.buffer) for items in pieces)

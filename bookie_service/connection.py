@@ -73,7 +73,7 @@ class Connection(asyncio.BufferedProtocol):
         self._on_closed(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return memoryview(self._octets)[self._end :]
+        return self._octets.data[self._end :]
 
     def buffer_updated(self, nbytes: int) -> None:
         self._end += nbytes
@@ -137,7 +137,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _decode(self) -> Requests:
         """Return the V2 requests in the buffer; V3 requests in front of them are refused."""
-        table = scan_frames(self._octets, self._end, self._options.frame_bytes_max)
+        table = scan_frames(self._octets.data, self._end, self._options.frame_bytes_max)
         self._consumed = table.consumed
         first = 0
         while not self._is_v2 and first < len(table):
@@ -149,7 +149,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._is_v2 = True
         if first:
             table = FrameTable(table.starts[first:], table.ends[first:], table.consumed)
-        requests = v2.decode_requests(self._octets, table)
+        requests = v2.decode_requests(self._octets.data, table)
         self._row = 0
         breaks = np.flatnonzero(requests.opcodes[1:] != requests.opcodes[:-1]) + 1
         self._run_ends = [*breaks.tolist(), len(requests)]

@@ -222,7 +222,8 @@ def decode_requests(buffer: bytes | bytearray | memoryview, table: FrameTable) -
     starts, ends = table.starts, table.ends
     sizes = ends - starts
     if len(starts) == 0:
-        return Requests(*(np.empty(0, np.int32) for _ in range(3)), starts, starts, starts, starts)
+        nothing = np.empty(0, np.int32)
+        return Requests(nothing, nothing, nothing, starts, starts, starts, starts)
     if int(sizes.min()) < WORD_BYTES:
         raise ProtocolError(f"a request of {int(sizes.min())} bytes has no header word")
     words = gather_i32(octets, starts)

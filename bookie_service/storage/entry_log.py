@@ -120,7 +120,7 @@ class EntryLogAppender:
         return self._file
 
     def _write(self, file: File, memory: np.ndarray, addresses: np.ndarray, sizes: np.ndarray) -> None:
-        view = memoryview(memory)
+        view = memory.data
         buffers: list[memoryview] = []
         gathered = 0
         for start, end in contiguous_spans(addresses, sizes):

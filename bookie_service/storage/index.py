@@ -127,9 +127,9 @@ class IndexWriter:
                     file.write([slot, slot] if is_new else [slot], 0)
             for file, _, _ in opened:
                 file.sync_data()
-            changed = [(file, update) for file, update, is_new in opened if update.header is not None and not is_new]
-            for file, update in changed:
-                file.write([index_format.encode_slot(update.header)], SLOT_BYTES)
+            changed = [(file, update.header) for file, update, is_new in opened if update.header and not is_new]
+            for file, header in changed:
+                file.write([index_format.encode_slot(header)], SLOT_BYTES)
             for file, _ in changed:
                 file.sync_data()
         finally:
@@ -164,4 +164,4 @@ def _write_positions(file: File, update: LedgerUpdate) -> None:
             stored = np.frombuffer(file.read(count * POSITION_BYTES, at), ">i8")
             span[: len(stored)] = stored
             span[entry_ids[start:end] - first] = positions[start:end]
-        file.write([memoryview(span).cast("B")], at)
+        file.write([span.tobytes()], at)

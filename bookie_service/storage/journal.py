@@ -56,7 +56,11 @@ class Journal:
         self._directory = directory
         self._options = options
         self._spares: list[str] = []
-        self._begin_file(chain_end)
+        self._offered: set[str] = set()
+        self._file_id = chain_end.file_id
+        self._end = chain_end.offset
+        self._allocated = 0
+        self._begin_file()
 
     @property
     def end(self) -> JournalPosition:
@@ -70,7 +74,8 @@ class Journal:
             OSError: the group is not known to be durable; nothing of it may be acknowledged.
         """
         if self._end >= self._options.file_bytes_max:
-            self._roll()
+            self.close()
+            self._begin_file()
         buffers: list[Buffer] = []
         offset = self._end
         for record in records:
@@ -100,34 +105,31 @@ class Journal:
         behind = [name for name in self._files.names(self._directory) if _is_before(name, mark.file_id)]
         kept = self._options.backups_max
         for name in behind[: len(behind) - kept] if kept else behind:
-            path = os.path.join(self._directory, name)
-            if self._options.reuse_files and path not in self._spares:
-                self._spares.append(path)
-            elif not self._options.reuse_files:
-                self._files.remove(path)
+            if not self._options.reuse_files:
+                self._files.remove(os.path.join(self._directory, name))
+            elif name not in self._offered:
+                # Offered once: the journal's thread may take it and rename it at any moment.
+                self._offered.add(name)
+                self._spares.append(name)
 
     def close(self) -> None:
         """Give back the space reserved behind the last record."""
         self._file.truncate(self._end)
         self._file.close()
 
-    def _roll(self) -> None:
-        end = self.end
-        self.close()
-        self._begin_file(end)
-
-    def _begin_file(self, previous_end: JournalPosition) -> None:
-        self._file_id = previous_end.file_id + 1
+    def _begin_file(self) -> None:
+        """Go on in a new file behind the present end."""
+        header = FileHeader(self._file_id + 1, self._file_id, self._end if self._file_id else 0)
+        self._file_id += 1
         path = os.path.join(self._directory, journal_format.file_name(self._file_id))
         self._allocated = 0
         if self._spares:
             # The old records in it carry another file id: they are no records of this file.
-            self._files.rename(self._spares.pop(0), path)
+            self._files.rename(os.path.join(self._directory, self._spares.pop(0)), path)
             self._file = self._files.open(path)
             self._allocated = self._file.size()
         else:
             self._file = self._files.create(path)
-        header = FileHeader(self._file_id, previous_end.file_id, previous_end.offset)
         self._file.write([journal_format.encode_file_header(header)], 0)
         self._end = FILE_HEADER_BYTES
         self._reserve(self._end)

@@ -150,7 +150,7 @@ class CacheHalf:
         taken = max(1, int(np.cumsum(sizes).searchsorted(bytes_max, side="right")))
         addresses, sizes = addresses[:taken], sizes[:taken]
         # A copy, because the block is filled anew while the reply may still wait in a socket's buffer.
-        buffer = b"".join(self.memory[start:end] for start, end in contiguous_spans(addresses, sizes))
+        buffer = b"".join(self.memory[start:end].data for start, end in contiguous_spans(addresses, sizes))
         return Items(first_entry, buffer, sizes)
 
     def clear(self) -> None:
