@@ -129,7 +129,7 @@ class LedgerWriter:
         return run(lambda: self._writer.append(entry))
 
     def append_many(self, entries: Any) -> int:
-        """Append entries (iterable of bytes, EntryBatch, Arrow binary array); return the last id once all are durable."""
+        """Append entries (bytes, EntryBatch, Arrow binary array); return the last id once all are acknowledged."""
         return run(lambda: self._writer.append_many(entries))
 
     def submit(self, entries: Any) -> concurrent.futures.Future[int]:
