@@ -26,6 +26,8 @@ SESSION_TIMEOUT_S = 10.0
 CALL_TIMEOUT_S = 10.0
 CLOSE_TIMEOUT_S = 2.0
 REARM_PAUSE_S = 0.1
+# For ever, and never more than a second apart: a session outlives its connection by seconds only.
+_RECONNECTION = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0}
 REQUEST_BYTES_MAX = 0xFFFFF
 """ZooKeeper's jute.maxbuffer unless configured otherwise; it drops the connection of a longer request."""
 
@@ -59,7 +61,9 @@ class ZooKeeperTree(Tree):
         self._call_timeout_s = call_timeout_s
         self._session_timeout_s = session_timeout_s
         self._loop = asyncio.get_running_loop()
-        self._client = KazooClient(hosts=uri.connect_string, timeout=session_timeout_s, logger=_logger)
+        self._client = KazooClient(
+            hosts=uri.connect_string, timeout=session_timeout_s, logger=_logger, connection_retry=_RECONNECTION
+        )
         self._client.add_listener(self._on_state)
         self._connected = asyncio.Event()
         self._is_closed = False
