@@ -163,17 +163,18 @@ class Peer:
         return self.reply()
 
 
-def adds(ledger_id: int, first_entry: int, payloads: Sequence[bytes], flags: int = 0, key: bytes = KEY) -> memoryview:
-    """Return ADD frames of consecutive entries."""
-    batch = EntryBatch.of(payloads, ledger_id, first_entry)
-    return v2.encode_adds(batch, first_entry - 1, 0, DIGEST, key, flags).buffer
+def adds(ledger_id: int, first_entry: int, payloads: Sequence[bytes], flags: int = 0, key: bytes = KEY) -> bytes:
+    """Return ADD frames of consecutive entries; an entry's bytes depend on its ids and payload alone."""
+    frames = []
+    for entry_id, payload in enumerate(payloads, first_entry):
+        batch = EntryBatch.of([payload], ledger_id, entry_id)
+        frames.append(v2.encode_adds(batch, -1, 0, DIGEST, key, flags).buffer)
+    return b"".join(frames)
 
 
-def stored(ledger_id: int, entry_id: int, payload: bytes, first_entry: int | None = None) -> bytes:
-    """Return the entry that `adds` sends for a payload, when its batch began at `first_entry` (itself by default)."""
-    frame = bytes(adds(ledger_id, entry_id, [payload]))
-    entry = bytearray(frame[4 + v2.ADD_HEAD_BYTES :])
-    return bytes(entry)
+def stored(ledger_id: int, entry_id: int, payload: bytes) -> bytes:
+    """Return the entry that `adds` sends for a payload."""
+    return adds(ledger_id, entry_id, [payload])[4 + v2.ADD_HEAD_BYTES :]
 
 
 def split(items: bytes) -> list[bytes]:

@@ -1,0 +1,67 @@
+"""Files whose operations fail when told to: real files behind, an errno in front."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Sequence
+
+from bookie_service.storage.files import Buffer, File, LocalFiles
+
+Fault = Callable[[str, str], bool]
+"""Called with (operation, path) before each; True makes it fail."""
+
+
+class FaultyFiles(LocalFiles):
+    """`fault` decides which operations fail, with `code`; None lets all through."""
+
+    def __init__(self) -> None:
+        self.fault: Fault | None = None
+        self.code = errno.EIO
+        self.operations: list[tuple[str, str]] = []
+
+    def check(self, operation: str, path: str) -> None:
+        """Record an operation, or fail it."""
+        if self.fault is not None and self.fault(operation, path):
+            raise OSError(self.code, os.strerror(self.code), path)
+        self.operations.append((operation, path))
+
+    def open(self, path: str) -> File:
+        return _FaultyFile(super().open(path), self)
+
+    def create(self, path: str) -> File:
+        self.check("create", path)
+        return _FaultyFile(super().create(path), self)
+
+    def rename(self, old: str, new: str) -> None:
+        self.check("rename", new)
+        super().rename(old, new)
+
+    def remove(self, path: str) -> None:
+        self.check("remove", path)
+        super().remove(path)
+
+    def sync_directory(self, path: str) -> None:
+        self.check("sync_directory", path)
+        super().sync_directory(path)
+
+
+class _FaultyFile(File):
+    __slots__ = ("_files", "_inner")
+
+    def __init__(self, inner: File, files: FaultyFiles) -> None:
+        self.path = inner.path
+        self._fd = inner._fd
+        self._files = files
+
+    def write(self, buffers: Sequence[Buffer], offset: int) -> int:
+        self._files.check("write", self.path)
+        return super().write(buffers, offset)
+
+    def read(self, size: int, offset: int) -> bytes:
+        self._files.check("read", self.path)
+        return super().read(size, offset)
+
+    def sync_data(self) -> None:
+        self._files.check("sync_data", self.path)
+        super().sync_data()
