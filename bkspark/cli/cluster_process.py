@@ -28,6 +28,9 @@ from bkspark.cli.child_process import ChildProcess
 from bkspark.cli.zookeeper_process import HOST, ZooKeeperProcess
 from bkspark.errors import BookieUnavailable, ConfigurationError
 
+BOOKIES = 3
+"""How many bookies a new cluster gets."""
+
 BOOKIE_START_TIMEOUT_S = 60.0
 BOOKIE_STOP_TIMEOUT_S = 20.0
 
@@ -139,13 +142,13 @@ class BookieProcess:
 class ClusterProcess:
     """ZooKeeper and `bookie_count` bookies; a context manager that starts and stops them.
 
-    Without a directory the data is temporary and removed at the end. A start that fails leaves no process and,
+    Without a count there are as many bookies as the directory had before, in a new one BOOKIES. Without a directory the data is temporary and removed at the end. A start that fails leaves no process and,
     in a directory that was empty or absent, no file.
     """
 
     def __init__(
         self,
-        bookie_count: int,
+        bookie_count: int | None = None,
         directory: Path | None = None,
         *,
         zookeeper_port: int | None = None,
@@ -201,7 +204,7 @@ class ClusterProcess:
             self.zookeeper = ZooKeeperProcess(self.directory / "zookeeper", port=ports.zookeeper)
             self.zookeeper.start()
             asyncio.run(_initialize(self.uri))
-            for number, port in enumerate(ports.bookies[: self._bookie_count], start=1):
+            for number, port in enumerate(ports.bookies, start=1):
                 directory = self.directory / f"bookie{number}"
                 self.bookies.append(BookieProcess(number, port, directory, self.uri, self._settings))
             for bookie in self.bookies:
@@ -241,15 +244,25 @@ class ClusterProcess:
             ) from None
 
     def _choose_ports(self) -> ClusterPorts:
-        """Return the remembered ports, completed by free ones, and remember them."""
+        """Return the remembered ports, completed by free ones, and remember them.
+
+        Raises:
+            ConfigurationError: fewer bookies are wanted than hold the directory's data, or a port is taken.
+        """
         path = self.directory / "cluster.json"
         remembered = ClusterPorts.load(path) if path.exists() else ClusterPorts(0, ())
-        missing = max(0, self._bookie_count - len(remembered.bookies))
+        count = self._bookie_count or len(remembered.bookies) or BOOKIES
+        if count < len(remembered.bookies):
+            raise ConfigurationError(
+                f"--bookies {count}: the data in {str(self.directory)!r} lies on {len(remembered.bookies)} bookies; "
+                f"start at least so many"
+            )
+        missing = count - len(remembered.bookies)
         free = free_ports(missing + 1)
         zookeeper = self._wanted_zookeeper_port or remembered.zookeeper or free[missing]
-        ports = ClusterPorts(zookeeper, remembered.bookies + tuple(free[:missing]))
-        for port in (zookeeper, *remembered.bookies[: self._bookie_count]):
+        for port in (zookeeper, *remembered.bookies):
             check_port(port)
+        ports = ClusterPorts(zookeeper, remembered.bookies + tuple(free[:missing]))
         ports.save(path)
         return ports
 

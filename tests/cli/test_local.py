@@ -103,6 +103,22 @@ def test_data_and_ids_survive_a_restart_on_the_same_directory(tmp_path):
         assert second.end() == 0
 
 
+def test_bookies_are_as_many_as_before_or_more_never_fewer(tmp_path):
+    data = tmp_path / "data"
+    with local(tmp_path, "--bookies", 1, "--dir", data) as first:
+        assert first.end() == 0
+    with local(tmp_path, "--bookies", 2, "--dir", data) as more:
+        assert more.cluster["bookies"][0]["id"] == first.cluster["bookies"][0]["id"]
+        assert more.end() == 0
+    with local(tmp_path, "--dir", data) as again:
+        assert [b["id"] for b in again.cluster["bookies"]] == [b["id"] for b in more.cluster["bookies"]]
+        assert again.end() == 0
+    code, reason = fails("--dir", data)
+    assert code == 2
+    assert "--bookies 1" in reason
+    assert "on 2 bookies" in reason
+
+
 def test_killed_bookie_is_reported_and_not_restarted(tmp_path):
     with local(tmp_path, "--bookies", 1) as running:
         (bookie,) = running.cluster["bookies"]
