@@ -1,0 +1,258 @@
+"""AttemptStore: ledgers on their way into a log, and ledgers on their way out.
+
+An attempt registers its ledger as *pending* before it writes to it. Publishing demands that the ledger still is; who
+wants to get rid of it *condemns* it: one transaction changes the head, which lists it as condemned, and removes it from
+the pending ones. Both go through the head's version, so a ledger is either published or condemned, never both, however
+late a publisher comes. No clock decides about that; age only chooses which attempts are taken for dead.
+
+Condemned ledgers are deleted afterwards, and taken off the head then. A crash in between leaves them listed, for the
+next sweep. A ledger whose writer is still alive needs no fence for that: what is condemned cannot be published any
+more, and the writer's close fails because the ledger is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TypeVar
+
+from bkspark.errors import DataLoss, MetadataError, NoSuchLog, NoSuchNode
+from bkspark.log import changes
+from bkspark.log.formats import (
+    CONDEMNED,
+    CONDEMNED_LEDGERS_MAX,
+    CONDEMNED_LISTS_MAX,
+    PAGES,
+    PENDING,
+    LogHead,
+    Owner,
+    PendingLedger,
+    decode_condemned,
+    decode_pending,
+    encode_condemned,
+    encode_pending,
+    log_path,
+    parse_pending_name,
+)
+from bkspark.log.heads import Change, HeadStore, NewNode, StoredHead, new_token
+from bkspark.log.snapshot import LogSnapshot
+from bkspark.metadata.tree import Delete
+
+CALLS_AT_ONCE = 64
+CONDEMNED_AT_ONCE = 500
+"""Pending nodes that one transaction removes: it must stay far below ZooKeeper's 1 MiB."""
+
+DeleteLedger = Callable[[int], Awaitable[None]]
+"""Deletes a ledger; one that does not exist is no error."""
+
+T = TypeVar("T")
+
+
+class AttemptStore:
+    """Pending and condemned ledgers of logs."""
+
+    def __init__(self, heads: HeadStore) -> None:
+        self._heads = heads
+
+    # ---- pending ----
+
+    async def add(self, name: str, ledger_id: int, owner: Owner) -> None:
+        """Register a ledger as pending. Do so before the first entry is written to it.
+
+        Raises:
+            NoSuchLog: there is no such log.
+            NodeExists: the ledger is pending already, for another attempt.
+        """
+        since = (await self._heads.read(name)).head.end_ordinal
+        path, data = _pending_path(name, ledger_id), encode_pending(owner, since)
+        try:
+            await self._heads.tree.create(path, data)
+        except NoSuchNode:
+            raise NoSuchLog(f"log {name} was deleted meanwhile") from None
+        except MetadataError:
+            # Possibly our own node: the answer was lost, or a call below us was made twice.
+            if await self._stored(path) != data:
+                raise
+
+    async def _stored(self, path: str) -> bytes | None:
+        try:
+            return (await self._heads.tree.get(path))[0]
+        except NoSuchNode:
+            return None
+
+    async def pending(self, name: str) -> list[PendingLedger]:
+        """Return every pending ledger of a log, by id. Raises NoSuchLog."""
+        await self._heads.read(name, even_if_deleted=True)
+        ids = sorted(await self.pending_ids(name))
+        found: list[PendingLedger] = []
+        for some in chunks(ids, CALLS_AT_ONCE):
+            answers = await asyncio.gather(*(self._read_pending(name, ledger_id) for ledger_id in some))
+            found += [pending for pending in answers if pending is not None]
+        return found
+
+    async def pending_ids(self, name: str) -> set[int]:
+        """Return the ids of a log's pending ledgers: one call, whatever their number."""
+        folder = f"{log_path(name)}/{PENDING}"
+        return {parse_pending_name(child, folder) for child in await self._heads.tree.children(folder)}
+
+    async def _read_pending(self, name: str, ledger_id: int) -> PendingLedger | None:
+        path = _pending_path(name, ledger_id)
+        try:
+            data, stat = await self._heads.tree.get(path)
+        except NoSuchNode:
+            return None
+        return decode_pending(data, path, ledger_id, stat.ctime_ms)
+
+    async def check(self, name: str, ledger_ids: Sequence[int]) -> None:
+        """Raise DataLoss if one of these ledgers is not pending (any more)."""
+        missing = set(ledger_ids) - await self.pending_ids(name)
+        if missing:
+            ledger_id = min(missing)
+            raise DataLoss(
+                f"ledger {ledger_id} is not pending for log {name}: its attempt was given up, by an abort or a vacuum "
+                f"that took it for dead, and its data is gone: run the job again",
+                ledger_id=ledger_id,
+            )
+
+    async def forget_published(self, name: str, ledger_ids: Sequence[int]) -> None:
+        """Remove published ledgers from the pending ones, unless the store is away.
+
+        They are published whether or not this succeeds, and their publisher must not hear otherwise. A registration that
+        stays is recognised by the next vacuum, which finds its ledger in the list.
+        """
+        try:
+            await self._forget(name, ledger_ids)
+        except MetadataError:
+            return
+
+    async def _forget(self, name: str, ledger_ids: Sequence[int]) -> None:
+        for some in chunks(ledger_ids, CALLS_AT_ONCE):
+            await asyncio.gather(*(self._heads.remove([_pending_path(name, ledger_id)]) for ledger_id in some))
+
+    # ---- condemned ----
+
+    async def condemn(self, name: str, select: Callable[[PendingLedger, LogHead], bool]) -> list[int]:
+        """Condemn the pending ledgers that `select` picks, but none that is published; return their ids."""
+        head = (await self._heads.read(name, even_if_deleted=True)).head
+        chosen = [pending for pending in await self.pending(name) if select(pending, head)]
+        condemned: list[int] = []
+        for some in chunks(chosen, CONDEMNED_AT_ONCE):
+            decide = partial(self._condemn, name, some)
+            gone = await self._heads.change(name, decide, even_if_deleted=True)
+            condemned += gone
+            await self._forget(name, [pending.ledger_id for pending in some if pending.ledger_id not in gone])
+        return condemned
+
+    async def _condemn(self, name: str, chosen: Sequence[PendingLedger], head: LogHead) -> Change[list[int]]:
+        # Read after the head: whoever publishes one of them in between changes the head, and we start again.
+        still = await self.pending_ids(name)
+        chosen = [pending for pending in chosen if pending.ledger_id in still]
+        since = min((pending.since for pending in chosen), default=head.end_ordinal)
+        listed: set[int] = set()
+        # The version is of no interest to a snapshot that only this decision uses.
+        async for run in LogSnapshot(self._heads, name, StoredHead(head, 0)).runs(since):
+            listed.update(ledger.ledger_id for ledger in run)
+        doomed = [pending.ledger_id for pending in chosen if pending.ledger_id not in listed]
+        if not doomed:
+            return Change(None, doomed)
+        changed, nodes = condemned(head, name, doomed)
+        return Change(changed, doomed, nodes, [Delete(_pending_path(name, ledger_id)) for ledger_id in doomed])
+
+    async def sweep(self, name: str, delete_ledger: DeleteLedger) -> int:
+        """Delete every condemned ledger; return how many there were. What fails is left for the next sweep."""
+        lists = (await self._heads.read(name, even_if_deleted=True)).head.condemned
+        count = 0
+        for list_name in lists:
+            path = f"{log_path(name)}/{CONDEMNED}/{list_name}"
+            data = await self._stored(path)
+            if data is None:
+                continue  # somebody else's sweep was faster
+            ids = decode_condemned(data, path)
+            for some in chunks(ids, CALLS_AT_ONCE):
+                await asyncio.gather(*(delete_ledger(ledger_id) for ledger_id in some))
+            count += len(ids)
+
+        async def without(head: LogHead) -> Change[None]:
+            left = tuple(list_name for list_name in head.condemned if list_name not in lists)
+            return Change(None if left == head.condemned else replace(head, condemned=left), None)
+
+        if lists:
+            await self._heads.change(name, without, even_if_deleted=True)
+            await self._heads.remove([f"{log_path(name)}/{CONDEMNED}/{list_name}" for list_name in lists])
+        return count
+
+    async def vacuum(self, name: str, delete_ledger: DeleteLedger, *, created_before_ms: int) -> int:
+        """Delete what dead attempts and interrupted changes left behind; return how many ledgers that were.
+
+        An attempt is dead if its streaming query has published its epoch or a later one, or if it was registered before
+        `created_before_ms` (the metadata store's clock). If it lives after all, it can publish nothing any more: its
+        publisher gets DataLoss, and the job is run again.
+        """
+
+        def is_dead(pending: PendingLedger, head: LogHead) -> bool:
+            return is_superseded(pending, head) or pending.ctime_ms < created_before_ms
+
+        await self._heads.read(name)
+        await self.condemn(name, is_dead)
+        count = await self.sweep(name, delete_ledger)
+        await self.remove_unnamed(name)
+        return count
+
+    async def remove_unnamed(self, name: str) -> None:
+        """Remove pages and lists that the head does not name: a change wrote them and was interrupted.
+
+        The head's version moves with the removal, so a change that is about to name one of them writes it again.
+        """
+        path = log_path(name)
+
+        async def decide(head: LogHead) -> Change[int]:
+            named = {f"{PAGES}/{ref.name}" for ref in head.pages} | {f"{CONDEMNED}/{item}" for item in head.condemned}
+            present = [
+                f"{folder}/{child}"
+                for folder in (PAGES, CONDEMNED)
+                for child in await self._heads.tree.children(f"{path}/{folder}")
+            ]
+            unnamed = [node for node in present if node not in named][:CONDEMNED_AT_ONCE]
+            also = [Delete(f"{path}/{node}") for node in unnamed]
+            return Change(head if unnamed else None, len(unnamed), also=also)
+
+        while await self._heads.change(name, decide, even_if_deleted=True):
+            pass
+
+
+def is_superseded(pending: PendingLedger, head: LogHead) -> bool:
+    """Whether a pending ledger is of an epoch that its query can publish no more."""
+    owner = pending.owner
+    if owner.kind != "query" or owner.epoch is None:
+        return False
+    latest = changes.last_epoch(head, owner.owner_id)
+    return latest is not None and owner.epoch <= latest
+
+
+def condemned(head: LogHead, name: str, ledger_ids: Collection[int]) -> tuple[LogHead, list[NewNode]]:
+    """Return the head with ledgers condemned, and the nodes to write first.
+
+    Raises:
+        MetadataError: too many lists wait to be worked off.
+    """
+    nodes, names = [], []
+    for some in chunks(list(ledger_ids), CONDEMNED_LEDGERS_MAX):
+        names.append(new_token())
+        nodes.append(NewNode(f"{CONDEMNED}/{names[-1]}", encode_condemned(some)))
+    if len(head.condemned) + len(names) > CONDEMNED_LISTS_MAX:
+        raise MetadataError(
+            f"log {name} has {len(head.condemned)} lists of ledgers that wait to be deleted: vacuum the log first"
+        )
+    return replace(head, condemned=(*head.condemned, *names)), nodes
+
+
+def chunks(items: Sequence[T], count: int) -> Iterator[Sequence[T]]:
+    """Yield `items` in order, `count` at a time."""
+    for start in range(0, len(items), count):
+        yield items[start : start + count]
+
+
+def _pending_path(name: str, ledger_id: int) -> str:
+    return f"{log_path(name)}/{PENDING}/{ledger_id}"

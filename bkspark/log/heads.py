@@ -1,0 +1,269 @@
+"""HeadStore: heads and pages of logs in the metadata tree; the compare-and-set that every change of a log goes through.
+
+A change is one transaction: the head, if it still has the version that was read, and a check that every node written
+for it beforehand is still there. Losing it means that somebody else changed the log; the change is then decided anew on
+what stands there now. Where the answer is lost, the head is read back: the change's token in it says that it took
+effect, and its place among the tokens in which version.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from bkspark.errors import (
+    ConfigurationError,
+    LogExists,
+    MetadataError,
+    MetadataFormat,
+    MetadataVersion,
+    NodeExists,
+    NoSuchLog,
+    NoSuchNode,
+)
+from bkspark.log.formats import (
+    CHANGES_MAX,
+    CONDEMNED,
+    LOGS_ROOT,
+    PAGES,
+    PENDING,
+    LedgerFacts,
+    LogHead,
+    PageRef,
+    decode_head,
+    decode_page,
+    encode_head,
+    log_path,
+)
+from bkspark.metadata.tree import Check, Create, Operation, Set, Tree
+
+CONNECTION_LOSSES_MAX = 5
+LOST_RACES_MAX = 1_000
+PAGES_CACHED_MAX = 64
+
+T = TypeVar("T")
+
+
+def new_token() -> str:
+    """Return 16 random hexadecimal digits."""
+    return secrets.token_hex(8)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredHead:
+    """A head and the version of its node."""
+
+    head: LogHead
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class NewNode:
+    """A node to write before the change that names it; the path is below the log's."""
+
+    path: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Change(Generic[T]):
+    """What was decided on a head: the next one (None: leave it), what to write with it, what to tell the caller.
+
+    `also` holds operations that take effect with the head or not at all.
+    """
+
+    head: LogHead | None
+    result: T
+    nodes: Sequence[NewNode] = ()
+    also: Sequence[Operation] = ()
+
+
+Decide = Callable[[LogHead], Awaitable[Change[T]]]
+
+
+class HeadStore:
+    """Reads, creates and changes the heads of logs whose ledgers lie below `root`."""
+
+    def __init__(self, tree: Tree, root: str) -> None:
+        self.tree = tree
+        self._root = root
+        # Pages never change, and no two have the same name.
+        self._pages: dict[str, tuple[LedgerFacts, ...]] = {}
+
+    async def names(self) -> list[str]:
+        """Return the names of all logs, sorted; other ledgers roots' too."""
+        try:
+            return await self.tree.children(LOGS_ROOT)
+        except NoSuchNode:
+            return []
+
+    async def read(self, name: str, *, even_if_deleted: bool = False) -> StoredHead:
+        """Return a log's head.
+
+        Raises:
+            NoSuchLog: there is none, or it is being deleted.
+            ConfigurationError: the name is unusable, or the log belongs to another ledgers root.
+            MetadataFormat: what is stored is no head.
+        """
+        path = log_path(name)
+        try:
+            data, stat = await self.tree.get(path)
+        except NoSuchNode:
+            raise NoSuchLog(f"log {name} does not exist: check the name, or create it first") from None
+        head = decode_head(data, path)
+        if head.root != self._root:
+            raise ConfigurationError(
+                f"log {name} belongs to the cluster at {head.root}, the metadata URI names {self._root}: correct the "
+                f"URI's path, or use another log name"
+            )
+        if head.is_deleted and not even_if_deleted:
+            raise NoSuchLog(f"log {name} is being deleted: delete it again if that was interrupted")
+        return StoredHead(head, stat.version)
+
+    async def create(self, name: str) -> None:
+        """Create an empty log.
+
+        Raises:
+            LogExists: there is one of that name.
+            ConfigurationError: the name is unusable.
+        """
+        path, token = log_path(name), new_token()
+        head = LogHead(log_id=token, root=self._root, changes=(token,))
+        await self._create_root()
+        operations = [Create(path, encode_head(head))]
+        operations += [Create(f"{path}/{folder}") for folder in (PAGES, PENDING, CONDEMNED)]
+        for losses in range(CONNECTION_LOSSES_MAX):
+            try:
+                return await self.tree.transaction(operations)
+            except NodeExists:
+                if losses and await self._is_own(path, token):
+                    return None
+                raise LogExists(f"log {name} exists already") from None
+            except MetadataError:
+                if await self._is_own(path, token):
+                    return None
+        raise MetadataError(f"log {name} was not created: the connection to the metadata store was lost repeatedly")
+
+    async def _create_root(self) -> None:
+        try:
+            if await self.tree.exists(LOGS_ROOT) is None:
+                await self.tree.create(LOGS_ROOT, make_parents=True)
+        except NodeExists:
+            return  # another client was faster
+
+    async def _is_own(self, path: str, token: str) -> bool:
+        try:
+            return decode_head((await self.tree.get(path))[0], path).log_id == token
+        except NoSuchNode:
+            return False
+
+    async def change(self, name: str, decide: Decide[T], *, even_if_deleted: bool = False) -> T:
+        """Change a log's head by what `decide` says of the stored one, deciding anew until it is stored.
+
+        `decide` may read pages and other nodes of the log; what it raises ends the change, except NoSuchNode and a lost
+        connection. The result is that of the decision which took effect.
+
+        Raises:
+            NoSuchLog, ConfigurationError, MetadataFormat: as `read`.
+            MetadataError: the store is away; whether the change took effect is unknown then, and the message says so.
+        """
+        attempt = _Attempt(self, name, decide, even_if_deleted)
+        losses = races = 0
+        while True:
+            try:
+                return await attempt.run()
+            except (NoSuchNode, NodeExists, MetadataVersion):
+                races += 1
+                if races >= LOST_RACES_MAX:
+                    raise MetadataError(
+                        f"log {name}: others changed it {races} times before this change: try again later"
+                    ) from None
+            except MetadataFormat:
+                raise
+            except _Forgotten:
+                raise MetadataError(
+                    f"log {name}: the connection was lost during a change, and others changed the log so often since "
+                    f"that whether it took effect cannot be told any more"
+                ) from None
+            except MetadataError as error:
+                losses += 1
+                if losses >= CONNECTION_LOSSES_MAX:
+                    known = "whether the change took effect is unknown" if attempt.results else "nothing was changed"
+                    raise MetadataError(f"log {name}: {known}: {error}") from None
+
+    async def page(self, name: str, ref: PageRef) -> tuple[LedgerFacts, ...]:
+        """Return a page's ledgers. Raises NoSuchNode where the page is gone, MetadataFormat as `read`."""
+        ledgers = self._pages.get(ref.name)
+        if ledgers is None:
+            path = f"{log_path(name)}/{PAGES}/{ref.name}"
+            first_ordinal, ledgers = decode_page((await self.tree.get(path))[0], path)
+            if first_ordinal != ref.first_ordinal:
+                raise MetadataFormat(f"metadata node {path} begins at ordinal {first_ordinal}")
+            if len(self._pages) >= PAGES_CACHED_MAX:
+                self._pages.pop(next(iter(self._pages)))
+            self._pages[ref.name] = ledgers
+        return ledgers
+
+    async def remove(self, paths: Sequence[str]) -> None:
+        """Delete nodes that nothing names any more, if they are there."""
+        for path in paths:
+            try:
+                await self.tree.delete(path)
+            except NoSuchNode:
+                continue
+
+
+class _Forgotten(Exception):
+    """The head no longer tells whether a write whose answer was lost took effect."""
+
+
+class _Attempt(Generic[T]):
+    """One change on its way: `run` reads, decides and writes once.
+
+    `results` are those of the writes whose answer was lost, by the version they were made on. One token serves all
+    writes of the change: on one version only one of them can take effect, and a late one is recognised.
+    """
+
+    def __init__(self, heads: HeadStore, name: str, decide: Decide[T], even_if_deleted: bool) -> None:
+        self._heads = heads
+        self._name = name
+        self._decide = decide
+        self._even_if_deleted = even_if_deleted
+        self._token = new_token()
+        self.results: dict[int, T] = {}
+
+    async def run(self) -> T:
+        stored = await self._heads.read(self._name, even_if_deleted=self._even_if_deleted)
+        written = self._written_version(stored)
+        if written is not None:
+            return self.results[written - 1]
+        change = await self._decide(stored.head)
+        if change.head is None:
+            return change.result
+        path = log_path(self._name)
+        operations: list[Operation] = [
+            Set(path, encode_head(change.head.with_change(self._token)), stored.version),
+            *(Check(f"{path}/{node.path}", 0) for node in change.nodes),
+            *change.also,
+        ]
+        for node in change.nodes:
+            await self._heads.tree.create(f"{path}/{node.path}", node.data)
+        try:
+            await self._heads.tree.transaction(operations)
+        except (NoSuchNode, NodeExists, MetadataVersion):
+            raise
+        except MetadataError:
+            self.results[stored.version] = change.result
+            raise
+        return change.result
+
+    def _written_version(self, stored: StoredHead) -> int | None:
+        """Return the version that this change wrote, None if it did not."""
+        changes = stored.head.changes
+        if self._token in changes:
+            return stored.version - (len(changes) - 1 - changes.index(self._token))
+        if self.results and stored.version - min(self.results) > CHANGES_MAX:
+            raise _Forgotten
+        return None

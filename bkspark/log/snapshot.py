@@ -1,0 +1,127 @@
+"""LogSnapshot: a log's list of ledgers as it stood at one moment, its pages read when they are needed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+from bkspark.errors import DataLoss, MetadataFormat, NoSuchNode
+from bkspark.log.formats import LedgerFacts, LogHead, PageRef
+from bkspark.log.heads import HeadStore, StoredHead
+from bkspark.log.positions import Position
+
+
+@dataclass(frozen=True, slots=True)
+class ListedLedger:
+    """A ledger and its place in the log. `last_entry` and `length` are None where the list does not tell them."""
+
+    ordinal: int
+    ledger_id: int
+    last_entry: int | None
+    length: int | None
+
+
+class LogSnapshot:
+    """The ledgers [first_ordinal, end_ordinal) of a log; `version` is that of its head.
+
+    Truncating, overwriting or deleting the log afterwards takes ledgers away from a snapshot too: reading their page
+    then raises DataLoss or NoSuchLog.
+    """
+
+    def __init__(self, heads: HeadStore, name: str, stored: StoredHead) -> None:
+        self._heads = heads
+        self.name = name
+        self.head: LogHead = stored.head
+        self.version = stored.version
+
+    def __len__(self) -> int:
+        return self.end_ordinal - self.first_ordinal
+
+    def __repr__(self) -> str:
+        return f"LogSnapshot({self.name}, ledgers [{self.first_ordinal}, {self.end_ordinal}), version {self.version})"
+
+    @property
+    def first_ordinal(self) -> int:
+        return self.head.first_ordinal
+
+    @property
+    def end_ordinal(self) -> int:
+        """The ordinal that the next ledger gets."""
+        return self.head.end_ordinal
+
+    @property
+    def start(self) -> Position:
+        """The earliest position, in normal form."""
+        return self.head.start
+
+    @property
+    def open_ordinals(self) -> tuple[int, ...]:
+        """Ledgers that were not known to be closed; at most a few, ascending."""
+        return self.head.open_ordinals
+
+    async def runs(self, first_ordinal: int = 0, end_ordinal: int | None = None) -> AsyncIterator[list[ListedLedger]]:
+        """Yield the ledgers in [first_ordinal, end_ordinal) that are in the log, in order, a page at a time.
+
+        Raises:
+            DataLoss: a page went while it was still to be read, because the log was truncated or overwritten.
+            NoSuchLog: the log was deleted meanwhile.
+        """
+        head = self.head
+        first = max(first_ordinal, head.first_ordinal)
+        end = head.end_ordinal if end_ordinal is None else min(end_ordinal, head.end_ordinal)
+        for index, ref in enumerate(head.pages):
+            if ref.first_ordinal < end and head.page_end(index) > first:
+                ledgers = await self._page(ref, head.page_end(index) - ref.first_ordinal)
+                yield _listed(ref.first_ordinal, ledgers, first, end)
+        if head.tail and head.tail_ordinal < end and head.end_ordinal > first:
+            yield _listed(head.tail_ordinal, head.tail, first, end)
+
+    async def ledgers(self, first_ordinal: int = 0, end_ordinal: int | None = None) -> list[ListedLedger]:
+        """Return the ledgers in [first_ordinal, end_ordinal) that are in the log, in order. Raises as `runs`."""
+        return [ledger async for run in self.runs(first_ordinal, end_ordinal) for ledger in run]
+
+    async def ledger(self, ordinal: int) -> ListedLedger:
+        """Return one ledger. Raises IndexError where the log has none of that ordinal, and as `runs`."""
+        found = await self.ledgers(ordinal, ordinal + 1) if ordinal >= 0 else []
+        if not found:
+            raise IndexError(f"log {self.name} holds ledgers [{self.first_ordinal}, {self.end_ordinal}), not {ordinal}")
+        return found[0]
+
+    async def last_before(self, ordinal: int) -> AsyncIterator[ListedLedger]:
+        """Yield the ledgers in front of `ordinal`, backwards. Raises as `runs`."""
+        bounds = [*(ref.first_ordinal for ref in self.head.pages), self.head.tail_ordinal, self.head.end_ordinal]
+        for first, end in reversed(list(pairwise(bounds))):
+            if first < ordinal:
+                for ledger in reversed(await self.ledgers(first, min(end, ordinal))):
+                    yield ledger
+
+    async def _page(self, ref: PageRef, count: int) -> tuple[LedgerFacts, ...]:
+        while True:
+            try:
+                ledgers = await self._heads.page(self.name, ref)
+            except NoSuchNode:
+                ref = await self._successor(ref)
+                continue
+            if len(ledgers) < count:
+                raise MetadataFormat(f"page {ref.name} of log {self.name} holds {len(ledgers)} ledgers, not {count}")
+            return ledgers[:count]
+
+    async def _successor(self, ref: PageRef) -> PageRef:
+        """Return the page that a page was written anew as."""
+        newer = (await self._heads.read(self.name)).head
+        for candidate in newer.pages if newer.log_id == self.head.log_id else ():
+            if candidate.first_ordinal == ref.first_ordinal and candidate.name != ref.name:
+                return candidate
+        raise DataLoss(
+            f"log {self.name} was truncated, overwritten or created anew while its list of ledgers was being read: "
+            f"read it again"
+        )
+
+
+def _listed(first_ordinal: int, ledgers: tuple[LedgerFacts, ...], first: int, end: int) -> list[ListedLedger]:
+    return [
+        ListedLedger(ordinal, facts.ledger_id, facts.last_entry, facts.length)
+        for ordinal, facts in enumerate(ledgers, first_ordinal)
+        if first <= ordinal < end
+    ]

@@ -1,0 +1,368 @@
+"""LogStore: named logs in the metadata tree. Every change is one compare-and-set on the log's head.
+
+Three rules make a log's list safe to share:
+
+* A ledger gets into the list only while it is pending (attempts.py), so nothing condemned is ever published.
+* A streaming query's epoch is published once: the head remembers each query's latest epoch, and publishing it or an
+  older one again changes nothing.
+* One writer holds the log at a time. Who opens it for writing must have fenced every ledger that the head calls open;
+  the head then names the new writer, and the one before can add no ledger any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from bkspark.errors import (
+    ConfigurationError,
+    LedgerFenced,
+    LogExists,
+    MetadataError,
+    MetadataVersion,
+    NodeExists,
+    NoSuchNode,
+)
+from bkspark.log import changes
+from bkspark.log.attempts import AttemptStore, DeleteLedger, condemned
+from bkspark.log.formats import (
+    CONDEMNED,
+    PAGES,
+    PENDING,
+    LedgerFacts,
+    LogHead,
+    PageRef,
+    check_publisher,
+    encode_page,
+    log_path,
+)
+from bkspark.log.heads import CONNECTION_LOSSES_MAX, Change, HeadStore, NewNode, StoredHead, new_token
+from bkspark.log.positions import NO_LEDGER, Position
+from bkspark.log.snapshot import LogSnapshot
+from bkspark.metadata.tree import Callback, Delete, Tree
+
+PAGES_DROPPED_MAX = 500
+"""Pages that one transaction removes: it must stay far below ZooKeeper's 1 MiB."""
+
+T = TypeVar("T")
+
+Publisher = tuple[str, int]
+"""(query id, epoch) of a streaming query, or an application's own id and version."""
+
+
+@dataclass(frozen=True, slots=True)
+class AppendOutcome:
+    """What became of a publication.
+
+    `is_new` False: `publisher` had published this epoch or a later one (`last_epoch`), so nothing was changed; the
+    ledgers that were to be published are still pending, unless it was they that were published then.
+    """
+
+    is_new: bool
+    first_ordinal: int | None
+    last_epoch: int | None
+
+
+class LogStore:
+    """Creates, reads, changes and deletes logs whose ledgers lie below the ledgers root `root`."""
+
+    def __init__(self, tree: Tree, root: str) -> None:
+        self._tree = tree
+        self._heads = HeadStore(tree, root)
+        self.attempts = AttemptStore(self._heads)
+
+    # ---- whole logs ----
+
+    async def names(self) -> list[str]:
+        """Return the names of all logs at this metadata store, sorted."""
+        return await self._heads.names()
+
+    async def create(self, name: str, *, exist_ok: bool = False) -> None:
+        """Create an empty log.
+
+        Raises:
+            LogExists: there is one of that name, unless `exist_ok`.
+            ConfigurationError: the name is unusable, or taken by a log of another ledgers root.
+        """
+        try:
+            await self._heads.create(name)
+        except LogExists:
+            await self._heads.read(name)
+            if not exist_ok:
+                raise
+
+    async def snapshot(self, name: str) -> LogSnapshot:
+        """Return the log's list of ledgers as it stands now: one read, whatever its length.
+
+        Raises:
+            NoSuchLog: there is none of that name.
+            ConfigurationError: the name is unusable, or the log belongs to another ledgers root.
+        """
+        return LogSnapshot(self._heads, name, await self._heads.read(name))
+
+    async def watch(self, name: str, callback: Callback) -> Callback:
+        """Call `callback()` whenever the log may have changed; return what ends that."""
+        return await self._tree.watch(log_path(name), callback)
+
+    async def delete(self, name: str, delete_ledger: DeleteLedger, *, closed: Sequence[int]) -> bool:
+        """Delete a log with all its ledgers, the pending ones too; False: a ledger may be open that is not in `closed`.
+
+        From the first step on the log is gone for everybody else. An interrupted deletion is finished by another call.
+        """
+        if not await self._replace(name, (), None, closed, is_deletion=True):
+            return False
+        path = log_path(name)
+        for _ in range(CONNECTION_LOSSES_MAX):
+            await self.attempts.condemn(name, lambda *_: True)
+            await self.attempts.sweep(name, delete_ledger)
+            await self.attempts.remove_unnamed(name)
+            version = (await self._heads.read(name, even_if_deleted=True)).version
+            folders = [Delete(f"{path}/{folder}") for folder in (PAGES, PENDING, CONDEMNED)]
+            try:
+                await self._tree.transaction([*folders, Delete(path, version)])
+            except (NodeExists, MetadataVersion):
+                continue  # an attempt that began before the deletion has registered a ledger
+            except (NoSuchNode, MetadataError):
+                if await self._tree.exists(path) is not None:
+                    raise
+            return True
+        raise MetadataError(f"log {name} is being used while it is deleted: stop its writers and delete it again")
+
+    # ---- publishing ----
+
+    async def append_ledgers(
+        self, name: str, ledgers: Sequence[LedgerFacts], *, publisher: Publisher | None = None
+    ) -> AppendOutcome:
+        """Put closed, pending ledgers at the end of the list: all of them at once, or none.
+
+        With a `publisher`, an epoch that it has published, or one before, changes nothing, and the outcome says so.
+
+        Raises:
+            NoSuchLog: there is no such log.
+            DataLoss: a ledger is not pending: its attempt was taken for dead.
+            MetadataError: the store is away; the message tells whether the outcome is unknown.
+        """
+        _check_ledgers(ledgers, publisher)
+
+        async def decide(head: LogHead) -> Change[AppendOutcome]:
+            repeated = _repeated(head, publisher)
+            if repeated is not None:
+                return Change(None, repeated)
+            await self.attempts.check(name, [facts.ledger_id for facts in ledgers])
+            grown, nodes = await self._appended(name, head, ledgers)
+            outcome = AppendOutcome(True, head.end_ordinal, None if publisher is None else publisher[1])
+            return self._changed(name, head, _remember(grown, publisher), outcome, nodes)
+
+        outcome = await self._heads.change(name, decide)
+        if outcome.is_new:
+            await self.attempts.forget_published(name, [facts.ledger_id for facts in ledgers])
+        return outcome
+
+    async def replace_ledgers(
+        self,
+        name: str,
+        ledgers: Sequence[LedgerFacts],
+        *,
+        closed: Sequence[int],
+        publisher: Publisher | None = None,
+    ) -> AppendOutcome | None:
+        """Swap the whole list for closed, pending ledgers in one compare-and-set.
+
+        The old ledgers are condemned with it; `attempts.sweep` deletes them. Whoever writes to the log loses it. None:
+        the log has an open ledger whose ordinal is not in `closed`. Raises as `append_ledgers`.
+        """
+        _check_ledgers(ledgers, publisher)
+        return await self._replace(name, ledgers, publisher, closed, is_deletion=False)
+
+    async def _replace(
+        self,
+        name: str,
+        ledgers: Sequence[LedgerFacts],
+        publisher: Publisher | None,
+        closed: Sequence[int],
+        *,
+        is_deletion: bool,
+    ) -> AppendOutcome | None:
+        async def decide(head: LogHead) -> Change[AppendOutcome | None]:
+            repeated = _repeated(head, publisher)
+            if repeated is not None:
+                return Change(None, repeated)
+            if not set(head.open_ordinals) <= set(closed):
+                return Change(None, None)
+            await self.attempts.check(name, [facts.ledger_id for facts in ledgers])
+            old = await LogSnapshot(self._heads, name, StoredHead(head, 0)).ledgers()
+            changed, lists = condemned(changes.emptied(head), name, [ledger.ledger_id for ledger in old])
+            changed, pages = await self._appended(name, replace(changed, is_deleted=is_deletion), ledgers)
+            outcome = AppendOutcome(True, head.end_ordinal, None if publisher is None else publisher[1])
+            return self._changed(name, head, _remember(changed, publisher), outcome, [*lists, *pages])
+
+        outcome = await self._heads.change(name, decide, even_if_deleted=is_deletion)
+        if outcome is not None and outcome.is_new:
+            await self.attempts.forget_published(name, [facts.ledger_id for facts in ledgers])
+        return outcome
+
+    # ---- truncating ----
+
+    async def truncate(self, name: str, before: Position, *, at_ledger_end: bool, closed: Sequence[int]) -> int | None:
+        """Let the log begin at `before`; condemn the ledgers in front of it and return how many they are.
+
+        Args:
+            before: in normal form. In front of the log's start already: nothing is done.
+            at_ledger_end: `before` is the end of its ledger, which is closed: that ledger goes too.
+            closed: ordinals of ledgers known to be closed, as the head may not say so yet.
+
+        Raises:
+            ConfigurationError: the position names another ledger than the log has there.
+            DataLoss: the position lies behind the log's end.
+
+        Returns:
+            None where a ledger to remove may be open: its writer would lose what it goes on to write.
+        """
+
+        async def decide(head: LogHead) -> Change[int | None]:
+            if before <= head.start:
+                return Change(None, 0)
+            changes.first_to_read(head, name, before)
+            snapshot = LogSnapshot(self._heads, name, StoredHead(head, 0))
+            await _check_place(snapshot, before)
+            first_ordinal = max(before.ordinal + at_ledger_end, head.first_ordinal)
+            if any(ordinal < first_ordinal for ordinal in set(head.open_ordinals) - set(closed)):
+                return Change(None, None)
+            gone = [ledger.ledger_id for ledger in await snapshot.ledgers(0, first_ordinal)]
+            changed, lists = condemned(changes.truncated(head, before, first_ordinal), name, gone)
+            return self._changed(name, head, changed, len(gone), lists)
+
+        return await self._heads.change(name, decide)
+
+    # ---- writing ----
+
+    async def open_writer(
+        self, name: str, ledger_id: int, writer: str, closed: Sequence[tuple[int, LedgerFacts]]
+    ) -> int | None:
+        """Make `writer` the log's writer and add its first ledger, which is pending; return the ledger's ordinal.
+
+        Args:
+            closed: ordinal and facts of every ledger fenced and closed for this.
+
+        Returns:
+            None if the log has an open ledger that is not among them: fence that too and try again.
+        """
+
+        async def decide(head: LogHead) -> Change[int | None]:
+            if not set(head.open_ordinals) <= {ordinal for ordinal, _ in closed}:
+                return Change(None, None)
+            opened = replace(changes.settled(head, _listed_of(head, closed)), writer=writer)
+            return await self._writer_ledger(name, head, opened, ledger_id)
+
+        ordinal = await self._heads.change(name, decide)
+        if ordinal is not None:
+            await self.attempts.forget_published(name, [ledger_id])
+        return ordinal
+
+    async def add_writer_ledger(
+        self, name: str, ledger_id: int, writer: str, closed: Sequence[tuple[int, LedgerFacts]]
+    ) -> int:
+        """Add the writer's next ledger, which is pending; return its ordinal.
+
+        Args:
+            closed: ordinal and facts of ledgers that the writer has closed since.
+
+        Raises:
+            LedgerFenced: somebody else has opened, overwritten or deleted the log.
+        """
+
+        async def decide(head: LogHead) -> Change[int | None]:
+            if head.writer != writer:
+                raise LedgerFenced(f"log {name} was opened for writing by somebody else: this writer has lost it")
+            return await self._writer_ledger(name, head, changes.settled(head, _listed_of(head, closed)), ledger_id)
+
+        ordinal = await self._heads.change(name, decide)
+        assert ordinal is not None
+        await self.attempts.forget_published(name, [ledger_id])
+        return ordinal
+
+    async def _writer_ledger(self, name: str, head: LogHead, changed: LogHead, ledger_id: int) -> Change[int | None]:
+        await self.attempts.check(name, [ledger_id])
+        ordinal = head.end_ordinal
+        changed = replace(changed, open_ordinals=(*changed.open_ordinals, ordinal))
+        changed, nodes = await self._appended(name, changed, [LedgerFacts(ledger_id)])
+        return self._changed(name, head, changed, ordinal, nodes)
+
+    async def settle_writer(
+        self, name: str, writer: str, closed: Sequence[tuple[int, LedgerFacts]], *, is_end: bool
+    ) -> None:
+        """Note how the writer's ledgers were closed, and with `is_end` that it writes no more; nothing if it has lost
+        the log meanwhile.
+        """
+
+        async def decide(head: LogHead) -> Change[None]:
+            if head.writer != writer:
+                return Change(None, None)
+            changed = changes.settled(head, _listed_of(head, closed))
+            return Change(replace(changed, writer=None) if is_end else changed, None)
+
+        await self._heads.change(name, decide)
+
+    # ---- inside ----
+
+    async def _appended(
+        self, name: str, head: LogHead, ledgers: Sequence[LedgerFacts]
+    ) -> tuple[LogHead, list[NewNode]]:
+        ref = changes.page_to_extend(head, len(ledgers))
+        extended = None if ref is None else await self._page(name, head, ref)
+        grown, pages = changes.appended(head, ledgers, extended, new_token())
+        nodes = [
+            NewNode(f"{PAGES}/{page.ref.name}", encode_page(page.ref.first_ordinal, page.ledgers)) for page in pages
+        ]
+        return grown, nodes
+
+    async def _page(self, name: str, head: LogHead, ref: PageRef) -> Sequence[LedgerFacts]:
+        ledgers = await self._heads.page(name, ref)
+        assert len(ledgers) == head.tail_ordinal - ref.first_ordinal
+        return ledgers
+
+    def _changed(self, name: str, head: LogHead, changed: LogHead, result: T, nodes: Sequence[NewNode]) -> Change[T]:
+        """Return the change, which removes the pages it drops; those beyond a transaction's size, a vacuum does."""
+        kept = set(changed.pages)
+        dropped = [ref for ref in head.pages if ref not in kept][:PAGES_DROPPED_MAX]
+        also = [Delete(f"{log_path(name)}/{PAGES}/{ref.name}") for ref in dropped]
+        return Change(changed, result, nodes, also)
+
+
+async def _check_place(snapshot: LogSnapshot, position: Position) -> None:
+    if position.ledger_id == NO_LEDGER or not snapshot.first_ordinal <= position.ordinal < snapshot.end_ordinal:
+        return
+    found = await snapshot.ledger(position.ordinal)
+    if found.ledger_id != position.ledger_id:
+        raise ConfigurationError(
+            f"log {snapshot.name} has ledger {found.ledger_id} at ordinal {position.ordinal}; {position} belongs to "
+            f"another log, or the log was deleted and created again"
+        )
+
+
+def _listed_of(head: LogHead, closed: Sequence[tuple[int, LedgerFacts]]) -> list[tuple[int, LedgerFacts]]:
+    """Return those of `closed` that are still in the list."""
+    return [(ordinal, facts) for ordinal, facts in closed if ordinal >= head.first_ordinal]
+
+
+def _check_ledgers(ledgers: Sequence[LedgerFacts], publisher: Publisher | None) -> None:
+    if publisher is not None:
+        check_publisher(*publisher)
+    if len({facts.ledger_id for facts in ledgers}) != len(ledgers):
+        raise ValueError("a ledger is published twice")
+    for facts in ledgers:
+        if not facts.is_known_closed:
+            raise ValueError(f"ledger {facts.ledger_id} is to be published before it is closed")
+
+
+def _repeated(head: LogHead, publisher: Publisher | None) -> AppendOutcome | None:
+    if publisher is None:
+        return None
+    query_id, epoch = publisher
+    latest = changes.last_epoch(head, query_id)
+    return AppendOutcome(False, None, latest) if latest is not None and epoch <= latest else None
+
+
+def _remember(head: LogHead, publisher: Publisher | None) -> LogHead:
+    return head if publisher is None else changes.published(head, *publisher)

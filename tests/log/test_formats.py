@@ -1,0 +1,174 @@
+"""Node formats: what was written is read back; anything else is refused by name."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+
+from bkspark.errors import ConfigurationError, MetadataError, MetadataFormat
+from bkspark.log import formats
+from bkspark.log.formats import LedgerFacts, LogHead, Owner, PageRef, PendingLedger
+from bkspark.log.positions import Position
+
+TOKEN = "00000000000000aa"
+LARGEST = (1 << 63) - 1
+# The example of the module's docstring.
+EXAMPLE = (
+    '{"changes":["00000000000000aa"],"condemned":[],"deleted":false,"first_ordinal":0,"id":"00000000000000aa",'
+    '"last_epochs":[["q1",7]],"open":[1],"pages":[],"root":"/ledgers","start":[0,-1,0],"tail":[[12,99,102400],[13]],'
+    '"tail_ordinal":0,"version":1,"writer":null}'
+)
+
+
+def test_the_head_of_the_specification_is_the_head_that_is_written() -> None:
+    head = LogHead(
+        log_id=TOKEN,
+        root="/ledgers",
+        changes=(TOKEN,),
+        tail=(LedgerFacts(12, 99, 102400), LedgerFacts(13)),
+        open_ordinals=(1,),
+        last_epochs=(("q1", 7),),
+    )
+    assert formats.encode_head(head) == EXAMPLE.encode()
+    assert formats.decode_head(EXAMPLE.encode(), "/path") == head
+    specified = "".join(line.strip("`") for line in (formats.__doc__ or "").splitlines())
+    assert EXAMPLE in specified
+
+
+def test_a_head_with_every_field_is_read_back() -> None:
+    head = LogHead(
+        log_id=TOKEN,
+        root="/a/b",
+        changes=(TOKEN, "0123456789abcdef"),
+        first_ordinal=2_100,
+        start=Position(2_099, 5, 7),
+        pages=(PageRef(f"2000-{TOKEN}"), PageRef(f"4000-{TOKEN}")),
+        tail_ordinal=4_500,
+        tail=(LedgerFacts(12, -1, 0),),
+        open_ordinals=(4_400, 4_500),
+        writer=TOKEN,
+        last_epochs=(("b", 1), ("a", LARGEST)),
+        condemned=(TOKEN,),
+        is_deleted=True,
+    )
+    assert formats.decode_head(formats.encode_head(head), "/path") == head
+    assert head.end_ordinal == 4_501
+    assert [head.page_end(0), head.page_end(1)] == [4_000, 4_500]
+
+
+def test_the_other_nodes_are_read_back() -> None:
+    ledgers = (LedgerFacts(1), LedgerFacts(LARGEST, LARGEST - 1, LARGEST))
+    assert formats.decode_page(formats.encode_page(7, ledgers), "/path") == (7, ledgers)
+    assert formats.decode_condemned(formats.encode_condemned([3, 1]), "/path") == (3, 1)
+    owner = Owner("query", "q", epoch=3, partition=0, attempt=1)
+    pending = PendingLedger(12, owner, 40, 999)
+    assert formats.decode_pending(formats.encode_pending(owner, 40), "/path", 12, 999) == pending
+
+
+def _mutations() -> list[bytes]:
+    """Return heads of which one member is missing, of another type, or out of bounds."""
+    members = json.loads(EXAMPLE)
+    wrong = [
+        None,
+        True,
+        -1,
+        1.5,
+        "x",
+        [],
+        [[]],
+        {},
+        [1],
+        ["x"],
+        [[1, 2]],
+        [-1],
+        LARGEST + 1,
+        [[LARGEST + 1]],
+        [[1, "x"]],
+    ]
+    found = []
+    for key in members:
+        found.append({name: value for name, value in members.items() if name != key})
+        found += [{**members, key: value} for value in wrong]
+    found.append({**members, "more": 1})
+    return [json.dumps(item).encode() for item in found]
+
+
+def test_a_head_with_one_wrong_member_is_refused_or_read_as_it_stands() -> None:
+    refused = 0
+    for data in _mutations():
+        try:
+            head = formats.decode_head(data, "/path")
+        except MetadataFormat:
+            refused += 1
+        else:
+            assert json.loads(formats.encode_head(head)) == json.loads(data)
+    assert refused > 150
+
+
+def test_truncated_and_damaged_nodes_raise_nothing_but_the_format_error() -> None:
+    data = EXAMPLE.encode()
+    chance = random.Random(5)
+    damaged = [data[:length] for length in range(len(data))]
+    damaged += [bytes(chance.randrange(256) for _ in range(chance.randrange(60))) for _ in range(200)]
+    damaged += [b"[" * 50_000, b"9" * 5_000, b'{"version":' + b"9" * 5_000 + b"}"]
+    decoders = [
+        formats.decode_head,
+        formats.decode_page,
+        formats.decode_condemned,
+        lambda data, path: formats.decode_pending(data, path, 1, 0),
+    ]
+    for decode in decoders:
+        for item in damaged:
+            with pytest.raises(MetadataFormat, match="/p"):
+                decode(item, "/p")
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"pages": [f"5-{TOKEN}"], "tail_ordinal": 5, "first_ordinal": 5, "open": []}, "ascend"),
+        ({"first_ordinal": 3, "open": []}, "first_ordinal 3 lies outside"),
+        ({"open": [2]}, "open names a ledger outside"),
+        ({"changes": []}, "changes is empty"),
+    ],
+)
+def test_a_head_whose_parts_contradict_each_other_is_refused(changes: dict[str, object], reason: str) -> None:
+    data = json.dumps({**json.loads(EXAMPLE), **changes}).encode()
+    with pytest.raises(MetadataFormat, match=reason):
+        formats.decode_head(data, "/p")
+
+
+def test_a_newer_version_is_refused_with_the_remedy() -> None:
+    data = json.dumps({**json.loads(EXAMPLE), "version": 2}).encode()
+    with pytest.raises(MetadataFormat, match="version 2, this bkspark reads 1: use a newer one"):
+        formats.decode_head(data, "/p")
+
+
+def test_a_node_above_the_limit_is_not_written() -> None:
+    with pytest.raises(MetadataError, match="truncate or vacuum"):
+        formats.encode_condemned(range(10**18, 10**18 + 60_000))
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a b", "ä", "x" * 201, "a\n", "a\0"])
+def test_an_unusable_log_name_is_refused(name: str) -> None:
+    with pytest.raises(ConfigurationError, match="letters, digits"):
+        formats.log_path(name)
+
+
+@pytest.mark.parametrize("name", ["a", "...", "A.b-c_9", "x" * 200])
+def test_a_usable_log_name_is_a_path_below_the_logs(name: str) -> None:
+    assert formats.log_path(name) == f"/bkspark/logs/{name}"
+
+
+@pytest.mark.parametrize(("query_id", "epoch"), [("", 0), ("x" * 201, 0), ("a\nb", 0), ("q", -1), ("q", True)])
+def test_a_publisher_that_cannot_be_remembered_is_refused(query_id: str, epoch: int) -> None:
+    with pytest.raises(ConfigurationError):
+        formats.check_publisher(query_id, epoch)
+
+
+@pytest.mark.parametrize("name", ["x", "-1", "1_0", "", "9" * 25])
+def test_a_pending_node_not_named_after_a_ledger_is_refused(name: str) -> None:
+    with pytest.raises(MetadataFormat, match="/p"):
+        formats.parse_pending_name(name, "/p")

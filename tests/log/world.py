@@ -1,0 +1,127 @@
+"""A log on the metadata tree in memory, and sessions of that tree that misbehave as asked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+from bkspark.errors import MetadataError
+from bkspark.log.formats import LedgerFacts, LogHead, Owner, PendingLedger
+from bkspark.log.store import AppendOutcome, LogStore, Publisher
+from bkspark.metadata.memory import MemoryStore, MemoryTree
+from bkspark.metadata.tree import ANY_VERSION, Operation, Stat
+
+JOB = Owner("job", "j1", partition=3, attempt=2)
+
+
+def closed(*ids: int) -> list[LedgerFacts]:
+    """Return closed ledgers of ten entries."""
+    return [LedgerFacts(ledger_id, 9, 1_000) for ledger_id in ids]
+
+
+def everything(pending: PendingLedger, head: LogHead) -> bool:
+    return True
+
+
+class World:
+    """A metadata server with the log `x`, once `create` has run; `deleted` collects the ledgers that were deleted."""
+
+    def __init__(self) -> None:
+        self.server = MemoryStore()
+        self.store = self.another_store()
+        self.deleted: list[int] = []
+
+    def another_store(self, root: str = "/ledgers") -> LogStore:
+        return LogStore(self.server.session(), root)
+
+    async def delete(self, ledger_id: int) -> None:
+        self.deleted.append(ledger_id)
+
+    async def vacuum(self, created_before_ms: int = 0) -> list[int]:
+        """Vacuum the log; return the ledgers that this deleted."""
+        before = len(self.deleted)
+        await self.store.attempts.vacuum("x", self.delete, created_before_ms=created_before_ms)
+        return self.deleted[before:]
+
+    async def stage(self, *ids: int, owner: Owner = JOB) -> None:
+        for ledger_id in ids:
+            await self.store.attempts.add("x", ledger_id, owner)
+
+    async def publish(self, *ids: int, publisher: Publisher | None = None) -> AppendOutcome:
+        await self.stage(*ids)
+        return await self.store.append_ledgers("x", closed(*ids), publisher=publisher)
+
+    async def ids(self) -> list[int]:
+        """Return the ids of the log's ledgers."""
+        return [ledger.ledger_id for ledger in await (await self.store.snapshot("x")).ledgers()]
+
+    async def pending(self) -> list[int]:
+        return [pending.ledger_id for pending in await self.store.attempts.pending("x")]
+
+    async def nodes(self, folder: str) -> list[str]:
+        return await self.server.session().children(f"/bkspark/logs/x/{folder}")
+
+
+def in_world(test: Callable[[World], Awaitable[None]]) -> Callable[[], None]:
+    """Make a test of a coroutine that takes a world in which the log `x` exists."""
+
+    async def run() -> None:
+        world = World()
+        await world.store.create("x")
+        await test(world)
+
+    def call() -> None:
+        asyncio.run(run())
+
+    call.__doc__ = test.__doc__
+    return call
+
+
+class RacingTree(MemoryTree):
+    """A session whose first transaction takes effect and loses its answer, and then somebody else makes changes."""
+
+    def __init__(self, server: MemoryStore, then: Callable[[], Awaitable[object]]) -> None:
+        super().__init__(server, session_id=1_000, timeout_s=10.0)
+        self._then: Callable[[], Awaitable[object]] | None = then
+
+    async def transaction(self, operations: Sequence[Operation]) -> None:
+        await super().transaction(operations)
+        if self._then is not None:
+            then, self._then = self._then, None
+            await then()
+            raise MetadataError("the connection to the metadata store was lost")
+
+
+class CountingTree(MemoryTree):
+    """A session that remembers which nodes were read."""
+
+    def __init__(self, server: MemoryStore) -> None:
+        super().__init__(server, session_id=1_001, timeout_s=10.0)
+        self.reads: list[str] = []
+
+    async def get(self, path: str) -> tuple[bytes, Stat]:
+        self.reads.append(path)
+        return await super().get(path)
+
+
+class TurningTree(MemoryTree):
+    """A session each of whose calls lets everybody else take a step first."""
+
+    def __init__(self, server: MemoryStore) -> None:
+        super().__init__(server, session_id=1_002, timeout_s=10.0)
+
+    async def get(self, path: str) -> tuple[bytes, Stat]:
+        await asyncio.sleep(0)
+        return await super().get(path)
+
+    async def children(self, path: str) -> list[str]:
+        await asyncio.sleep(0)
+        return await super().children(path)
+
+    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        await asyncio.sleep(0)
+        await super().delete(path, version)
+
+    async def transaction(self, operations: Sequence[Operation]) -> None:
+        await asyncio.sleep(0)
+        await super().transaction(operations)
