@@ -22,7 +22,7 @@ from bkspark.cli.arguments import (
     quorums,
     seconds,
 )
-from bkspark.cli.cluster_process import ClusterProcess
+from bkspark.cli.cluster_process import BOOKIES, ClusterProcess
 from bkspark.cli.output import print_facts, print_json, print_table, progress
 from bkspark.cli.spark_job import SparkJob
 from bkspark.errors import ConfigurationError
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-LOCAL_BOOKIES = 3
 WRITE_WINDOW = 8192
 WRITE_SECONDS = 10.0
 READ_ENTRIES = 200_000
@@ -83,7 +82,7 @@ def _add_spark(benches: argparse._SubParsersAction) -> None:
 
 
 @contextmanager
-def _cluster(arguments: argparse.Namespace, bookies: int = LOCAL_BOOKIES) -> Iterator[str]:
+def _cluster(arguments: argparse.Namespace, bookies: int = BOOKIES) -> Iterator[str]:
     """Yield the URI of the named cluster, or of a throw-away one."""
     if arguments.uri:
         yield cluster_uri(arguments)
@@ -109,7 +108,7 @@ def write(arguments: argparse.Namespace) -> int:
         await load.delete(client, ledger_ids)
         return result
 
-    with _cluster(arguments, max(LOCAL_BOOKIES, arguments.ensemble)) as uri:
+    with _cluster(arguments, max(BOOKIES, arguments.ensemble)) as uri:
         result = asyncio.run(_with_client(arguments, uri, measure, wanted.window))
     _report(arguments, result)
     return 0
@@ -138,7 +137,7 @@ def read(arguments: argparse.Namespace) -> int:
             if not arguments.ledger:
                 await load.delete(client, ledger_ids)
 
-    with _cluster(arguments, max(LOCAL_BOOKIES, arguments.ensemble)) as uri:
+    with _cluster(arguments, max(BOOKIES, arguments.ensemble)) as uri:
         result = asyncio.run(_with_client(arguments, uri, measure, wanted.window))
     _report(arguments, result)
     return 0

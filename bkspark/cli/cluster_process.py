@@ -142,8 +142,9 @@ class BookieProcess:
 class ClusterProcess:
     """ZooKeeper and `bookie_count` bookies; a context manager that starts and stops them.
 
-    Without a count there are as many bookies as the directory had before, in a new one BOOKIES. Without a directory the data is temporary and removed at the end. A start that fails leaves no process and,
-    in a directory that was empty or absent, no file.
+    Without a count there are as many bookies as the directory had before, in a new one BOOKIES. Without a directory
+    the data is temporary and removed at the end. A start that fails leaves no process and, in a directory that was
+    empty or absent, no file.
     """
 
     def __init__(

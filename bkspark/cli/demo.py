@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from bkspark.cli.arguments import add_json
-from bkspark.cli.cluster_process import ClusterProcess
+from bkspark.cli.cluster_process import BOOKIES, ClusterProcess
 from bkspark.cli.output import human_bytes, print_facts, print_json, print_table, progress
 from bkspark.cli.spark_job import SparkJob
 from bkspark.errors import BookKeeperError, ConfigurationError
 
-BOOKIES = 3
 INPUT_SUFFIXES = (".csv", ".json", ".jsonl", ".parquet")
 
 
