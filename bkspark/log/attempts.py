@@ -119,8 +119,8 @@ class AttemptStore:
     async def forget_published(self, name: str, ledger_ids: Sequence[int]) -> None:
         """Remove published ledgers from the pending ones, unless the store is away.
 
-        They are published whether or not this succeeds, and their publisher must not hear otherwise. A registration that
-        stays is recognised by the next vacuum, which finds its ledger in the list.
+        They are published whether or not this succeeds, and their publisher must not hear otherwise. A registration
+        that stays is recognised by the next vacuum, which finds its ledger in the list.
         """
         try:
             await self._forget(name, ledger_ids)
