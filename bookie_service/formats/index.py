@@ -84,7 +84,7 @@ def _decode_slot(data: bytes, ledger_id: int) -> LedgerHeader | None:
     if magic != _MAGIC or _CRC.unpack_from(data, _HEADER.size)[0] != crc32c(head) or found_id != ledger_id:
         return None
     if version != VERSION:
-        raise ValueError(f"index version {version}; this bookie reads version {VERSION}")
+        raise ValueError(f"index version {version}, this bookie reads {VERSION}: run the bookie that wrote it")
     return LedgerHeader(ledger_id, generation, bool(bits & _FENCED), key)
 
 

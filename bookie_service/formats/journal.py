@@ -127,7 +127,7 @@ def decode_file_header(data: bytes, file_id: int) -> FileHeader | None:
     if magic != _FILE_MAGIC or _CRC.unpack_from(data, _FILE_HEADER.size)[0] != crc32c(head) or found_id != file_id:
         return None
     if version != VERSION:
-        raise ValueError(f"journal version {version}; this bookie reads version {VERSION}")
+        raise ValueError(f"journal version {version}, this bookie reads {VERSION}: run the bookie that wrote it")
     return FileHeader(found_id, previous_id, previous_end)
 
 

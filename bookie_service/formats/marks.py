@@ -56,5 +56,5 @@ def decode_mark(data: bytes) -> JournalPosition | None:
         return None
     _, version, file_id, offset = _MARK.unpack_from(data)
     if version != VERSION:
-        raise ValueError(f"mark version {version}; this bookie reads version {VERSION}")
+        raise ValueError(f"mark version {version}, this bookie reads {VERSION}: run the bookie that wrote it")
     return JournalPosition(file_id, offset)

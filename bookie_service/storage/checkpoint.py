@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
+from bkspark.errors import StorageDamaged
 from bookie_service.formats import marks as mark_format
 from bookie_service.formats.marks import JournalPosition
 from bookie_service.storage.files import LocalFiles
@@ -39,7 +40,10 @@ class Marks:
         for directory in self._directories:
             path = os.path.join(directory, mark_format.file_name(journal_index))
             if self._files.exists(path):
-                mark = mark_format.decode_mark(self._files.read_all(path))
+                try:
+                    mark = mark_format.decode_mark(self._files.read_all(path))
+                except ValueError as error:
+                    raise StorageDamaged(f"{path}: {error}") from error
                 if mark is not None:
                     found.append(mark)
         return max(found, default=None)

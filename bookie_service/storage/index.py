@@ -65,7 +65,10 @@ class IndexReader:
             data = self._open.get(path).read(2 * SLOT_BYTES, 0)
         except FileNotFoundError:
             return None
-        header = index_format.decode_header(data, ledger_id)
+        try:
+            header = index_format.decode_header(data, ledger_id)
+        except ValueError as error:
+            raise StorageDamaged(f"{path}: {error}", ledger_id=ledger_id) from error
         if header is None:
             raise StorageDamaged(f"{path} offset 0: both headers are unreadable", ledger_id=ledger_id)
         return header

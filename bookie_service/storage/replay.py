@@ -17,7 +17,7 @@ from crc32c import crc32c
 
 from bkspark.errors import StorageDamaged
 from bookie_service.formats import journal as journal_format
-from bookie_service.formats.journal import FILE_HEADER_BYTES, RECORD_HEADER_BYTES, FileHeader, RecordHeader
+from bookie_service.formats.journal import FILE_HEADER_BYTES, RECORD_HEADER_BYTES, RecordHeader
 from bookie_service.formats.marks import JournalPosition
 from bookie_service.storage.files import File, LocalFiles
 
@@ -74,9 +74,11 @@ class _Link:
         self.file_id = file_id
         self.file: File = files.open(os.path.join(directory, journal_format.file_name(file_id)))
         self.size = self.file.size()
-        self.header: FileHeader | None = journal_format.decode_file_header(
-            self.file.read(FILE_HEADER_BYTES, 0), file_id
-        )
+        try:
+            self.header = journal_format.decode_file_header(self.file.read(FILE_HEADER_BYTES, 0), file_id)
+        except ValueError as error:
+            self.file.close()
+            raise StorageDamaged(f"{self.file.path}: {error}") from error
 
 
 def _remove_unborn_file(files: LocalFiles, chain: list[_Link], mark: JournalPosition | None) -> None:

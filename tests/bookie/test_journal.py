@@ -1,0 +1,269 @@
+"""The journal: what was appended comes back; torn is cut, damaged refuses (reliability B3, B4)."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from crc32c import crc32c
+
+from bkspark.errors import StorageDamaged
+from bookie_service.formats import journal as journal_format
+from bookie_service.formats.journal import FILE_HEADER_BYTES, RECORD_HEADER_BYTES, FileHeader, RecordKind
+from bookie_service.formats.marks import JournalPosition
+from bookie_service.storage.files import LocalFiles
+from bookie_service.storage.journal import Journal, JournalOptions, Record
+from bookie_service.storage.replay import ReplayedJournal, replay_journal
+
+START = JournalPosition(0, 0)
+OPTIONS = JournalOptions(preallocate_bytes=4096, backups_max=0)
+FILES = LocalFiles()
+
+
+def record(body: bytes) -> Record:
+    return Record.of(RecordKind.FENCE, 1, body)
+
+
+def open_journal(directory: Path, end: JournalPosition = START, options: JournalOptions = OPTIONS) -> Journal:
+    return Journal(FILES, str(directory), options, end)
+
+
+def replayed(directory: Path, mark: JournalPosition | None = None) -> tuple[list[bytes], ReplayedJournal]:
+    """Return the bodies of all records from `mark` on, and how replay ended."""
+    bodies: list[bytes] = []
+    result = replay_journal(FILES, str(directory), mark, lambda kind, count, body: bodies.append(body))
+    return bodies, result
+
+
+def path_of(directory: Path, file_id: int = 1) -> Path:
+    return directory / journal_format.file_name(file_id)
+
+
+def test_golden_file_header() -> None:
+    expected = bytes.fromhex("424b534a 00000001 0000000000000002 0000000000000001 00000000000003e8")
+    expected += struct.pack(">I", crc32c(expected))
+    encoded = journal_format.encode_file_header(FileHeader(2, 1, 1000))
+    assert encoded == expected.ljust(512, b"\0")
+    assert journal_format.decode_file_header(encoded, 2) == FileHeader(2, 1, 1000)
+
+
+def test_golden_record_header() -> None:
+    expected = bytes.fromhex("424b4a52 00000003 00000005 00000001 0000000000000002 0000000000000200 0000000000000200")
+    expected += struct.pack(">I", crc32c(b"hello"))
+    expected += struct.pack(">I", crc32c(expected))
+    encoded = journal_format.encode_record_header(
+        RecordKind.FENCE, 5, 1, file_id=2, offset=512, synced=512, body_crc=crc32c(b"hello")
+    )
+    assert encoded == expected
+    header = journal_format.decode_record_header(encoded, 0, file_id=2, offset=512)
+    assert header is not None
+    assert (header.kind, header.body_bytes, header.count, header.synced) == (3, 5, 1, 512)
+
+
+@pytest.mark.parametrize(("file_id", "offset"), [(3, 512), (2, 513)])
+def test_record_of_another_file_or_place_is_none(file_id: int, offset: int) -> None:
+    encoded = journal_format.encode_record_header(RecordKind.FENCE, 5, 1, file_id=2, offset=512, synced=512, body_crc=0)
+    assert journal_format.decode_record_header(encoded, 0, file_id=file_id, offset=offset) is None
+
+
+def test_every_damaged_byte_of_a_header_is_noticed() -> None:
+    file_header = journal_format.encode_file_header(FileHeader(2, 1, 1000))[:36]
+    record_header = journal_format.encode_record_header(
+        RecordKind.FENCE, 5, 1, file_id=2, offset=512, synced=512, body_crc=0
+    )
+    for position in range(36):
+        damaged = bytearray(file_header)
+        damaged[position] ^= 0x10
+        assert journal_format.decode_file_header(bytes(damaged), 2) is None
+    for position in range(RECORD_HEADER_BYTES):
+        damaged = bytearray(record_header)
+        damaged[position] ^= 0x10
+        assert journal_format.decode_record_header(bytes(damaged), 0, file_id=2, offset=512) is None
+
+
+def test_keys_and_fences_come_back() -> None:
+    keys = [(5, b"k" * 20), (1 << 62, b"q" * 20)]
+    assert journal_format.decode_keys(journal_format.encode_keys(keys), 2) == keys
+    assert journal_format.decode_fences(journal_format.encode_fences([7, 1 << 62]), 2) == [7, 1 << 62]
+    with pytest.raises(ValueError, match="does not hold 3 keys"):
+        journal_format.decode_keys(journal_format.encode_keys(keys), 3)
+    with pytest.raises(ValueError, match="does not hold 1 ledger ids"):
+        journal_format.decode_fences(b"123", 1)
+
+
+def test_appended_records_are_replayed_in_order(tmp_path: Path) -> None:
+    journal = open_journal(tmp_path)
+    journal.append([record(b"one"), Record(RecordKind.ENTRIES, 1, [b"tw", b"o"], 3)])
+    journal.append([record(b"three")])
+    assert replayed(tmp_path)[0] == [b"one", b"two", b"three"]
+    journal.close()
+    bodies, result = replayed(tmp_path)
+    assert bodies == [b"one", b"two", b"three"]
+    assert (result.end, result.torn) == (journal.end, None)
+
+
+def test_replay_begins_at_the_mark(tmp_path: Path) -> None:
+    journal = open_journal(tmp_path)
+    journal.append([record(b"one")])
+    mark = journal.end
+    journal.append([record(b"two")])
+    assert replayed(tmp_path, mark)[0] == [b"two"]
+    assert replayed(tmp_path, journal.end)[0] == []
+
+
+def test_full_file_is_followed_by_another(tmp_path: Path) -> None:
+    journal = open_journal(tmp_path, options=replace(OPTIONS, file_bytes_max=1000))
+    bodies = [bytes([65 + i]) * 300 for i in range(10)]
+    marks = []
+    for body in bodies:
+        marks.append(journal.end)
+        journal.append([record(body)])
+    assert len(list(tmp_path.iterdir())) == 5
+    assert replayed(tmp_path)[0] == bodies
+    for i, mark in enumerate(marks):
+        assert replayed(tmp_path, mark)[0] == bodies[i:]
+
+
+def test_files_before_the_mark_go_and_backups_stay(tmp_path: Path) -> None:
+    journal = open_journal(tmp_path, options=replace(OPTIONS, file_bytes_max=600, backups_max=2))
+    for i in range(6):
+        journal.append([record(b"%d" % i * 200)])
+    mark = journal.end
+    journal.forget_before(mark)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [journal_format.file_name(i) for i in (4, 5, 6)]
+    journal.append([record(b"after")])
+    assert replayed(tmp_path, mark)[0] == [b"after"]
+
+
+def test_reused_file_yields_none_of_its_old_records(tmp_path: Path) -> None:
+    """Fault D4: stale bytes of a file that had another name."""
+    journal = open_journal(tmp_path, options=replace(OPTIONS, file_bytes_max=600, reuse_files=True))
+    for i in range(4):
+        journal.append([record(b"%d" % i * 200)])
+    mark = journal.end
+    journal.forget_before(mark)
+    for i in range(4, 7):
+        journal.append([record(b"%d" % i * 10), record(b"%d" % i * 200)])
+    assert len(list(tmp_path.iterdir())) == 4
+    expected = [b"%d" % i * size for i in range(4, 7) for size in (10, 200)]
+    assert replayed(tmp_path, mark)[0] == expected
+
+
+def test_torn_tail_is_cut_at_every_byte_and_said(tmp_path: Path) -> None:
+    """Fault D3."""
+    journal = open_journal(tmp_path)
+    journal.append([record(b"kept")])
+    kept = journal.end
+    journal.append([record(b"torn off")])
+    end = journal.end
+    journal.close()
+    content = path_of(tmp_path).read_bytes()
+    for length in range(kept.offset, end.offset):
+        for tail in (b"", bytes(100)):
+            path_of(tmp_path).write_bytes(content[:length] + tail)
+            bodies, result = replayed(tmp_path)
+            assert bodies == [b"kept"]
+            assert result.end == kept
+            assert (result.torn is not None) == (length >= kept.offset + 4)
+
+
+def test_group_of_which_only_the_end_reached_the_disk_is_torn(tmp_path: Path) -> None:
+    """Fault D2: nobody was promised a group whose sync did not return."""
+    journal = open_journal(tmp_path)
+    journal.append([record(b"kept")])
+    kept = journal.end.offset
+    journal.append([record(b"first of group"), record(b"second of group")])
+    content = bytearray(path_of(tmp_path).read_bytes())
+    content[kept : kept + RECORD_HEADER_BYTES + 14] = bytes(RECORD_HEADER_BYTES + 14)
+    path_of(tmp_path).write_bytes(content)
+    bodies, result = replayed(tmp_path)
+    assert bodies == [b"kept"]
+    assert result.end.offset == kept
+
+
+def test_every_damaged_byte_of_a_synced_record_refuses_with_file_offset_and_remedy(tmp_path: Path) -> None:
+    journal = open_journal(tmp_path)
+    journal.append([record(b"one")])
+    first = journal.end.offset
+    journal.append([record(b"two")])
+    second = journal.end.offset
+    journal.append([record(b"three")])
+    content = path_of(tmp_path).read_bytes()
+    for position in range(first, second):
+        damaged = bytearray(content)
+        damaged[position] ^= 0x40
+        path_of(tmp_path).write_bytes(damaged)
+        with pytest.raises(StorageDamaged, match=f"0001.txn offset {first}: .*restore the file"):
+            replayed(tmp_path)
+
+
+def test_damage_at_the_end_of_a_file_that_has_a_successor_refuses(tmp_path: Path) -> None:
+    journal = open_journal(tmp_path, options=replace(OPTIONS, file_bytes_max=600))
+    journal.append([record(b"x" * 100)])
+    end = journal.end.offset
+    journal.append([record(b"y" * 100)])
+    journal.close()
+    content = bytearray(path_of(tmp_path).read_bytes())
+    content[end - 1] ^= 1
+    path_of(tmp_path).write_bytes(content)
+    with pytest.raises(StorageDamaged, match=r"0001.txn offset 512"):
+        replayed(tmp_path)
+
+
+def test_damaged_header_of_a_file_with_records_refuses(tmp_path: Path) -> None:
+    journal = open_journal(tmp_path)
+    journal.append([record(b"x")])
+    content = bytearray(path_of(tmp_path).read_bytes())
+    content[9] ^= 1
+    path_of(tmp_path).write_bytes(content)
+    with pytest.raises(StorageDamaged, match="offset 0: the file header is unreadable"):
+        replayed(tmp_path)
+
+
+def test_missing_files_refuse(tmp_path: Path) -> None:
+    """Fault D12: a lost journal is not an empty one."""
+    journal = open_journal(tmp_path, options=replace(OPTIONS, file_bytes_max=600))
+    for i in range(3):
+        journal.append([record(b"%d" % i * 200)])
+    with pytest.raises(StorageDamaged, match=r"0004\.txn, where replay begins, is missing"):
+        replayed(tmp_path, JournalPosition(4, 512))
+    path_of(tmp_path, 2).unlink()
+    with pytest.raises(StorageDamaged, match=r"the file before it, 0000000000000002\.txn, is missing"):
+        replayed(tmp_path)
+
+
+@pytest.mark.parametrize("remains", [b"", bytes(512), b"BKSJ\0\0"])
+def test_file_whose_creation_a_crash_interrupted_is_removed(tmp_path: Path, remains: bytes) -> None:
+    journal = open_journal(tmp_path)
+    journal.append([record(b"kept")])
+    path_of(tmp_path, 2).write_bytes(remains)
+    bodies, result = replayed(tmp_path)
+    assert (bodies, result.end) == ([b"kept"], journal.end)
+    open_journal(tmp_path, result.end).append([record(b"next")])
+    assert replayed(tmp_path)[0] == [b"kept", b"next"]
+
+
+def test_chain_goes_on_after_a_torn_tail(tmp_path: Path) -> None:
+    journal = open_journal(tmp_path)
+    journal.append([record(b"kept")])
+    journal.append([record(b"torn")])
+    path_of(tmp_path).write_bytes(path_of(tmp_path).read_bytes()[: journal.end.offset - 1])
+    result = replayed(tmp_path)[1]
+    open_journal(tmp_path, result.end).append([record(b"next")])
+    assert replayed(tmp_path)[0] == [b"kept", b"next"]
+
+
+def test_first_file_alone_without_records_is_an_empty_journal(tmp_path: Path) -> None:
+    open_journal(tmp_path)
+    bodies, result = replayed(tmp_path)
+    assert (bodies, result.end) == ([], JournalPosition(1, FILE_HEADER_BYTES))
+    assert result.torn is None
+
+
+def test_newer_version_is_refused_not_misread(tmp_path: Path) -> None:
+    head = struct.pack(">4siqqq", b"BKSJ", 2, 1, 0, 0)
+    path_of(tmp_path).write_bytes((head + struct.pack(">I", crc32c(head))).ljust(512, b"\0"))
+    with pytest.raises(StorageDamaged, match="version 2"):
+        replayed(tmp_path)

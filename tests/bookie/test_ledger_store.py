@@ -1,0 +1,246 @@
+"""The store against a dictionary: flushes, rolls, restarts and crashes in between must not be visible."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bkspark.errors import StorageDamaged
+from bookie_service.formats import entry_log as log_format
+from bookie_service.formats import index as index_format
+from bookie_service.formats.index import LedgerHeader
+from bookie_service.storage.files import LocalFiles
+from bookie_service.storage.ledger_store import LedgerStore, StoreOptions
+
+OPTIONS = StoreOptions(cache_half_bytes=8192, log_bytes_max=4096, open_files_max=8)
+KEY = b"k" * 20
+
+
+def open_store(directory: Path, directories: int = 1) -> LedgerStore:
+    paths = [directory / f"ledgers{i}" for i in range(directories)]
+    for path in paths:
+        path.mkdir(exist_ok=True)
+    return LedgerStore(LocalFiles(), [str(path) for path in paths], OPTIONS)
+
+
+def item(ledger_id: int, entry_id: int, size: int) -> bytes:
+    entry = struct.pack(">qq", ledger_id, entry_id) + bytes([entry_id % 251]) * size
+    return struct.pack(">i", len(entry)) + entry
+
+
+def put(store: LedgerStore, ledger_id: int, items: dict[int, bytes]) -> None:
+    ledger = store.ledger(ledger_id) or store.create_ledger(ledger_id, KEY)
+    buffer = np.frombuffer(b"".join(items.values()), np.uint8)
+    sizes = np.array([len(content) for content in items.values()])
+    addresses = store.filling.place(buffer, np.cumsum(sizes) - sizes, sizes)
+    store.insert(ledger, np.array(list(items)), addresses)
+
+
+def flush(store: LedgerStore) -> None:
+    taken = store.begin_flush()
+    assert taken is not None
+    store.write_flush(taken)
+    store.end_flush(taken)
+
+
+def read(store: LedgerStore, ledger_id: int, first: int, count: int = 1000, bytes_max: int = 1 << 20) -> bytes:
+    ledger = store.ledger(ledger_id)
+    assert ledger is not None
+    return b"".join(bytes(items.buffer) for items in store.read(ledger, first, count, bytes_max))
+
+
+def test_entries_are_found_while_they_move_to_the_disk(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    items = {entry_id: item(5, entry_id, entry_id) for entry_id in range(20)}
+    put(store, 5, items)
+    taken = store.begin_flush()
+    assert taken is not None
+    assert store.begin_flush() is None
+    put(store, 5, {20: item(5, 20, 3)})
+    for step in (lambda: None, lambda: store.write_flush(taken), lambda: store.end_flush(taken)):
+        step()
+        assert read(store, 5, 0) == b"".join(items.values()) + item(5, 20, 3)
+        assert store.ledger(5).last_entry == 20
+    store.close()
+
+
+@pytest.mark.parametrize("directories", [1, 3])
+@pytest.mark.parametrize("seed", range(4))
+def test_store_reads_as_a_dictionary_would(tmp_path: Path, seed: int, directories: int) -> None:
+    random = np.random.default_rng(seed)
+    store = open_store(tmp_path, directories)
+    model: dict[tuple[int, int], bytes] = {}
+    for _ in range(120):
+        action = random.random()
+        if action < 0.8:
+            ledger_id, first = int(random.integers(4)), int(random.integers(2000))
+            stride = int(random.choice([1, 1, 1, 3, 700]))
+            entry_ids = [first + i * stride for i in range(int(random.integers(1, 12)))]
+            items = {entry_id: item(ledger_id, entry_id, int(random.integers(60))) for entry_id in entry_ids}
+            if store.filling.room < 3000:
+                flush(store)
+            put(store, ledger_id, items)
+            model |= {(ledger_id, entry_id): content for entry_id, content in items.items()}
+        elif action < 0.95:
+            flush(store)
+        else:
+            flush(store)
+            store.close()
+            store = open_store(tmp_path, directories)
+        _compare(store, model, random)
+    store.close()
+
+
+def _compare(store: LedgerStore, model: dict[tuple[int, int], bytes], random: np.random.Generator) -> None:
+    for ledger_id in {ledger_id for ledger_id, _ in model}:
+        entry_ids = sorted(entry_id for ledger, entry_id in model if ledger == ledger_id)
+        ledger = store.ledger(ledger_id)
+        assert ledger is not None
+        assert ledger.last_entry == entry_ids[-1]
+        first = int(random.choice(entry_ids))
+        expected = b""
+        entry_id = first
+        while (ledger_id, entry_id) in model:
+            expected += model[ledger_id, entry_id]
+            entry_id += 1
+        assert read(store, ledger_id, first) == expected
+        assert read(store, ledger_id, entry_id) == b""
+
+
+def test_limits_of_a_read_hold_across_cache_and_logs(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    items = {entry_id: item(5, entry_id, 80) for entry_id in range(30)}
+    for part in range(3):
+        put(store, 5, {entry_id: items[entry_id] for entry_id in range(part * 10, part * 10 + 10)})
+        if part < 2:
+            flush(store)
+    size = len(items[0])
+    for count in (1, 9, 10, 11, 20, 21, 30):
+        assert len(read(store, 5, 0, count)) == count * size
+        assert len(read(store, 5, 0, 100, count * size)) == count * size
+        assert len(read(store, 5, 0, 100, count * size + size - 1)) == count * size
+    assert len(read(store, 5, 25, 100, 0)) == size
+    store.close()
+
+
+def test_header_survives_and_changes(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    put(store, 5, {0: item(5, 0, 1)})
+    flush(store)
+    store.fence(store.ledger(5))
+    assert not store.is_clean
+    flush(store)
+    assert store.is_clean
+    store.close()
+    store = open_store(tmp_path)
+    ledger = store.ledger(5)
+    assert ledger is not None
+    assert (ledger.fenced, ledger.master_key, ledger.last_entry) == (True, KEY, 0)
+    assert store.ledger(6) is None
+    assert store.ledger(-5) is None
+    store.close()
+
+
+def test_ledger_without_entries_keeps_its_header(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    store.fence(store.create_ledger(9, KEY))
+    flush(store)
+    store.close()
+    store = open_store(tmp_path)
+    ledger = store.ledger(9)
+    assert ledger is not None
+    assert (ledger.fenced, ledger.last_entry) == (True, -1)
+    store.close()
+
+
+def test_flushed_ledger_lies_together_in_apaches_layout(tmp_path: Path) -> None:
+    """Reference 6.7: header of 1024 bytes, records `i32 length, entry`, sorted by (ledger, entry)."""
+    store = open_store(tmp_path)
+    for entry_id in range(3):
+        for ledger_id in (8, 7):
+            put(store, ledger_id, {entry_id: item(ledger_id, entry_id, 5)})
+    flush(store)
+    (log,) = (tmp_path / "ledgers0").glob("*.log")
+    content = log.read_bytes()
+    assert (log.name, content[:20]) == ("1.log", bytes.fromhex("424b4c4f 00000001 0000000000000000 00000000"))
+    expected = [item(ledger_id, entry_id, 5) for ledger_id in (7, 8) for entry_id in range(3)]
+    assert content[1024:] == b"".join(expected)
+    index = (tmp_path / "ledgers0" / "0" / "7" / "7.idx").read_bytes()
+    assert struct.unpack_from(">qqq", index, 1024) == tuple(1 << 32 | 1028 + 25 * i for i in range(3))
+    store.close()
+
+
+@pytest.mark.parametrize("last_id", [None, b"garbage", b"0\n", b"ff\n"])
+def test_log_ids_never_collide_whatever_last_id_says(tmp_path: Path, last_id: bytes | None) -> None:
+    """Invariant B7, scenarios S09 and S25."""
+    for _ in range(3):
+        store = open_store(tmp_path)
+        put(store, 5, {0: item(5, 0, 1)})
+        flush(store)
+        store.close()
+        path = tmp_path / "ledgers0" / log_format.LAST_ID_NAME
+        path.unlink()
+        if last_id is not None:
+            path.write_bytes(last_id)
+    logs = sorted((tmp_path / "ledgers0").glob("*.log"))
+    assert len(logs) == 3
+    assert all(log.stat().st_size > 1024 for log in logs)
+
+
+def test_position_of_another_entry_is_damage_not_data(tmp_path: Path) -> None:
+    """Fault D6."""
+    store = open_store(tmp_path)
+    put(store, 5, {entry_id: item(5, entry_id, 5) for entry_id in range(3)})
+    flush(store)
+    store.close()
+    path = tmp_path / "ledgers0" / "0" / "5" / "5.idx"
+    content = bytearray(path.read_bytes())
+    content[1024:1040] = content[1032:1040] + content[1024:1032]
+    path.write_bytes(content)
+    store = open_store(tmp_path)
+    for entry_id in range(2):
+        with pytest.raises(StorageDamaged, match=f"not entry {entry_id} of ledger 5"):
+            read(store, 5, entry_id)
+    assert read(store, 5, 2) == item(5, 2, 5)
+    store.close()
+
+
+def test_every_damaged_byte_of_index_or_log_gives_an_error_or_the_right_bytes(tmp_path: Path) -> None:
+    """Fault D5: never wrong bytes, never a negative."""
+    store = open_store(tmp_path)
+    items = {entry_id: item(5, entry_id, 5) for entry_id in range(2)}
+    put(store, 5, items)
+    flush(store)
+    store.close()
+    for path, first in ((tmp_path / "ledgers0" / "0" / "5" / "5.idx", 0), (tmp_path / "ledgers0" / "1.log", 1024)):
+        content = path.read_bytes()
+        # Bytes of an entry behind its ids are guarded by the client's digest, not by the bookie.
+        positions = [i for i in range(first, len(content)) if first == 0 or (i - 1024) % 25 < 20]
+        for position in positions:
+            damaged = bytearray(content)
+            damaged[position] ^= 0xFF
+            path.write_bytes(damaged)
+            store = open_store(tmp_path)
+            for entry_id in range(2):
+                try:
+                    assert read(store, 5, entry_id, 1) == items[entry_id]
+                except StorageDamaged:
+                    continue
+            store.close()
+        path.write_bytes(content)
+
+
+def test_golden_index_header() -> None:
+    header = LedgerHeader(5, 3, True, bytes(range(20)))
+    slot = index_format.encode_slot(header)
+    expected = "424b5349 00000001 0000000000000005 0000000000000003 00000001" + bytes(range(20)).hex()
+    assert slot[:48] == bytes.fromhex(expected)
+    assert len(slot) == 512
+    older = index_format.encode_slot(LedgerHeader(5, 2, False, bytes(range(20))))
+    assert index_format.decode_header(slot + older, 5) == header
+    assert index_format.decode_header(bytes(512) + slot, 5) == header
+    assert index_format.decode_header(slot[:30] + bytes(482) + older, 5) == LedgerHeader(5, 2, False, bytes(range(20)))
+    assert index_format.decode_header(slot, 6) is None

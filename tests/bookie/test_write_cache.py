@@ -1,0 +1,106 @@
+"""The write cache against a dictionary."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+import pytest
+
+from bookie_service.storage.items import contiguous_spans, rows_by_ledger
+from bookie_service.storage.write_cache import CacheHalf
+
+
+def item(ledger_id: int, entry_id: int, size: int) -> bytes:
+    entry = struct.pack(">qq", ledger_id, entry_id) + bytes([entry_id % 251]) * size
+    return struct.pack(">i", len(entry)) + entry
+
+
+def put(half: CacheHalf, ledger_id: int, items: dict[int, bytes], gap: int = 0) -> None:
+    """Place items as a receive buffer holds them, `gap` bytes apart."""
+    buffer = b"".join(bytes(gap) + content for content in items.values())
+    sizes = np.array([len(content) for content in items.values()])
+    starts = np.cumsum(sizes + gap) - sizes
+    addresses = half.place(np.frombuffer(buffer, np.uint8), starts, sizes)
+    half.insert(ledger_id, np.array(list(items)), addresses)
+
+
+@pytest.mark.parametrize("gap", [0, 24])
+@pytest.mark.parametrize("sizes", [[10, 10, 10], [10, 0, 35], [7]])
+def test_placed_items_are_read_back(gap: int, sizes: list[int]) -> None:
+    half = CacheHalf(4096)
+    items = {entry_id: item(5, entry_id, size) for entry_id, size in enumerate(sizes)}
+    put(half, 5, items, gap)
+    held = half.read(5, 0, 100, 4096)
+    assert held is not None
+    assert bytes(held.buffer) == b"".join(items.values())
+    assert held.sizes.tolist() == [len(content) for content in items.values()]
+    assert half.used == len(held.buffer)
+
+
+def test_reading_stops_at_count_bytes_and_gaps() -> None:
+    half = CacheHalf(4096)
+    put(half, 5, {entry_id: item(5, entry_id, 10) for entry_id in (0, 1, 2, 3, 5)})
+    size = len(item(5, 0, 10))
+    for count_max, bytes_max, expected in (
+        (2, 4096, 2),
+        (9, 3 * size, 3),
+        (9, 3 * size - 1, 2),
+        (9, 0, 1),
+        (9, 4096, 4),
+    ):
+        held = half.read(5, 0, count_max, bytes_max)
+        assert held is not None
+        assert len(held) == expected
+    assert half.read(5, 4, 9, 4096) is None
+    assert half.read(6, 0, 9, 4096) is None
+
+
+def test_memory_for_finding_entries_counts_as_used() -> None:
+    half = CacheHalf(4096)
+    before = half.room
+    put(half, 5, {0: item(5, 0, 10)})
+    assert half.room < before - len(item(5, 0, 10))
+    half.clear()
+    assert (half.room, half.used, half.ledgers) == (before, 0, {})
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_any_order_of_arrival_reads_as_a_dictionary_would(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    half = CacheHalf(1 << 20)
+    model: dict[tuple[int, int], bytes] = {}
+    for _ in range(150):
+        ledger_id = int(random.integers(3))
+        first = int(random.integers(60))
+        entry_ids = random.permutation(np.arange(first, first + random.integers(1, 6)))
+        items = {int(entry_id): item(ledger_id, int(entry_id), int(random.integers(30))) for entry_id in entry_ids}
+        put(half, ledger_id, items)
+        model |= {(ledger_id, entry_id): content for entry_id, content in items.items()}
+        probe = int(random.integers(70))
+        held = half.read(ledger_id, probe, 1, 4096)
+        assert (bytes(held.buffer) if held else None) == model.get((ledger_id, probe))
+    for ledger_id in range(3):
+        entry_ids, addresses = half.ledgers[ledger_id].sorted()
+        assert entry_ids.tolist() == sorted(entry for ledger, entry in model if ledger == ledger_id)
+        for entry_id, address in zip(entry_ids.tolist(), addresses.tolist()):
+            expected = model[ledger_id, entry_id]
+            assert half.memory[address : address + len(expected)].tobytes() == expected
+        entry_id = 0
+        while (held := half.read(ledger_id, entry_id, 50, 4096)) is not None:
+            assert bytes(held.buffer).startswith(model[ledger_id, entry_id])
+            entry_id = held.end_entry
+        assert (ledger_id, entry_id) not in model
+
+
+def test_spans_and_rows() -> None:
+    assert contiguous_spans(np.array([4, 10, 30]), np.array([6, 5, 1])) == [(4, 15), (30, 31)]
+    assert contiguous_spans(np.array([4]), np.array([6])) == [(4, 10)]
+    (ledger_id, rows) = rows_by_ledger(np.array([7, 7]))[0]
+    assert (ledger_id, np.arange(2)[rows].tolist()) == (7, [0, 1])
+    groups = rows_by_ledger(np.array([9, 7, 9, 8, 7]))
+    assert [(ledger_id, np.arange(5)[rows].tolist()) for ledger_id, rows in groups] == [
+        (7, [1, 4]),
+        (8, [3]),
+        (9, [0, 2]),
+    ]
