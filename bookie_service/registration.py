@@ -31,8 +31,12 @@ class Registration:
         self.lost: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
 
     async def enter(self) -> None:
-        """Register. Raises NodeExists when the id is another process's, MetadataError when the store failed."""
-        await self._register()
+        """Register, in place of a process of this bookie that died: the directories are locked, so it is gone.
+
+        Raises:
+            MetadataError: the store failed.
+        """
+        await self._register(take_over=True)
         self._registry.on_session_expired(self._on_session_expired)
 
     async def leave(self) -> None:
@@ -44,8 +48,8 @@ class Registration:
         except MetadataError as error:
             logger.warning("left without taking the registration back, it ends with the session: %s", error)
 
-    async def _register(self) -> None:
-        await self._registry.register(self._bookie_id, self._address, read_only=self._read_only)
+    async def _register(self, *, take_over: bool) -> None:
+        await self._registry.register(self._bookie_id, self._address, read_only=self._read_only, take_over=take_over)
 
     def _on_session_expired(self) -> None:
         if self._again is None or self._again.done():
@@ -55,7 +59,7 @@ class Registration:
         logger.warning("the metadata session expired; bookie %s registers again", self._bookie_id)
         while True:
             try:
-                await self._register()
+                await self._register(take_over=False)
                 return
             except NodeExists as error:
                 self.lost.set_result(error)

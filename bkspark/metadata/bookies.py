@@ -6,7 +6,14 @@ import asyncio
 import uuid
 from dataclasses import dataclass
 
-from bkspark.errors import BookieUnavailable, MetadataError, MetadataFormat, NodeExists, NoSuchNode
+from bkspark.errors import (
+    BookieUnavailable,
+    MetadataError,
+    MetadataFormat,
+    MetadataVersion,
+    NodeExists,
+    NoSuchNode,
+)
 from bkspark.ids import check_bookie_id, parse_host_port
 from bkspark.metadata import cookies, layout, paths, registration
 from bkspark.metadata.cookies import Cookie
@@ -97,10 +104,14 @@ class BookieRegistry:
 
     # ---- what a bookie does ----
 
-    async def register(self, bookie_id: str, address: BookieAddress, *, read_only: bool = False) -> None:
+    async def register(
+        self, bookie_id: str, address: BookieAddress, *, read_only: bool = False, take_over: bool = False
+    ) -> None:
         """Make this session's bookie known, until the session ends. Registered so already: nothing happens.
 
-        A node left by an earlier session of the same bookie is waited for until that session has timed out.
+        A node left by an earlier session of the same bookie is waited for until that session has timed out. With
+        `take_over` it is replaced at once: the caller has proof that the earlier process is gone, because it holds the
+        lock and the cookie of that bookie's directories.
 
         Raises:
             NodeExists: another process serves under this id.
@@ -118,6 +129,9 @@ class BookieRegistry:
                 stat = await self._tree.exists(path)
                 if stat is not None and stat.session_owner == self._tree.session_id:
                     return
+                if take_over and stat is not None:
+                    await self._delete_stale(path, stat.version)
+                    continue
             if asyncio.get_running_loop().time() > deadline:
                 raise NodeExists(
                     f"bookie {bookie_id} is registered by another process that is alive: stop it, or give this one "
@@ -125,6 +139,13 @@ class BookieRegistry:
                     bookie=bookie_id,
                 )
             await asyncio.sleep(TAKEOVER_POLL_S)
+
+    async def _delete_stale(self, path: str, version: int) -> None:
+        try:
+            await self._tree.delete(path, version)
+        except (NoSuchNode, MetadataVersion):
+            # It went by itself, or changed hands; the next look tells.
+            return
 
     async def unregister(self, bookie_id: str, *, read_only: bool = False) -> None:
         """Take this session's registration back; nothing happens where there is none, or it is another session's."""

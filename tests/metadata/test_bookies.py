@@ -62,6 +62,18 @@ def test_registration_of_a_session_that_ended_is_taken_over(trees):
     trees.run(test, sessions=2)
 
 
+def test_registration_of_a_process_known_to_be_gone_is_replaced_at_once(trees):
+    async def test(old, new):
+        await BookieRegistry(old, trees.uri).initialize_cluster()
+        await BookieRegistry(old, trees.uri).register("b-1", BookieAddress("h", 1))
+        await BookieRegistry(new, trees.uri).register("b-1", BookieAddress("h", 2), take_over=True)
+        assert await BookieRegistry(new, trees.uri).resolve("b-1") == ("h", 2)
+        await old.close()
+        assert await BookieRegistry(new, trees.uri).resolve("b-1") == ("h", 2)
+
+    trees.run(test, sessions=2)
+
+
 def test_registration_of_a_living_bookie_is_refused(trees):
     async def test(old, new):
         await BookieRegistry(old, trees.uri).initialize_cluster()
