@@ -120,6 +120,8 @@ def test_options_that_spark_adds_are_passed_over():
 def test_impossible_combinations_are_refused():
     with pytest.raises(ConfigurationError, match="reads nothing"):
         parse(log="a", endingOffsets="earliest").for_batch_read()
+    with pytest.raises(ConfigurationError, match="reads nothing"):
+        parse(ledgers="1", startingOffsets="latest").for_batch_read()
     with pytest.raises(ConfigurationError, match="position in a log"):
         parse(ledgers="1", startingOffsets='{"entry": 1}').for_batch_read()
     with pytest.raises(ConfigurationError, match="'recover'"):

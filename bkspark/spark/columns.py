@@ -1,0 +1,151 @@
+"""Columns of a read: which are made from ids, which from payloads, and the Arrow batches that Spark takes.
+
+Metadata columns, found by name in any case:
+
+    ledger_id  bigint   the entry's ledger
+    entry_id   bigint   the entry
+    log        string   name of the log                                  (only with option log)
+    position   string   the entry's position, as `startingOffsets` takes  (only with option log)
+
+With payloadFormat raw they stand beside `value`; with another format they are there when includeMetadata is set. All
+other columns come from the payload. The schema given to Spark may name any of them, in any order: a column that is
+left out is not built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
+
+from bkspark.entries import EntryBatch
+from bkspark.errors import ConfigurationError
+from bkspark.log.positions import Position
+from bkspark.spark.formats.decoding import Decoder, MalformedMode
+from bkspark.spark.formats.raw import VALUE
+from bkspark.spark.formats.registry import decoder_of
+from bkspark.spark.options import SourceOptions
+
+_METADATA_TYPES = {"ledger_id": pa.int64(), "entry_id": pa.int64(), "log": pa.string(), "position": pa.string()}
+_ID_FIELDS = (StructField("ledger_id", LongType()), StructField("entry_id", LongType()))
+_LOG_FIELDS = (StructField("log", StringType()), StructField("position", StringType()))
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """Return the Arrow schema that Spark exchanges for `schema`, timestamps in UTC."""
+    try:
+        return to_arrow_schema(schema, timezone="UTC")
+    except TypeError:
+        # Before 4.3 the time zone is no argument: UTC is all it does.
+        return to_arrow_schema(schema)
+
+
+def raw_schema(options: SourceOptions) -> StructType:
+    """Return the schema of a read with payloadFormat raw."""
+    log_fields = _LOG_FIELDS if options.log is not None else ()
+    return StructType([*_ID_FIELDS, StructField(VALUE, BinaryType()), *log_fields])
+
+
+def inferred_schema(payload: pa.Schema, options: SourceOptions) -> StructType:
+    """Return the schema of a read whose payload columns are these.
+
+    Raises:
+        ConfigurationError: includeMetadata adds a column that the payload has too, or Spark has no such type.
+    """
+    try:
+        found = from_arrow_schema(_plain(payload))
+    except Exception as error:  # pyspark's error types differ between its versions
+        raise ConfigurationError(
+            f"the first entry has a column that Spark has no type for ({error}): name the columns to read by .schema()"
+        ) from None
+    if not options.include_metadata:
+        return found
+    added = [*_ID_FIELDS, *(_LOG_FIELDS if options.log is not None else ())]
+    taken = {name.lower() for name in found.names}
+    for column in added:
+        if column.name in taken:
+            raise ConfigurationError(
+                f"includeMetadata adds the column '{column.name}', which the payload has too: "
+                "name the columns to read by .schema(), or leave includeMetadata out"
+            )
+    return StructType([*found.fields, *added])
+
+
+def _plain(schema: pa.Schema) -> pa.Schema:
+    """Return the schema without dictionaries, which Spark does not know: their values take their place."""
+    fields = [
+        column.with_type(column.type.value_type) if pa.types.is_dictionary(column.type) else column for column in schema
+    ]
+    return pa.schema(fields)
+
+
+class RowAssembler:
+    """Makes Spark's record batches out of entries.
+
+    Args:
+        schema: the columns Spark asked for, in its order.
+
+    Raises:
+        ConfigurationError: a column cannot be given; names it and says what there is.
+    """
+
+    def __init__(self, schema: StructType, options: SourceOptions) -> None:
+        self._log = options.log
+        self._schema = arrow_schema(schema)
+        self._metadata: dict[int, str] = {}
+        payload: list[pa.Field] = []
+        for index, column in enumerate(self._schema):
+            name = column.name.lower()
+            if self._is_metadata(name, options):
+                _check_metadata_type(column, name)
+                self._metadata[index] = name
+            else:
+                payload.append(column)
+        self._decoder: Decoder = decoder_of(
+            options.payload_format or "raw", pa.schema(payload), MalformedMode(options.malformed_mode)
+        )
+
+    def _is_metadata(self, name: str, options: SourceOptions) -> bool:
+        if options.payload_format not in (None, "raw") and not options.include_metadata:
+            return False
+        if name in ("log", "position") and options.log is None:
+            return False
+        return name in _METADATA_TYPES
+
+    def batches(self, entries: EntryBatch, ordinal: int) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of consecutive entries of a ledger that is `ordinal` in its log.
+
+        Raises:
+            MalformedPayload: a payload does not fit the schema, and mode is FAILFAST.
+        """
+        for rows in self._decoder.decode(entries):
+            entry_ids = np.arange(len(entries)) if rows.entry_of_row is None else rows.entry_of_row
+            entry_ids = pa.array(entry_ids + entries.first_entry, pa.int64())
+            payload = iter(rows.columns)
+            columns = [
+                self._metadata_column(self._metadata[index], entries.ledger_id, ordinal, entry_ids)
+                if index in self._metadata
+                else next(payload)
+                for index in range(len(self._schema))
+            ]
+            yield pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+    def _metadata_column(self, name: str, ledger_id: int, ordinal: int, entry_ids: pa.Array) -> pa.Array:
+        if name == "ledger_id":
+            return pa.array(np.full(len(entry_ids), ledger_id, np.int64))
+        if name == "entry_id":
+            return entry_ids
+        if name == "log":
+            return pa.repeat(pa.scalar(self._log), len(entry_ids))
+        before, _, after = str(Position(ordinal, ledger_id, 0)).partition(":0,")
+        return pc.binary_join_element_wise(f"{before}:", entry_ids.cast(pa.string()), f",{after}", "")
+
+
+def _check_metadata_type(column: pa.Field, name: str) -> None:
+    if column.type != _METADATA_TYPES[name]:
+        wanted = "bigint" if _METADATA_TYPES[name] == pa.int64() else "string"
+        raise ConfigurationError(f"column '{column.name}' is {wanted}, but the schema says {column.type}: correct it")

@@ -1,0 +1,191 @@
+"""Batch reading: the plan on the driver, the tasks that read it, and the schema when the user gives none."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from bkspark.blocking import iterate, run
+from bkspark.client import SnapshotReader
+from bkspark.entries import EntryBatch
+from bkspark.errors import BookieUnavailable, ConfigurationError
+from bkspark.log.positions import BEGINNING, Position
+from bkspark.net.pool import BookiePool, NetOptions
+from bkspark.spark.columns import RowAssembler, inferred_schema, raw_schema
+from bkspark.spark.connection import Connection, connect
+from bkspark.spark.formats.arrow import schema_of
+from bkspark.spark.offsets import position_of
+from bkspark.spark.options import EARLIEST, LATEST, SourceOptions
+from bkspark.spark.plan import LedgerRead, ReadPartition, ReadPlanner, check_end
+from bkspark.spark.ranges import EntryRange, LedgerExtent, between
+
+BATCH_BYTES = 8 << 20
+"""Payload bytes of a record batch for Spark: between 1 and 10 MiB it takes them fastest."""
+
+SMALL_BATCH_BYTES = 256 << 10
+"""Batches below are joined: a batch costs Spark about as much as so many bytes."""
+
+
+class BookKeeperReader(DataSourceReader):
+    """Reads ledgers or a log as they stood when the read was planned."""
+
+    def __init__(self, schema: StructType, options: SourceOptions) -> None:
+        self._options = options.for_batch_read()
+        self._schema = schema
+        RowAssembler(schema, self._options)  # a wrong column is told here, on the driver
+
+    def partitions(self) -> list[InputPartition]:
+        """Return the plan of one snapshot.
+
+        Raises:
+            NoSuchLog, NoSuchLedger, UnauthorizedAccess, MetadataError: what is to be read cannot be looked at.
+            ConfigurationError: a position is not one of the log.
+            DataLoss: what was asked for is gone (failOnDataLoss).
+        """
+        options = self._options
+        connection = connect(options)
+        planner = ReadPlanner(connection, options)
+
+        async def plan() -> list[ReadPartition]:
+            return await planner.partitions(await _ranges(connection, planner, options))
+
+        return list(run(plan))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one partition."""
+        return read_partition(partition, self._schema, self._options)
+
+
+async def _ranges(connection: Connection, planner: ReadPlanner, options: SourceOptions) -> list[EntryRange]:
+    """Return the entries that a batch read asks for."""
+    if options.log is None:
+        extents = await planner.chosen(options.ledgers or ())
+        return between(extents, BEGINNING, Position.beginning(len(extents) and extents[-1].ordinal + 1))
+    snapshot = await connection.logs.snapshot(options.log)
+    readable = await planner.end_of_log(snapshot)
+    if options.starting_offsets == EARLIEST:
+        start = snapshot.start
+    else:
+        start = planner.first_position(snapshot, position_of(options.starting_offsets, "option 'startingOffsets'"))
+    if options.ending_offsets == LATEST:
+        end = readable
+    else:
+        end = check_end(position_of(options.ending_offsets, "option 'endingOffsets'"), readable, options.log)
+    extents = [extent async for extent in planner.extents(snapshot, start.ordinal, end)]
+    return between(extents, start, end)
+
+
+def read_partition(partition: InputPartition, schema: StructType, options: SourceOptions) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of one partition as record batches; reads run ahead of the caller.
+
+    Spark makes a partition of None when the plan is empty.
+    """
+    if not isinstance(partition, ReadPartition):
+        return iter(())
+    assembler = RowAssembler(schema, options)
+    return _joined(
+        batch
+        for ordinal, entries in iterate(lambda: _entries(partition))
+        for batch in assembler.batches(entries, ordinal)
+    )
+
+
+async def _entries(partition: ReadPartition) -> AsyncIterator[tuple[int, EntryBatch]]:
+    async def resolve(bookie: str) -> tuple[str, int]:
+        if bookie not in partition.addresses:
+            raise BookieUnavailable(f"bookie {bookie} had no address when the read was planned", bookie=bookie)
+        return partition.addresses[bookie]
+
+    pool = BookiePool(resolve, NetOptions())
+    try:
+        for read in partition.reads:
+            batches = _reader(read, partition, pool).batches(read.first_entry, read.end_entry, batch_bytes=BATCH_BYTES)
+            async for entries in batches:
+                yield read.ordinal, entries
+    finally:
+        await pool.close()
+
+
+def _reader(read: LedgerRead, partition: ReadPartition, pool: BookiePool) -> SnapshotReader:
+    return SnapshotReader(
+        ledger_id=read.ledger_id,
+        metadata=read.metadata,
+        addresses=partition.addresses,
+        password=partition.password,
+        pool=pool,
+    )
+
+
+def _joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the same rows, small batches in a row as one."""
+    small: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        if batch.nbytes >= SMALL_BATCH_BYTES and not small:
+            yield batch
+            continue
+        small.append(batch)
+        size += batch.nbytes
+        if size >= SMALL_BATCH_BYTES:
+            yield from pa.Table.from_batches(small).combine_chunks().to_batches()
+            small, size = [], 0
+    if small:
+        yield from pa.Table.from_batches(small).combine_chunks().to_batches()
+
+
+def schema_for(options: SourceOptions) -> StructType:
+    """Return the schema of a read for which the user gave none.
+
+    Raises:
+        ConfigurationError: the payload format does not tell, or there is no entry to look at.
+    """
+    if options.payload_format in (None, "raw"):
+        return raw_schema(options)
+    if options.payload_format != "arrow":
+        raise ConfigurationError(
+            f"payloadFormat {options.payload_format} needs the columns to read: name them by .schema('a int, b string')"
+        )
+    connection = connect(options)
+    payload = run(lambda: _first_payload(connection, options))
+    if payload is None:
+        what = f"log {options.log}" if options.log is not None else "the ledgers chosen"
+        raise ConfigurationError(
+            f"{what}: no entry is there yet to read the columns off; name them by .schema('a int, b string')"
+        )
+    try:
+        return inferred_schema(schema_of(payload), options)
+    except ValueError as error:
+        raise ConfigurationError(
+            f"payloadFormat is arrow, but the first entry is not: {error}; choose the format that was written"
+        ) from None
+
+
+async def _first_payload(connection: Connection, options: SourceOptions) -> bytes | None:
+    found = await _first_extent(connection, ReadPlanner(connection, options), options)
+    if found is None:
+        return None
+    extent, first_entry = found
+    reader = await connection.client.asynchronous.open(extent.ledger_id)
+    return (await reader.read(first_entry, first_entry))[0]
+
+
+async def _first_extent(
+    connection: Connection, planner: ReadPlanner, options: SourceOptions
+) -> tuple[LedgerExtent, int] | None:
+    """Return the first ledger with something to read, and its first entry to read."""
+    if options.log is None:
+        for extent in await planner.chosen(options.ledgers or ()):
+            if extent.end_entry:
+                return extent, 0
+        return None
+    snapshot = await connection.logs.snapshot(options.log)
+    start = snapshot.start
+    end = await planner.end_of_log(snapshot)
+    async for extent in planner.extents(snapshot, start.ordinal, end):
+        first_entry = start.entry_id if extent.ordinal == start.ordinal else 0
+        if extent.end_entry > first_entry:
+            return extent, first_entry
+    return None

@@ -1,0 +1,70 @@
+"""BookKeeperDataSource: `format("bookkeeper")`, and its registration.
+
+Spark imports this module whenever it looks for data sources; readers and writers, with Arrow and the client behind
+them, are imported when they are asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
+
+from bkspark.spark.options import SourceOptions
+
+
+class BookKeeperDataSource(DataSource):
+    """Ledgers and logs of Apache BookKeeper, in batch and as a stream, read and written.
+
+    Spark makes one per load, save or start, on the driver, and calls by keyword: `options`, `schema`, `overwrite`.
+
+    Raises:
+        ConfigurationError: an option is unknown or wrong.
+    """
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self.options = dict(options)
+        self._parsed = SourceOptions.parse(options)
+
+    @classmethod
+    def name(cls) -> str:
+        return "bookkeeper"
+
+    def schema(self) -> StructType:
+        """Return the columns of a read when the user names none; see `columns`."""
+        from bkspark.spark.read import schema_for
+
+        return schema_for(self._parsed)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from bkspark.spark.read import BookKeeperReader
+
+        return BookKeeperReader(schema, self._parsed)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        from bkspark.spark.stream import BookKeeperStreamReader
+
+        return BookKeeperStreamReader(schema, self._parsed)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from bkspark.spark.write import BookKeeperWriter
+
+        return BookKeeperWriter(schema, self._parsed, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        from bkspark.spark.write import BookKeeperStreamWriter
+
+        return BookKeeperStreamWriter(schema, self._parsed, overwrite)
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("bookkeeper")` known to one session."""
+    spark.dataSource.register(BookKeeperDataSource)

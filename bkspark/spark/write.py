@@ -1,0 +1,351 @@
+"""Writing: each task attempt fills ledgers of its own; the driver publishes all of them in one change of the log.
+
+    attempt   creates a ledger on its first row, registers it as pending under the log, writes, closes it, reports it
+    commit    appends the reported ledgers to the log's list in partition order, by one compare-and-set; readers see all
+              of a job or epoch or none of it. For a stream the change is keyed by (query, epoch): repeated, it does
+              nothing
+    after     whatever the same job or epoch left pending (failed, killed, speculative or repeated attempts, and a
+              commit that came twice) can never be published any more, and is deleted
+    abort     deletes the same, and nothing that is published: an abort may follow a commit that took effect
+
+An attempt that is killed runs no code of ours; its ledger stays pending until one of these finds it, or a vacuum of
+the log. Nothing here relies on a task being told that it failed. (Killed between creating a ledger and registering it,
+an attempt leaves an empty ledger that only its custom metadata names: `bkspark.log` and `bkspark.owner`.)
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from bkspark.blocking import LedgerWriter, run
+from bkspark.entries import EntryBatch
+from bkspark.errors import (
+    BookKeeperError,
+    ConfigurationError,
+    MalformedPayload,
+    NoSuchLedger,
+    NoSuchLog,
+    NotEnoughBookies,
+)
+from bkspark.log.formats import LedgerFacts, LogHead, Owner, PendingLedger
+from bkspark.log.snapshot import LogSnapshot
+from bkspark.log.store import AppendOutcome, Publisher
+from bkspark.spark.columns import arrow_schema
+from bkspark.spark.connection import Connection, connect
+from bkspark.spark.formats.registry import encoder_of
+from bkspark.spark.options import SourceOptions
+from bkspark.wire.framing import FRAME_BYTES_MAX
+
+ENTRY_OVERHEAD_BYTES = 1024
+"""Room in a frame for an entry's head, digest and keys, with a margin."""
+
+ENTRY_LIMIT_BYTES = FRAME_BYTES_MAX - ENTRY_OVERHEAD_BYTES
+
+QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
+"""Local properties of a task in which Spark names the streaming query and its epoch; the API does not pass them."""
+
+
+IsDead = Callable[[PendingLedger, LogHead], bool]
+
+
+@dataclass(frozen=True)
+class AttemptResult(WriterCommitMessage):
+    """What a task attempt wrote: closed ledgers in order, none when it had no row. `owner` says whose it was."""
+
+    owner: Owner
+    ledgers: tuple[LedgerFacts, ...]
+
+
+class Destination:
+    """Where a job or query writes; what the driver and its tasks share. Small, and travels with every task.
+
+    Raises:
+        ConfigurationError: an option is wrong for a write, or the payload format cannot hold a column.
+    """
+
+    def __init__(self, schema: StructType, options: SourceOptions) -> None:
+        self.options = options.for_write()
+        self.log = self.options.log or ""
+        self._schema = schema
+        self.format = self.options.payload_format or _default_format(schema)
+        self.encoder()  # a column without a place in the format is told here, on the driver
+
+    def encoder(self) -> Callable[[pa.RecordBatch], Iterator[EntryBatch]]:
+        """Return the function that turns a batch of rows into entries."""
+        options = self.options
+        return encoder_of(self.format, arrow_schema(self._schema), options.entry_bytes_target, ENTRY_LIMIT_BYTES).encode
+
+    def prepare(self) -> None:
+        """Make sure, before any task starts, that the cluster can take ledgers and that the log exists.
+
+        Raises:
+            MetadataError: the cluster cannot be reached.
+            NotEnoughBookies: fewer take writes than the ensemble needs; no log was created.
+        """
+        connection = connect(self.options)
+
+        async def prepare() -> None:
+            registry = (await connection.client.asynchronous.services()).registry
+            writable = await registry.writable()
+            if len(writable) < self.options.ensemble_size:
+                raise NotEnoughBookies(
+                    f"option 'ensembleSize' is {self.options.ensemble_size}, but only {len(writable)} bookies take "
+                    "writes: start more, or lower ensembleSize, writeQuorum and ackQuorum"
+                )
+            try:
+                await connection.logs.snapshot(self.log)
+            except NoSuchLog:
+                await connection.logs.create(self.log, exist_ok=True)
+
+        run(prepare)
+
+    def write(self, owner: Owner, batches: Iterator[pa.RecordBatch]) -> AttemptResult:
+        """Write the rows of one task attempt to ledgers of its own; they are closed when this returns.
+
+        Raises:
+            BookKeeperError: nothing of this attempt can be published.
+        """
+        encode = self.encoder()
+        with AttemptWriter(connect(self.options), self, owner) as attempt:
+            for batch in batches:
+                for entries in encode(batch):
+                    attempt.append(entries)
+            return AttemptResult(owner, attempt.finish())
+
+    # ---- on the driver, once all attempts have reported ----
+
+    def publish(self, ledgers: Sequence[LedgerFacts], publisher: Publisher | None, *, is_overwrite: bool) -> None:
+        """Make the ledgers the log's: all of them, or none. With a publisher, a repeated epoch changes nothing."""
+        connection = connect(self.options)
+
+        async def publish() -> None:
+            if is_overwrite:
+                await self._replace(connection, ledgers, publisher)
+            elif ledgers:
+                await connection.logs.append_ledgers(self.log, ledgers, publisher=publisher)
+
+        run(publish)
+
+    async def _replace(
+        self, connection: Connection, ledgers: Sequence[LedgerFacts], publisher: Publisher | None
+    ) -> AppendOutcome:
+        fenced: set[int] = set()
+        while True:
+            outcome = await connection.logs.replace_ledgers(
+                self.log, ledgers, fenced=sorted(fenced), publisher=publisher
+            )
+            if outcome is not None:
+                return outcome
+            # Somebody writes to the log. Overwriting takes it from them: no entry may be acknowledged afterwards.
+            snapshot: LogSnapshot = await connection.logs.snapshot(self.log)
+            for ordinal in snapshot.open_ordinals:
+                await _fence(connection, (await snapshot.ledger(ordinal)).ledger_id)
+                fenced.add(ordinal)
+
+    def clean_up_after_commit(self, is_dead: IsDead) -> None:
+        """`clean_up`, where the commit has taken effect: that it fails must not make Spark repeat the job."""
+        try:
+            self.clean_up(is_dead)
+        except BookKeeperError:
+            return  # what is left is still listed as pending or condemned: the next commit or a vacuum deletes it
+
+    def clean_up(self, is_dead: IsDead) -> None:
+        """Delete the pending ledgers that `is_dead` picks, never one that is published, and what an overwrite freed."""
+        connection = connect(self.options)
+
+        async def clean_up() -> None:
+            await connection.logs.attempts.condemn(self.log, is_dead)
+            await connection.logs.attempts.sweep(self.log, connection.delete_ledger)
+
+        run(clean_up)
+
+
+async def _fence(connection: Connection, ledger_id: int) -> None:
+    try:
+        await connection.client.asynchronous.recover(ledger_id)
+    except NoSuchLedger:
+        return  # nobody can add to it any more
+
+
+def _default_format(schema: StructType) -> str:
+    is_value = len(schema) == 1 and schema[0].name.lower() == "value"
+    return "raw" if is_value and schema[0].dataType.typeName() in ("binary", "string") else "arrow"
+
+
+class AttemptWriter:
+    """The ledgers of one task attempt. A context manager: left by an error, it abandons what is open."""
+
+    def __init__(self, connection: Connection, destination: Destination, owner: Owner) -> None:
+        self._connection = connection
+        self._destination = destination
+        self._owner = owner
+        self._writer: LedgerWriter | None = None
+        self._closed: list[LedgerFacts] = []
+
+    def append(self, entries: EntryBatch) -> None:
+        """Send entries; the client's window bounds what is in flight.
+
+        Raises:
+            MalformedPayload: an entry is larger than a bookie takes.
+        """
+        if not len(entries):
+            return
+        largest = int(np.diff(entries.offsets).max())
+        if largest > ENTRY_LIMIT_BYTES:
+            raise MalformedPayload(
+                f"a row makes an entry of {largest} bytes, above the limit of {ENTRY_LIMIT_BYTES}: "
+                "split its largest column, or store it elsewhere and write a reference"
+            )
+        if self._writer is None:
+            self._writer = self._new_ledger()
+        self._writer.submit(entries)
+        if self._writer.length >= self._destination.options.ledger_bytes_max:
+            self._close()
+
+    def finish(self) -> tuple[LedgerFacts, ...]:
+        """Close the last ledger; return all of them. Every entry is then durable on ackQuorum bookies."""
+        if self._writer is not None:
+            self._close()
+        return tuple(self._closed)
+
+    def _new_ledger(self) -> LedgerWriter:
+        destination, options = self._destination, self._destination.options
+        writer = self._connection.client.create(
+            ensemble=options.ensemble_size,
+            write_quorum=options.write_quorum,
+            ack_quorum=options.ack_quorum,
+            metadata={
+                "application": "bkspark",
+                "bkspark.log": destination.log,
+                "bkspark.owner": f"{self._owner.kind}:{self._owner.owner_id}",
+                "bkspark.payload_format": destination.format,
+            },
+        )
+        attempts = self._connection.logs.attempts
+        try:
+            # Before the first entry: from here on whoever cleans up knows of it.
+            run(lambda: attempts.add(destination.log, writer.ledger_id, self._owner))
+        except BaseException:
+            writer.abandon()
+            raise
+        return writer
+
+    def _close(self) -> None:
+        assert self._writer is not None
+        closed = self._writer.close()
+        self._closed.append(LedgerFacts(self._writer.ledger_id, closed.last_entry, closed.length))
+        self._writer = None
+
+    def __enter__(self) -> AttemptWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._writer is not None:
+            self._writer.abandon()
+
+
+def _ledgers_of(messages: Sequence[WriterCommitMessage | None]) -> list[LedgerFacts]:
+    """Return the ledgers of all attempts that won, in partition order."""
+    results = [message for message in messages if isinstance(message, AttemptResult)]
+    results.sort(key=lambda result: result.owner.partition or 0)
+    return [ledger for result in results for ledger in result.ledgers]
+
+
+def _task() -> TaskContext:
+    context = TaskContext.get()
+    if context is None:
+        raise ConfigurationError("a write runs inside a Spark task only: Spark gave it no task context")
+    return context
+
+
+class BookKeeperWriter(DataSourceArrowWriter):
+    """A batch job's write: append publishes at the log's end, overwrite swaps the log's content."""
+
+    def __init__(self, schema: StructType, options: SourceOptions, overwrite: bool) -> None:
+        self._destination = Destination(schema, options)
+        self._overwrite = overwrite
+        # Made once, before any task; Spark carries it to tasks, commit and abort.
+        self._job_id = str(uuid.uuid4())
+        self._destination.prepare()
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write one partition to ledgers of its own."""
+        context = _task()
+        owner = Owner("job", self._job_id, None, context.partitionId(), context.taskAttemptId())
+        return self._destination.write(owner, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Publish what all tasks wrote, in one change of the log."""
+        self._destination.publish(_ledgers_of(messages), None, is_overwrite=self._overwrite)
+        self._destination.clean_up_after_commit(self._is_dead)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Delete what the job wrote, unless it is published."""
+        self._destination.clean_up(self._is_dead)
+
+    def _is_dead(self, pending: PendingLedger, _: LogHead) -> bool:
+        return pending.owner.owner_id == self._job_id
+
+
+class BookKeeperStreamWriter(DataSourceStreamArrowWriter):
+    """A streaming query's write: each epoch is published once, however often Spark commits it.
+
+    Spark makes a new one for every epoch, and another for its commit: what they share travels in the messages.
+    """
+
+    def __init__(self, schema: StructType, options: SourceOptions, overwrite: bool) -> None:
+        self._destination = Destination(schema, options)
+        self._overwrite = overwrite
+        self._destination.prepare()
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write one partition of an epoch to ledgers of its own."""
+        context = _task()
+        query_id, epoch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
+        if query_id is None or epoch is None:
+            raise ConfigurationError(
+                f"Spark did not name the query and epoch of a task (local properties {QUERY_ID}, {BATCH_ID}): "
+                "exactly-once writing needs them; use a Spark version that bkspark supports"
+            )
+        owner = Owner("query", query_id, int(epoch), context.partitionId(), context.taskAttemptId())
+        return self._destination.write(owner, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Publish the epoch, unless it is published already; then only delete what was written again."""
+        query_id = _query_of(messages)
+        if query_id is None:
+            return  # no task ran: there is nothing to publish
+        self._destination.publish(_ledgers_of(messages), (query_id, batchId), is_overwrite=self._overwrite)
+        self._destination.clean_up_after_commit(_of_epochs_up_to(query_id, batchId))
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Delete what the epoch wrote, unless it is published.
+
+        Where no task reported, the query's id is unknown here: the epoch's next commit deletes it then.
+        """
+        query_id = _query_of(messages)
+        if query_id is not None:
+            self._destination.clean_up(_of_epochs_up_to(query_id, batchId))
+
+
+def _of_epochs_up_to(query_id: str, epoch: int) -> IsDead:
+    def is_dead(pending: PendingLedger, _: LogHead) -> bool:
+        owner = pending.owner
+        return owner.owner_id == query_id and owner.epoch is not None and owner.epoch <= epoch
+
+    return is_dead
+
+
+def _query_of(messages: Sequence[WriterCommitMessage | None]) -> str | None:
+    for message in messages:
+        if isinstance(message, AttemptResult):
+            return message.owner.owner_id
+    return None
