@@ -120,7 +120,8 @@ async def _run(configuration: Configuration, as_json: bool) -> None:
 
 @contextlib.asynccontextmanager
 async def _metadata(configuration: Configuration) -> AsyncIterator[BookieRegistry]:
-    tree = await open_tree(configuration.metadata_uri, session_timeout_s=configuration.session_timeout_s)
+    timeout_s = configuration.session_timeout_s
+    tree = await open_tree(configuration.metadata_uri, session_timeout_s=timeout_s, call_timeout_s=timeout_s)
     try:
         # Says what is wrong when there is no cluster at the root, before any directory is touched.
         await read_manager(tree, configuration.metadata_uri.root, configuration.metadata_uri.manager)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from bookie_service.connection import ConnectionOptions
 from bookie_service.storage.ledger_store import StoreOptions
 from tests.bookie.faulty_files import FaultyFiles
 from tests.bookie.serving import KEY, Peer, Serving, adds, service_options, split, stored
+from tests.polling import wait_until
 
 OTHER_KEY = master_key(b"other")
 PAYLOADS = [bytes([65 + i]) * (i + 1) for i in range(20)]
@@ -36,13 +36,6 @@ def serving(tmp_path: Path) -> Iterator[Serving]:
 def peer(serving: Serving) -> Iterator[Peer]:
     with serving.connect() as connected:
         yield connected
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 # ---- adds ----
@@ -448,6 +441,6 @@ def test_checkpoints_empty_the_cache_while_serving(tmp_path: Path) -> None:
     options = service_options(tmp_path, checkpoint_interval_s=0.05)
     with Serving(options) as serving, serving.connect() as peer:
         peer.add(5, 0, PAYLOADS)
-        wait_until(lambda: any(tmp_path.glob("ledgers/current/*/*/5.idx")))
+        wait_until(lambda: any(tmp_path.glob("ledgers/current/*/*/5.idx")), "the index file of a checkpoint")
         peer.add(5, 20, PAYLOADS)
         assert len(split(peer.batch_read(5, 0).body)) == 40

@@ -4,27 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import socket
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 
 import pytest
 
-from bkspark.cli.zookeeper_process import ZooKeeperProcess
 from bkspark.metadata.memory import MemoryStore
 from bkspark.metadata.tree import Tree
 from bkspark.metadata.uri import MetadataUri
 from bkspark.metadata.zookeeper import open_tree
 
 _numbers = itertools.count()
-
-
-@pytest.fixture(scope="session")
-def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperProcess]:
-    """A ZooKeeper server for the whole run."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    with ZooKeeperProcess(tmp_path_factory.mktemp("zookeeper"), port=port) as server:
-        yield server
 
 
 class Trees:

@@ -1,0 +1,379 @@
+"""A bookie as a process, with a real ZooKeeper: starting, stopping, being killed, and refusing to start."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from bkspark.cli.bookie import bookie_command
+from bkspark.cli.child_process import ChildProcess
+from bkspark.cli.cluster_process import free_ports
+from bkspark.cli.zookeeper_process import ZooKeeperProcess
+from bkspark.metadata import cookies
+from bkspark.metadata.bookies import BookieRegistry
+from bkspark.metadata.cookies import Cookie
+from bkspark.metadata.uri import MetadataUri
+from bkspark.metadata.zookeeper import open_tree
+from bkspark.wire import v2
+from bkspark.wire.v2 import Status
+from tests.bookie.serving import Peer, adds, split, stored
+
+pytestmark = pytest.mark.cluster
+
+START_S = 30.0
+STOP_S = 20.0
+T = TypeVar("T")
+
+
+class BookieChild:
+    """Settings of one bookie, and the process that runs with them while `running`."""
+
+    def __init__(self, directory: Path, uri: str, **settings: str) -> None:
+        self.directory = directory
+        self.uri = uri
+        self.port = free_ports(1)[0]
+        self.id = f"127.0.0.1:{self.port}"
+        self.settings = {
+            "bookiePort": str(self.port),
+            "advertisedAddress": "127.0.0.1",
+            "journalDirectories": str(directory / "journal"),
+            "ledgerDirectories": str(directory / "ledgers"),
+            "metadataServiceUri": uri,
+            "zkTimeout": "4000",
+            **settings,
+        }
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[ChildProcess]:
+        """Start the bookie, wait until it serves, stop it at the end unless the test did."""
+        self.directory.mkdir(exist_ok=True)
+        process = ChildProcess(self.id, bookie_command(self.settings, json=True), self.directory / "bookie.log")
+        try:
+            line = next(process.lines(time.monotonic() + START_S), None)
+            assert line is not None, process.last_log_line()
+            assert json.loads(line) == {"id": self.id, "pid": process.pid}
+            yield process
+        finally:
+            process.stop(STOP_S)
+
+    def refusal(self, **settings: str) -> tuple[int, str]:
+        """Start a bookie that must not start; return its exit code and its one line."""
+        command = bookie_command({**self.settings, **settings}, json=True)
+        result = subprocess.run(command, capture_output=True, text=True, timeout=START_S, check=False)
+        assert result.stdout == ""
+        lines = result.stderr.splitlines()
+        assert len(lines) == 1, result.stderr
+        assert lines[0].startswith("bookie: ")
+        return result.returncode, lines[0]
+
+    def connect(self) -> Peer:
+        return Peer(self.port)
+
+    def ask_registry(self, question: Callable[[BookieRegistry], Awaitable[T]]) -> T:
+        async def ask() -> T:
+            uri = MetadataUri.parse(self.uri)
+            tree = await open_tree(uri)
+            try:
+                return await question(BookieRegistry(tree, uri))
+            finally:
+                await tree.close()
+
+        return asyncio.run(ask())
+
+
+@pytest.fixture
+def uri(zookeeper: ZooKeeperProcess, tmp_path: Path) -> str:
+    """The URI of a new cluster without bookies."""
+    text = f"zk://{zookeeper.connect_string}/{tmp_path.name}/ledgers"
+
+    async def initialize() -> None:
+        parsed = MetadataUri.parse(text)
+        tree = await open_tree(parsed)
+        await BookieRegistry(tree, parsed).initialize_cluster()
+        await tree.close()
+
+    asyncio.run(initialize())
+    return text
+
+
+@pytest.fixture
+def bookie(tmp_path: Path, uri: str) -> BookieChild:
+    return BookieChild(tmp_path / "bookie", uri)
+
+
+# ---- starting and stopping ----
+
+
+def test_bookie_registers_serves_and_takes_its_registration_back(bookie: BookieChild) -> None:
+    with bookie.running() as process:
+        (registered,) = bookie.ask_registry(lambda registry: registry.writable()).items()
+        assert registered[0] == bookie.id
+        assert registered[1] is not None
+        assert (registered[1].host, registered[1].port) == ("127.0.0.1", bookie.port)
+        with bookie.connect() as peer:
+            assert peer.add(5, 0, [b"x"]) == [Status.EOK]
+        process.signal(signal.SIGTERM)
+        assert process.wait(STOP_S)
+        assert process.exit_code == 0
+    assert bookie.ask_registry(lambda registry: registry.writable()) == {}
+    with bookie.running(), bookie.connect() as peer:
+        assert peer.read(5, 0).body == stored(5, 0, b"x")
+
+
+def test_clean_stop_leaves_nothing_to_replay(bookie: BookieChild) -> None:
+    with bookie.running(), bookie.connect() as peer:
+        assert set(peer.add(5, 0, [b"x"] * 100)) == {Status.EOK}
+    (index,) = (bookie.directory / "ledgers").glob("current/*/*/5.idx")
+    assert index.stat().st_size == 1024 + 8 * 100
+
+
+def test_cookie_stands_in_directories_and_metadata_as_apaches_do(bookie: BookieChild) -> None:
+    with bookie.running():
+        stored_cookie = bookie.ask_registry(lambda registry: registry.read_cookie(bookie.id))
+        instance = bookie.ask_registry(lambda registry: registry.instance_id())
+    expected = Cookie(
+        bookie.id, (bookie.settings["journalDirectories"],), (bookie.settings["ledgerDirectories"],), instance
+    )
+    assert stored_cookie is not None
+    assert stored_cookie.cookie == expected
+    for name in ("journal", "ledgers"):
+        assert (bookie.directory / name / "current" / "VERSION").read_bytes() == cookies.encode(expected)
+
+
+def test_configuration_file_has_apaches_syntax_and_set_wins(bookie: BookieChild, tmp_path: Path) -> None:
+    wrong = {**bookie.settings, "bookiePort": "1", "numAddWorkerThreads": "3"}
+    path = tmp_path / "bk_server.conf"
+    path.write_text("# comment\n" + "".join(f"{key} = {value}\n" for key, value in wrong.items()))
+    command = [sys.executable, "-m", "bookie_service", "--config", str(path), "--set", f"bookiePort={bookie.port}"]
+    process = ChildProcess("bookie", command, tmp_path / "log")
+    try:
+        line = next(process.lines(time.monotonic() + START_S))
+        assert line == f"bookie {bookie.id} serves at {bookie.id} (pid {process.pid})"
+        assert process.last_log_line().endswith("without effect in this bookie: numAddWorkerThreads")
+    finally:
+        process.stop(STOP_S)
+
+
+def test_read_only_bookie_registers_as_such(tmp_path: Path, uri: str) -> None:
+    bookie = BookieChild(tmp_path / "bookie", uri, forceReadOnlyBookie="true")
+    with bookie.running(), bookie.connect() as peer:
+        assert set(bookie.ask_registry(lambda registry: registry.read_only())) == {bookie.id}
+        assert bookie.ask_registry(lambda registry: registry.writable()) == {}
+        assert peer.add(5, 0, [b"x"]) == [Status.EREADONLY]
+
+
+# ---- being killed ----
+
+
+class Writer:
+    """Adds entries to several ledgers without pause; `acknowledged` maps ledger to the payloads answered EOK."""
+
+    def __init__(self, port: int, first_ledger: int, seed: int) -> None:
+        self._peer = Peer(port)
+        self._random = random.Random(seed)
+        self._ledgers = range(first_ledger, first_ledger + 3)
+        self.acknowledged: dict[tuple[int, int], bytes] = {}
+        self.fenced: set[int] = set()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        following = dict.fromkeys(self._ledgers, 0)
+        with contextlib.suppress(OSError, AssertionError):
+            while True:
+                ledger_id = self._random.choice(list(following))
+                first = following[ledger_id]
+                payloads = [self._random.randbytes(self._random.randrange(2000)) for _ in range(20)]
+                self._peer.send(adds(ledger_id, first, payloads))
+                for _ in payloads:
+                    reply = self._peer.reply()
+                    assert reply.status == Status.EOK
+                    self.acknowledged[ledger_id, reply.entry_id] = payloads[reply.entry_id - first]
+                following[ledger_id] += len(payloads)
+                if self._random.random() < 0.02 and len(following) > 1:
+                    self._peer.read(ledger_id, v2.LAST_ENTRY, v2.DO_FENCING)
+                    self.fenced.add(ledger_id)
+                    del following[ledger_id]
+
+    def wait(self) -> None:
+        self._thread.join()
+        self._peer.close()
+
+
+def test_killed_bookie_has_every_acknowledged_entry_and_fence(tmp_path: Path, uri: str) -> None:
+    """SIGKILL at random moments, through several checkpoints and entry logs, always on the same directories."""
+    seed = int(os.environ.get("BKSPARK_SEED") or random.randrange(1 << 30))
+    rounds = int(os.environ.get("BKSPARK_KILLS") or 5)
+    print(f"BKSPARK_SEED={seed} BKSPARK_KILLS={rounds}")
+    chance = random.Random(seed)
+    bookie = BookieChild(
+        tmp_path / "bookie",
+        uri,
+        skipListSizeLimit=str(12 << 20),
+        flushInterval="150",
+        logSizeLimit=str(4 << 20),
+        journalMaxSizeMB="2",
+        journalMaxBackups="0",
+    )
+    acknowledged: dict[tuple[int, int], bytes] = {}
+    fenced: set[int] = set()
+    for number in range(rounds + 1):
+        with bookie.running() as process:
+            with bookie.connect() as peer:
+                check_all(peer, acknowledged, fenced)
+            if number < rounds:
+                writers = [Writer(bookie.port, 100 * number + 10 * i, chance.randrange(1 << 30)) for i in range(2)]
+                time.sleep(chance.random())
+                process.kill()
+                for writer in writers:
+                    writer.wait()
+                    acknowledged |= writer.acknowledged
+                    fenced |= writer.fenced
+    assert acknowledged
+
+
+def check_all(peer: Peer, acknowledged: dict[tuple[int, int], bytes], fenced: set[int]) -> None:
+    """Every acknowledged entry is there byte for byte, every fence holds."""
+    for ledger_id in {ledger_id for ledger_id, _ in acknowledged}:
+        entry_ids = sorted(entry_id for ledger, entry_id in acknowledged if ledger == ledger_id)
+        found: list[bytes] = []
+        while len(found) < len(entry_ids):
+            reply = peer.batch_read(ledger_id, len(found))
+            assert reply.status == Status.EOK, (ledger_id, len(found))
+            found += split(reply.body)
+        for entry_id in entry_ids:
+            assert found[entry_id] == stored(ledger_id, entry_id, acknowledged[ledger_id, entry_id])
+        if ledger_id in fenced:
+            assert peer.add(ledger_id, 1 << 20, [b"late"]) == [Status.EFENCED]
+
+
+# ---- refusing to start ----
+
+
+def test_port_in_use(bookie: BookieChild) -> None:
+    with socket.create_server(("127.0.0.1", bookie.port)):
+        code, line = bookie.refusal()
+    assert code == 1
+    assert f"bookiePort={bookie.port}" in line
+    assert not (bookie.directory / "journal").exists()
+
+
+def test_metadata_store_away(bookie: BookieChild) -> None:
+    port = free_ports(1)[0]
+    code, line = bookie.refusal(metadataServiceUri=f"zk://127.0.0.1:{port}/ledgers", zkTimeout="500")
+    assert code == 1
+    assert f"no ZooKeeper answers at 127.0.0.1:{port}" in line
+
+
+def test_no_cluster_at_the_root(bookie: BookieChild) -> None:
+    code, line = bookie.refusal(metadataServiceUri=bookie.uri + "/none")
+    assert code == 1
+    assert "there is no cluster at" in line
+    assert not (bookie.directory / "journal").exists()
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "complaint"),
+    [
+        ("bookiePrt", "1", "did you mean bookiePort?"),
+        ("bookiePort", "many", "bookiePort=many: it must be a whole number"),
+        ("metadataServiceUri", "etcd://x", "must begin with zk://"),
+        ("skipListSizeLimit", "1000", "skipListSizeLimit 1000 is less than twice"),
+    ],
+)
+def test_wrong_configuration(bookie: BookieChild, key: str, value: str, complaint: str) -> None:
+    code, line = bookie.refusal(**{key: value})
+    assert code == 2
+    assert complaint in line
+
+
+def test_second_process_on_the_same_directories(bookie: BookieChild) -> None:
+    """Operator error O3."""
+    with bookie.running():
+        code, line = bookie.refusal(bookiePort=str(free_ports(1)[0]))
+    assert code == 1
+    assert "is in use by another process" in line
+
+
+def test_directories_of_another_bookie(bookie: BookieChild) -> None:
+    """Operator errors O1 and O10."""
+    with bookie.running():
+        pass
+    other_port = free_ports(1)[0]
+    code, line = bookie.refusal(bookiePort=str(other_port))
+    assert code == 1
+    assert f"bookie id {bookie.id} instead of 127.0.0.1:{other_port}" in line
+    with bookie.running():
+        pass
+
+
+@pytest.mark.parametrize("lost", ["journal", "ledgers"])
+def test_lost_directory(bookie: BookieChild, lost: str) -> None:
+    """Faults D11 and D12, scenario S32: a wiped disk is not a new bookie."""
+    with bookie.running():
+        pass
+    (bookie.directory / lost).rename(bookie.directory / "elsewhere")
+    code, line = bookie.refusal()
+    assert code == 1
+    assert "has lost its contents" in line
+    assert not (bookie.directory / lost).exists()
+
+
+def test_added_directory(bookie: BookieChild) -> None:
+    with bookie.running():
+        pass
+    more = f"{bookie.settings['ledgerDirectories']},{bookie.directory / 'more'}"
+    code, line = bookie.refusal(ledgerDirectories=more)
+    assert code == 1
+    assert "ledger directories" in line
+
+
+def test_bookie_that_the_cluster_does_not_know(bookie: BookieChild) -> None:
+    """Operator error O2, scenario S33."""
+    with bookie.running():
+        pass
+    bookie.ask_registry(lambda registry: registry.delete_cookie(bookie.id))
+    code, line = bookie.refusal()
+    assert code == 1
+    assert f"the cluster does not know bookie {bookie.id}" in line
+
+
+def test_first_boot_that_a_crash_interrupted_is_finished(bookie: BookieChild) -> None:
+    """Operator error O5, hazard X5: stamped directories, no metadata cookie, no data."""
+    instance = bookie.ask_registry(lambda registry: registry.instance_id())
+    journal, ledgers = (bookie.settings[key] for key in ("journalDirectories", "ledgerDirectories"))
+    stamp = cookies.encode(Cookie(bookie.id, (journal,), (ledgers,), instance))
+    current = Path(journal) / "current"
+    current.mkdir(parents=True)
+    (current / "VERSION").write_bytes(stamp)
+    with bookie.running(), bookie.connect() as peer:
+        assert peer.add(5, 0, [b"x"]) == [Status.EOK]
+
+
+def test_damaged_journal_refuses_with_file_offset_and_remedy(bookie: BookieChild) -> None:
+    with bookie.running() as process, bookie.connect() as peer:
+        for entry_id in range(3):
+            assert peer.add(5, entry_id, [b"x" * 100]) == [Status.EOK]
+        process.kill()
+    path = max((bookie.directory / "journal" / "current").glob("*.txn"))
+    content = bytearray(path.read_bytes())
+    content[700] ^= 1
+    path.write_bytes(content)
+    code, line = bookie.refusal()
+    assert code == 1
+    assert f"{path} offset" in line
+    assert "restore the file from a backup" in line
