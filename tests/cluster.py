@@ -9,7 +9,6 @@ from pathlib import Path
 
 from bkspark.cli.cluster_process import BookieProcess, ClusterProcess
 
-
 SESSION_TIMEOUT_MS = "3000"
 """A bookie that was killed registers again only when its old session is over: tests wait for that."""
 
@@ -66,7 +65,9 @@ class Cluster:
 
     def __init__(self, directory: Path, bookies: int = 3, settings: Mapping[str, str] | None = None) -> None:
         self.dir = directory
-        self._processes = ClusterProcess(bookies, directory, settings={"zkTimeout": SESSION_TIMEOUT_MS, **(settings or {})})
+        self._processes = ClusterProcess(
+            bookies, directory, settings={"zkTimeout": SESSION_TIMEOUT_MS, **(settings or {})}
+        )
         self.bookies: list[ClusterBookie] = []
 
     @property
