@@ -33,6 +33,10 @@ LAYERS = (
 )
 """From the bottom up: a module imports its own layer and those before it. `bkspark` itself may import all of them."""
 
+UPWARDS = frozenset({("bkspark.client.client", "bkspark.log.log")})
+"""(importer, imported): users look for a log at `Client.log(name)`. That imports inside the function, so the client
+still loads and works without the layer above."""
+
 SERVER_IMPORTS = ("bkspark.ids", "bkspark.errors", "bkspark.entries", "bkspark.wire", "bkspark.metadata")
 """All of bkspark that bookie_service may import."""
 
@@ -42,6 +46,9 @@ PURE = (
     "bkspark.entries",
     "bkspark.wire",
     "bkspark.core",
+    "bkspark.log.positions",
+    "bkspark.log.formats",
+    "bkspark.log.changes",
     "bookie_service.formats",
     "bookie_service.rules",
 )
@@ -118,7 +125,8 @@ def _read(root: Path) -> Sources:
     sources = {}
     for name, path in paths.items():
         tree = ast.parse(path.read_text(), str(path))
-        sources[name] = Module(name, path, tree, tuple(_imports(tree, paths)))
+        imports = tuple(item for item in _imports(tree, paths) if (name, item.target) not in UPWARDS)
+        sources[name] = Module(name, path, tree, imports)
     return sources
 
 

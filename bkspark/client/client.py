@@ -6,6 +6,7 @@ import hmac
 import random
 import secrets
 from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING
 
 from bkspark.client.reader import LedgerReader, last_entries
 from bkspark.client.recovery import recover
@@ -21,6 +22,9 @@ from bkspark.metadata.uri import MetadataUri
 from bkspark.metadata.zookeeper import open_tree
 from bkspark.net.pool import BookiePool, NetOptions
 from bkspark.wire.digest import DigestType, EntryDigest
+
+if TYPE_CHECKING:
+    from bkspark.log.log import Log
 
 LEDGER_TYPES = ("PD_JOURNAL",)
 
@@ -117,6 +121,25 @@ class Client:
         await self._connected()
         assert self._tree is not None
         return self._tree
+
+    # ---- logs ----
+
+    def log(self, name: str) -> Log:
+        """Return the log of that name, whether or not it exists yet.
+
+        Raises:
+            ConfigurationError: no log can have that name.
+        """
+        # The one import upwards (docs/architecture.md): users look for a cluster's logs at its client.
+        from bkspark.log.log import Log
+
+        return Log(self, name)
+
+    async def logs(self) -> list[str]:
+        """Return the names of all logs at the metadata store, sorted."""
+        from bkspark.log.log import log_names
+
+        return await log_names(self)
 
     # ---- ledgers ----
 

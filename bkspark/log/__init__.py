@@ -1,0 +1,31 @@
+"""Named logs made of ledgers, asyncio. `bkspark.blocking` has the same calls, name for name, blocking.
+
+async with Client("zk://127.0.0.1:2181/ledgers") as client:
+    async with await client.log("clicks").open_for_writing() as log:
+        positions = await log.append_many([b"one", b"two"])
+    async for batch in client.log("clicks").read(start="earliest"):
+        ...
+"""
+
+from bkspark.log.formats import LedgerFacts, Owner
+from bkspark.log.log import Log, log_names
+from bkspark.log.positions import LogBatch, Position, PositionRange
+from bkspark.log.snapshot import ListedLedger, LogSnapshot
+from bkspark.log.store import AppendOutcome, LogStore
+from bkspark.log.writer import LedgerOptions, LogWriter
+
+__all__ = [
+    "AppendOutcome",
+    "LedgerFacts",
+    "LedgerOptions",
+    "ListedLedger",
+    "Log",
+    "LogBatch",
+    "LogSnapshot",
+    "LogStore",
+    "LogWriter",
+    "Owner",
+    "Position",
+    "PositionRange",
+    "log_names",
+]

@@ -6,10 +6,11 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-from bkspark.errors import DataLoss, MetadataFormat, NoSuchNode
+from bkspark.errors import ConfigurationError, DataLoss, MetadataFormat, NoSuchNode
+from bkspark.log.changes import first_to_read
 from bkspark.log.formats import LedgerFacts, LogHead, PageRef
 from bkspark.log.heads import HeadStore, StoredHead
-from bkspark.log.positions import Position
+from bkspark.log.positions import NO_LEDGER, Position
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,23 @@ class LogSnapshot:
         if not found:
             raise IndexError(f"log {self.name} holds ledgers [{self.first_ordinal}, {self.end_ordinal}), not {ordinal}")
         return found[0]
+
+    async def locate(self, position: Position) -> tuple[int, int]:
+        """Return (ordinal, entry) to read first for a position; the end ordinal and 0 if no ledger is left to read.
+
+        Raises:
+            DataLoss: the position lies before the log's start, or behind its end.
+            ConfigurationError: it names another ledger than the log has at that ordinal.
+        """
+        ordinal, entry_id = first_to_read(self.head, self.name, position)
+        if position.ledger_id != NO_LEDGER and self.first_ordinal <= position.ordinal < self.end_ordinal:
+            found = await self.ledger(position.ordinal)
+            if found.ledger_id != position.ledger_id:
+                raise ConfigurationError(
+                    f"log {self.name} has ledger {found.ledger_id} at ordinal {position.ordinal}; {position} belongs "
+                    f"to another log, or the log was deleted and created again"
+                )
+        return ordinal, entry_id
 
     async def last_before(self, ordinal: int) -> AsyncIterator[ListedLedger]:
         """Yield the ledgers in front of `ordinal`, backwards. Raises as `runs`."""

@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from bkspark.errors import (
-    ConfigurationError,
     LedgerFenced,
     LogExists,
     MetadataError,
@@ -38,7 +37,7 @@ from bkspark.log.formats import (
     log_path,
 )
 from bkspark.log.heads import CONNECTION_LOSSES_MAX, Change, HeadStore, NewNode, StoredHead, new_token
-from bkspark.log.positions import NO_LEDGER, Position
+from bkspark.log.positions import Position
 from bkspark.log.snapshot import LogSnapshot
 from bkspark.metadata.tree import Callback, Delete, Tree
 
@@ -221,11 +220,10 @@ class LogStore:
         """
 
         async def decide(head: LogHead) -> Change[int | None]:
-            if before <= head.start:
-                return Change(None, 0)
-            changes.first_to_read(head, name, before)
             snapshot = LogSnapshot(self._heads, name, StoredHead(head, 0))
-            await _check_place(snapshot, before)
+            if before <= head.start or before.ordinal < head.first_ordinal:
+                return Change(None, 0)
+            await snapshot.locate(before)
             first_ordinal = max(before.ordinal + at_ledger_end, head.first_ordinal)
             if any(ordinal < first_ordinal for ordinal in set(head.open_ordinals) - set(closed)):
                 return Change(None, None)
@@ -328,17 +326,6 @@ class LogStore:
         dropped = [ref for ref in head.pages if ref not in kept][:PAGES_DROPPED_MAX]
         also = [Delete(f"{log_path(name)}/{PAGES}/{ref.name}") for ref in dropped]
         return Change(changed, result, nodes, also)
-
-
-async def _check_place(snapshot: LogSnapshot, position: Position) -> None:
-    if position.ledger_id == NO_LEDGER or not snapshot.first_ordinal <= position.ordinal < snapshot.end_ordinal:
-        return
-    found = await snapshot.ledger(position.ordinal)
-    if found.ledger_id != position.ledger_id:
-        raise ConfigurationError(
-            f"log {snapshot.name} has ledger {found.ledger_id} at ordinal {position.ordinal}; {position} belongs to "
-            f"another log, or the log was deleted and created again"
-        )
 
 
 def _listed_of(head: LogHead, closed: Sequence[tuple[int, LedgerFacts]]) -> list[tuple[int, LedgerFacts]]:

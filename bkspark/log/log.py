@@ -1,0 +1,310 @@
+"""Log: a named, ordered list of ledgers that is appended to, read and followed as one sequence of entries."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+from bkspark.client import Client, LedgerWriter
+from bkspark.client.reader import BATCH_BYTES
+from bkspark.errors import ConfigurationError, LedgerFenced, NoSuchLedger, NoSuchLog
+from bkspark.log import reading
+from bkspark.log.attempts import chunks
+from bkspark.log.formats import LedgerFacts, LogHead, Owner, PendingLedger, check_log_name
+from bkspark.log.positions import EARLIEST, LATEST, LogBatch, Place, Position
+from bkspark.log.snapshot import ListedLedger, LogSnapshot
+from bkspark.log.store import AppendOutcome, LogStore, Publisher
+from bkspark.log.writer import (
+    DEFAULTS,
+    OPEN_TRIES_MAX,
+    ROLL_BYTES,
+    LedgerOptions,
+    LogWriter,
+    check_roll_bytes,
+    create_pending,
+    delete_ledger,
+    fence,
+)
+
+VACUUM_AGE_S = 24 * 3600.0
+FOLLOW_POLL_S = 1.0
+"""`follow` is told of changes by a watch; it looks this often all the same, as a watch may be lost."""
+
+CALLS_AT_ONCE = 64
+
+
+class Log:
+    """One log of a client's cluster, whether or not it exists yet. Get one by `Client.log(name)`.
+
+    Raises:
+        ConfigurationError: the name is unusable.
+    """
+
+    def __init__(self, client: Client, name: str) -> None:
+        self._client = client
+        self._name = check_log_name(name)
+        self._opened: LogStore | None = None
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    async def store(self) -> LogStore:
+        """The log store of the client's cluster."""
+        if self._opened is None:
+            self._opened = await store_of(self._client)
+        return self._opened
+
+    # ---- the log as a whole ----
+
+    async def create(self, *, exist_ok: bool = False) -> None:
+        """Create the log, empty. Raises LogExists unless `exist_ok`."""
+        await (await self.store()).create(self._name, exist_ok=exist_ok)
+
+    async def snapshot(self) -> LogSnapshot:
+        """Return the list of ledgers as it stands now. Raises NoSuchLog."""
+        return await (await self.store()).snapshot(self._name)
+
+    async def show(self) -> dict[str, Any]:
+        """Return the facts of the log: `{"log", "ledgers": [{"ledger", "first_entry", "last_entry", "state",
+        "length"}], "version"}`.
+
+        An open ledger has last entry -1 and length 0, as its metadata says; the state of one that is gone is MISSING.
+        """
+        snapshot = await self.snapshot()
+        shown: list[dict[str, Any]] = []
+        async for run in snapshot.runs():
+            for some in chunks(run, CALLS_AT_ONCE):
+                shown += await asyncio.gather(*(self._shown(snapshot, listed) for listed in some))
+        return {"log": self._name, "ledgers": shown, "version": snapshot.version}
+
+    async def _shown(self, snapshot: LogSnapshot, listed: ListedLedger) -> dict[str, Any]:
+        state, last_entry, length = "CLOSED", listed.last_entry, listed.length
+        if last_entry is None:
+            try:
+                metadata = await self._client.metadata(listed.ledger_id)
+                state, last_entry, length = metadata.state.name, metadata.last_entry, metadata.length
+            except NoSuchLedger:
+                state, last_entry, length = "MISSING", -1, 0
+        is_cut = snapshot.start.ledger_id == listed.ledger_id
+        first_entry = snapshot.start.entry_id if is_cut else 0
+        return {
+            "ledger": listed.ledger_id,
+            "first_entry": first_entry,
+            "last_entry": last_entry,
+            "state": state,
+            "length": length,
+        }
+
+    async def delete(self) -> None:
+        """Delete the log and all its ledgers, pending ones too; who writes to it is fenced first. Raises NoSuchLog."""
+        store = await self.store()
+        for _ in range(OPEN_TRIES_MAX):
+            try:
+                closed = await fence(self._client, await self.snapshot())
+            except NoSuchLog:
+                closed = []  # there is none, or its deletion was interrupted; the store knows
+            if await store.delete(self._name, self._delete_ledger, closed=[ordinal for ordinal, _ in closed]):
+                return
+        raise self._contended()
+
+    async def recover(self) -> list[int]:
+        """Fence and close every ledger that a writer left open; return their ids. A living writer is fenced too."""
+        store, snapshot = await self.store(), await self.snapshot()
+        closed = await fence(self._client, snapshot)
+        if snapshot.head.writer is not None:
+            await store.settle_writer(self._name, snapshot.head.writer, closed, is_end=True)
+        return [facts.ledger_id for _, facts in closed]
+
+    async def truncate(self, before: Place) -> int:
+        """Let the log begin at a position; delete the ledgers in front of it and return how many they were.
+
+        Raises:
+            ConfigurationError: a ledger in front of the position is being written, or the position is none of this log.
+            DataLoss: the position lies in front of the log's start, or behind its end.
+        """
+        store, snapshot = await self.store(), await self.snapshot()
+        position = await reading.position_of(self._client, snapshot, before)
+        position = await reading.normal_form(self._client, snapshot, position)
+        closed = [ordinal for ordinal in snapshot.open_ordinals if await self._is_closed(snapshot, ordinal)]
+        at_end = await self._is_ledger_end(snapshot, position)
+        count = await store.truncate(self._name, position, at_ledger_end=at_end, closed=closed)
+        if count is None:
+            raise ConfigurationError(
+                f"log {self._name} cannot be truncated at {position}: a ledger in front of that is being written. "
+                f"Close its writer, recover the log, or truncate less"
+            )
+        await store.attempts.sweep(self._name, self._delete_ledger)
+        return count
+
+    async def _is_closed(self, snapshot: LogSnapshot, ordinal: int) -> bool:
+        ledger_id = (await snapshot.ledger(ordinal)).ledger_id
+        try:
+            return (await self._client.metadata(ledger_id)).is_closed
+        except NoSuchLedger:
+            return True
+
+    async def _is_ledger_end(self, snapshot: LogSnapshot, position: Position) -> bool:
+        """Whether a position is the end of a closed ledger of the list."""
+        if not snapshot.first_ordinal <= position.ordinal < snapshot.end_ordinal or not position.entry_id:
+            return False
+        listed = await snapshot.ledger(position.ordinal)
+        reader = await reading.open_listed(self._client, self._name, listed)
+        if position.entry_id > reader.last_entry + 1:
+            raise ConfigurationError(
+                f"ledger {listed.ledger_id} of log {self._name} ends at entry {reader.last_entry}; {position} lies "
+                f"behind that"
+            )
+        return reader.is_closed and position.entry_id == reader.last_entry + 1
+
+    async def vacuum(self, *, older_than_s: float = VACUUM_AGE_S) -> int:
+        """Delete the ledgers of attempts that died, and what interrupted changes left; return how many ledgers.
+
+        Args:
+            older_than_s: attempts that began before that are taken for dead. One that lives longer loses its work: its
+                publication fails, and the job must be run again. No published ledger is ever deleted.
+        """
+        store = await self.store()
+        before_ms = int((time.time() - older_than_s) * 1000)
+        return await store.attempts.vacuum(self._name, self._delete_ledger, created_before_ms=before_ms)
+
+    async def _delete_ledger(self, ledger_id: int) -> None:
+        await delete_ledger(self._client, ledger_id)
+
+    def _contended(self) -> LedgerFenced:
+        return LedgerFenced(f"log {self._name} is opened for writing again and again: stop its writers first")
+
+    # ---- writing ----
+
+    async def open_for_writing(
+        self,
+        *,
+        ensemble: int = 3,
+        write_quorum: int = 3,
+        ack_quorum: int = 2,
+        ledger_type: str = "PD_JOURNAL",
+        metadata: Mapping[str, bytes | str] | None = None,
+        roll_bytes: int = ROLL_BYTES,
+    ) -> LogWriter:
+        """Take the log for writing, creating it if it does not exist. Whoever wrote before gets LedgerFenced.
+
+        Args:
+            ensemble, write_quorum, ack_quorum, ledger_type, metadata: of its ledgers, as `Client.create` takes them.
+            roll_bytes: payload bytes after which the writer takes the next ledger.
+
+        Raises:
+            ConfigurationError: an argument is wrong.
+            NotEnoughBookies: fewer writable bookies than `ensemble`; nothing was created, nobody fenced.
+            LedgerRecoveryFailed, ReadFailed: too few bookies of an open ledger answered to close it.
+        """
+        options = LedgerOptions(ensemble, write_quorum, ack_quorum, ledger_type, metadata)
+        return await LogWriter(
+            self._client, await self.store(), self._name, options, check_roll_bytes(roll_bytes)
+        ).open()
+
+    async def create_attempt(self, owner: Owner, options: LedgerOptions = DEFAULTS) -> LedgerWriter:
+        """Create a ledger for `publish`, registered as pending. Close it before it is published. Raises NoSuchLog."""
+        return await create_pending(self._client, await self.store(), self._name, owner, options)
+
+    async def publish(self, ledgers: Sequence[LedgerFacts], *, publisher: Publisher | None = None) -> AppendOutcome:
+        """Put closed, pending ledgers at the log's end, all or none; see `LogStore.append_ledgers`."""
+        return await (await self.store()).append_ledgers(self._name, ledgers, publisher=publisher)
+
+    async def overwrite(self, ledgers: Sequence[LedgerFacts], *, publisher: Publisher | None = None) -> AppendOutcome:
+        """Swap the list for closed, pending ledgers at once; fence who writes, and delete the old ledgers."""
+        store = await self.store()
+        for _ in range(OPEN_TRIES_MAX):
+            closed = [ordinal for ordinal, _ in await fence(self._client, await self.snapshot())]
+            outcome = await store.replace_ledgers(self._name, ledgers, closed=closed, publisher=publisher)
+            if outcome is not None:
+                await store.attempts.sweep(self._name, self._delete_ledger)
+                return outcome
+        raise self._contended()
+
+    async def discard(self, owner_id: str, *, up_to_epoch: int | None = None) -> int:
+        """Delete the ledgers of a job's or query's attempts that are not published; return how many.
+
+        Args:
+            up_to_epoch: only those of a query's epochs up to this one.
+        """
+
+        def is_theirs(pending: PendingLedger, _: LogHead) -> bool:
+            owner = pending.owner
+            is_wanted = up_to_epoch is None or (owner.epoch is not None and owner.epoch <= up_to_epoch)
+            return owner.owner_id == owner_id and is_wanted
+
+        attempts = (await self.store()).attempts
+        discarded = await attempts.condemn(self._name, is_theirs)
+        await attempts.sweep(self._name, self._delete_ledger)
+        return len(discarded)
+
+    # ---- reading ----
+
+    async def earliest(self) -> Position:
+        """Return the position of the first entry still in the log, in normal form."""
+        return (await self.snapshot()).start
+
+    async def latest(self) -> Position:
+        """Return the position behind the last entry that can be read now, in normal form. Nothing is fenced."""
+        return await reading.latest(self._client, await self.snapshot())
+
+    async def read(
+        self, start: Place = EARLIEST, end: Place = LATEST, *, batch_bytes: int = BATCH_BYTES
+    ) -> AsyncIterator[LogBatch]:
+        """Yield the entries from `start` up to `end` in batches of roughly `batch_bytes`, each of one ledger.
+
+        Args:
+            start, end: `earliest`, `latest`, a position or its text. `latest` is the log's end when reading begins.
+
+        Raises:
+            ConfigurationError: a place is no place of this log, or `end` lies behind what can be read.
+            DataLoss: what follows `start`, or a ledger in between, is gone.
+        """
+        snapshot = await self.snapshot()
+        first = await reading.position_of(self._client, snapshot, start)
+        stop = await reading.position_of(self._client, snapshot, end)
+        async for entries, reader in reading.ranges(self._client, snapshot, first, stop):
+            async for batch in reader.batches(entries.first_entry, entries.end_entry, batch_bytes=batch_bytes):
+                yield LogBatch(batch, entries.ordinal)
+
+    async def follow(self, start: Place = EARLIEST, *, batch_bytes: int = BATCH_BYTES) -> AsyncIterator[LogBatch]:
+        """Yield the entries from `start` on, and go on as more are confirmed, without end. Raises as `read`."""
+        store = await self.store()
+        changed = asyncio.Event()
+        position = await reading.position_of(self._client, await self.snapshot(), start)
+        unwatch = await store.watch(self._name, changed.set)
+        try:
+            while True:
+                changed.clear()
+                snapshot = await self.snapshot()
+                ordinal, entry_id = await snapshot.locate(position)
+                async for run in snapshot.runs(ordinal):
+                    for listed in run:
+                        reader = await reading.open_listed(self._client, self._name, listed)
+                        first = entry_id if listed.ordinal == ordinal else 0
+                        async for batch in reader.follow(first, batch_bytes=batch_bytes):
+                            position = Position(listed.ordinal, listed.ledger_id, batch.end_entry)
+                            yield LogBatch(batch, listed.ordinal)
+                await _wait(changed, FOLLOW_POLL_S)
+        finally:
+            unwatch()
+
+
+async def store_of(client: Client) -> LogStore:
+    """Return the log store of a client's cluster."""
+    return LogStore(await client.tree(), client.uri.root)
+
+
+async def log_names(client: Client) -> list[str]:
+    """Return the names of all logs at the client's metadata store, sorted."""
+    return await (await store_of(client)).names()
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return

@@ -1,0 +1,345 @@
+"""LogWriter: appends to a log, ledger after ledger.
+
+A writer has the log for itself: opening it fenced whoever wrote before, and whoever opens it next fences this one. The
+next ledger is in the list before the last one is closed, so a writer that dies in between leaves ledgers that the list
+knows, and no entry goes into the next ledger before the last one is closed, so acknowledged entries have no gap.
+
+Jobs may publish ledgers while the log is open for writing. Readers do not pass an open ledger; so a writer that was
+overtaken closes its ledger, and takes a new one behind the published ones when there is something to append.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from bkspark.client import Client, LedgerWriter
+from bkspark.core.metadata import LedgerMetadata
+from bkspark.entries import as_batch
+from bkspark.errors import BookKeeperError, ConfigurationError, LedgerClosed, LedgerFenced, NoSuchLedger
+from bkspark.log.formats import LedgerFacts, Owner
+from bkspark.log.heads import new_token
+from bkspark.log.positions import Position, PositionRange
+from bkspark.log.snapshot import LogSnapshot
+from bkspark.log.store import LogStore
+from bkspark.metadata.tree import Callback
+
+ROLL_BYTES = 1 << 30
+OPEN_TRIES_MAX = 10
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerOptions:
+    """How the ledgers of a log are made; as the arguments of `Client.create`."""
+
+    ensemble: int = 3
+    write_quorum: int = 3
+    ack_quorum: int = 2
+    ledger_type: str = "PD_JOURNAL"
+    metadata: Mapping[str, bytes | str] | None = None
+
+
+DEFAULTS = LedgerOptions()
+
+
+async def create_ledger(client: Client, name: str, options: LedgerOptions) -> LedgerWriter:
+    """Create a ledger whose custom metadata tells which log it was made for."""
+    return await client.create(
+        ensemble=options.ensemble,
+        write_quorum=options.write_quorum,
+        ack_quorum=options.ack_quorum,
+        ledger_type=options.ledger_type,
+        metadata={"application": "bkspark", "log": name, **(options.metadata or {})},
+    )
+
+
+async def delete_ledger(client: Client, ledger_id: int) -> None:
+    """Delete a ledger; one that does not exist is no error."""
+    try:
+        await client.delete(ledger_id)
+    except NoSuchLedger:
+        return  # somebody else deleted it first
+
+
+async def create_pending(
+    client: Client, store: LogStore, name: str, owner: Owner, options: LedgerOptions, *, make_log: bool = False
+) -> LedgerWriter:
+    """Create a ledger and register it as pending, with `make_log` for a log that may not exist yet.
+
+    The ledger comes first: where there are too few bookies no log is made. Where the rest fails no ledger stays.
+    """
+    writer = await create_ledger(client, name, options)
+    try:
+        if make_log:
+            await store.create(name, exist_ok=True)
+        await store.attempts.add(name, writer.ledger_id, owner)
+    except BaseException:
+        writer.abandon()
+        await delete_ledger(client, writer.ledger_id)
+        raise
+    return writer
+
+
+async def fence(client: Client, snapshot: LogSnapshot) -> list[tuple[int, LedgerFacts]]:
+    """Fence and close every ledger that the list calls open; return their ordinals and how they ended.
+
+    Raises:
+        LedgerRecoveryFailed, ReadFailed: too few bookies answered.
+    """
+    closed = []
+    for ordinal in snapshot.open_ordinals:
+        ledger_id = (await snapshot.ledger(ordinal)).ledger_id
+        try:
+            closed.append((ordinal, facts_of(ledger_id, await client.recover(ledger_id))))
+        except NoSuchLedger:
+            # Deleted by itself: nobody can write to it, and readers will say that it is missing.
+            closed.append((ordinal, LedgerFacts(ledger_id)))
+    return closed
+
+
+def facts_of(ledger_id: int, metadata: LedgerMetadata) -> LedgerFacts:
+    """Return what the list says of a closed ledger."""
+    return LedgerFacts(ledger_id, metadata.last_entry, metadata.length)
+
+
+@dataclass(slots=True)
+class _Current:
+    """The ledger being written and its place."""
+
+    ordinal: int
+    ledger: LedgerWriter
+
+
+class LogWriter:
+    """The log's writer until it is closed or somebody else opens the log. Get one by `Log.open_for_writing`."""
+
+    def __init__(self, client: Client, store: LogStore, name: str, options: LedgerOptions, roll_bytes: int) -> None:
+        self._client = client
+        self._store = store
+        self._name = name
+        self._options = options
+        self._roll_bytes = roll_bytes
+        self._token = new_token()
+        self._current: _Current | None = None
+        # Ledgers closed since the head was told last.
+        self._closed: list[tuple[int, LedgerFacts]] = []
+        self._error: BookKeeperError | None = None
+        # One submission, roll or look at the log at a time; acknowledgements are not waited for under it.
+        self._turn = asyncio.Lock()
+        self._is_stale = False
+        self._is_closed = False
+        self._unwatch: Callback | None = None
+        self._looks: set[asyncio.Task[None]] = set()
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def ledger_id(self) -> int | None:
+        """The ledger being written; None when the next append will make one."""
+        return None if self._current is None else self._current.ledger.ledger_id
+
+    # ---- opening ----
+
+    async def open(self) -> LogWriter:
+        """Take the log; called once. Raises as `Log.open_for_writing`."""
+        ledger = await self._new_ledger(make_log=True)
+        try:
+            for _ in range(OPEN_TRIES_MAX):
+                closed = await fence(self._client, await self._store.snapshot(self._name))
+                ordinal = await self._store.open_writer(self._name, ledger.ledger_id, self._token, closed)
+                if ordinal is not None:
+                    self._current = _Current(ordinal, ledger)
+                    self._unwatch = await self._store.watch(self._name, self._on_change)
+                    return self
+        except BaseException:
+            await self._drop(ledger)
+            raise
+        await self._drop(ledger)
+        raise LedgerFenced(f"log {self._name} is opened for writing by others all the time: let one process write it")
+
+    async def _new_ledger(self, *, make_log: bool = False) -> LedgerWriter:
+        owner = Owner("writer", self._token)
+        return await create_pending(self._client, self._store, self._name, owner, self._options, make_log=make_log)
+
+    async def _drop(self, ledger: LedgerWriter) -> None:
+        """Give up a ledger that is not in the list; where that is not certain it stays, for a vacuum to decide."""
+        ledger.abandon()
+        try:
+            await self._store.attempts.condemn(self._name, lambda pending, _: pending.ledger_id == ledger.ledger_id)
+            await self._store.attempts.sweep(self._name, partial(delete_ledger, self._client))
+        except BookKeeperError:
+            return  # what raised before is told; the ledger is still registered as pending
+
+    # ---- appending ----
+
+    async def append(self, entry: bytes) -> Position:
+        """Append one entry; return its position once it is acknowledged. Raises as `append_many`."""
+        return (await self.append_many([entry]))[0]
+
+    async def append_many(self, entries: Any) -> PositionRange:
+        """Append entries (iterable of bytes, EntryBatch, Arrow binary array); return their positions once all are
+        acknowledged.
+
+        They lie together in one ledger. Any number of calls may be under way; their entries come in the order of calls.
+
+        Raises:
+            LedgerFenced: somebody else opened, overwrote or deleted the log. Entries not acknowledged may be stored.
+            NotEnoughBookies, MetadataError, ...: the writer has ended, or the next ledger could not be made.
+        """
+        return await (await self.submit(entries))
+
+    async def submit(self, entries: Any) -> asyncio.Future[PositionRange]:
+        """Send entries as soon as there is room; return a future of their positions, done when acknowledged."""
+        batch = as_batch(entries)
+        async with self._turn:
+            current = await self._ready()
+            waiting = await current.ledger.submit(batch)
+        result: asyncio.Future[PositionRange] = asyncio.get_running_loop().create_future()
+        waiting.add_done_callback(partial(_pass_on, result, current.ordinal, current.ledger.ledger_id, len(batch)))
+        return result
+
+    async def _ready(self) -> _Current:
+        """Return the ledger to write to, a new one when it is time. Called in turn."""
+        if self._error is not None:
+            raise self._error
+        if self._is_stale:
+            await self._look()
+        current = self._current
+        if current is None or current.ledger.length >= self._roll_bytes:
+            current = await self._roll(current)
+        return current
+
+    async def _roll(self, old: _Current | None) -> _Current:
+        ledger = await self._new_ledger()
+        try:
+            ordinal = await self._store.add_writer_ledger(self._name, ledger.ledger_id, self._token, self._closed)
+        except BookKeeperError as error:
+            await self._drop(ledger)
+            if isinstance(error, LedgerFenced):
+                self._error = error
+            raise
+        self._closed = []
+        self._current = _Current(ordinal, ledger)
+        if old is not None:
+            await self._close_ledger(old)
+        return self._current
+
+    async def _close_ledger(self, current: _Current) -> None:
+        try:
+            metadata = await current.ledger.close()
+        except BookKeeperError as error:
+            # What was acknowledged is safe; what comes after must not be written behind a gap.
+            self._error = error
+            raise
+        self._closed.append((current.ordinal, facts_of(current.ledger.ledger_id, metadata)))
+
+    # ---- being overtaken ----
+
+    def _on_change(self) -> None:
+        self._is_stale = True
+        if not self._looks:
+            look = asyncio.ensure_future(self._look_in_turn())
+            self._looks.add(look)
+            look.add_done_callback(self._looks.discard)
+
+    async def _look_in_turn(self) -> None:
+        async with self._turn:
+            try:
+                if self._is_stale and self._error is None:
+                    await self._look()
+            except BookKeeperError:
+                return  # still stale: the next append or close looks again, and tells its caller
+
+    async def _look(self) -> None:
+        """Close the ledger if others published behind it. Called in turn."""
+        self._is_stale = False
+        try:
+            snapshot = await self._store.snapshot(self._name)
+            current = self._current
+            if current is None or snapshot.end_ordinal == current.ordinal + 1:
+                return
+            self._current = None
+            await self._close_ledger(current)
+            await self._settle(is_end=False)
+        except BaseException:
+            self._is_stale = True
+            raise
+
+    async def _settle(self, *, is_end: bool) -> None:
+        await self._store.settle_writer(self._name, self._token, self._closed, is_end=is_end)
+        self._closed = []
+
+    # ---- the end ----
+
+    async def close(self) -> None:
+        """Wait for what is pending, close the ledger and give the log back. Closing twice is harmless.
+
+        Raises:
+            LedgerFenced, MetadataError, ...: as `LedgerWriter.close`; acknowledged entries are safe all the same.
+        """
+        self._stop_watching()
+        async with self._turn:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            error, self._error = self._error, LedgerClosed(f"the writer of log {self._name} is closed: open another")
+            current, self._current = self._current, None
+            if error is not None:
+                if current is not None:
+                    current.ledger.abandon()
+                raise error
+            if current is not None:
+                metadata = await current.ledger.close()
+                self._closed.append((current.ordinal, facts_of(current.ledger.ledger_id, metadata)))
+            await self._settle(is_end=True)
+
+    def abandon(self) -> None:
+        """Stop without closing anything: whoever opens the log next finds the end."""
+        self._stop_watching()
+        self._is_closed = True
+        self._error = LedgerClosed(f"the writer of log {self._name} went away: open another")
+        if self._current is not None:
+            self._current.ledger.abandon()
+            self._current = None
+
+    def _stop_watching(self) -> None:
+        if self._unwatch is not None:
+            self._unwatch()
+            self._unwatch = None
+
+    async def __aenter__(self) -> LogWriter:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            await self.close()
+        else:
+            self.abandon()
+
+
+def _pass_on(
+    result: asyncio.Future[PositionRange], ordinal: int, ledger_id: int, count: int, done: asyncio.Future[int]
+) -> None:
+    if result.done():
+        return
+    error = None if done.cancelled() else done.exception()
+    if done.cancelled():
+        result.cancel()
+    elif error is not None:
+        result.set_exception(error)
+        result.exception()  # a caller that went away is not a programming error worth a warning
+    else:
+        end_entry = done.result() + 1
+        result.set_result(PositionRange(ordinal, ledger_id, end_entry - count, end_entry))
+
+
+def check_roll_bytes(roll_bytes: int) -> int:
+    """Return the size at which a writer takes the next ledger. Raises ConfigurationError when it is below 1."""
+    if roll_bytes < 1:
+        raise ConfigurationError(f"roll_bytes {roll_bytes} is below 1: a log's ledger holds at least one batch")
+    return roll_bytes
