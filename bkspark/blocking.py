@@ -5,6 +5,10 @@
             writer.append_many([b"one", b"two"])
         for batch in client.open(writer.ledger_id).batches():
             ...
+        with client.log("clicks").open_for_writing() as log:
+            log.append_many([b"one", b"two"])
+        for batch in client.log("clicks").read(start="earliest"):
+            ...
 
 One thread a process runs the event loop of every client in it; calls may come from any thread. A process made by fork
 has a loop of its own, and connections made before the fork are not used in it: make clients after forking.
@@ -21,11 +25,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from typing import Any, TypeVar
 
 from bkspark import client as aio
+from bkspark import log as aio_log
 from bkspark.client.reader import BATCH_BYTES
 from bkspark.client.writer import WriterOptions
 from bkspark.core.metadata import LedgerMetadata
 from bkspark.core.writer import WriterLimits
 from bkspark.entries import EntryBatch
+from bkspark.log.log import VACUUM_AGE_S
+from bkspark.log.positions import LogBatch, Place, Position, PositionRange
+from bkspark.log.writer import ROLL_BYTES
 from bkspark.net.pool import NetOptions
 
 _T = TypeVar("_T")
@@ -134,14 +142,7 @@ class LedgerWriter:
 
     def submit(self, entries: Any) -> concurrent.futures.Future[int]:
         """Send entries when the window has room; return a future of the last id, done when it is acknowledged."""
-        result: concurrent.futures.Future[int] = concurrent.futures.Future()
-
-        async def submit() -> None:
-            waiting = await self._writer.submit(entries)
-            waiting.add_done_callback(lambda done: _copy_outcome(done, result))
-
-        run(submit)
-        return result
+        return _submitted(lambda: self._writer.submit(entries))
 
     def sync(self) -> int:
         """Wait until everything appended so far is durable; return the last synced entry id."""
@@ -169,7 +170,18 @@ class LedgerWriter:
             self.abandon()
 
 
-def _copy_outcome(done: asyncio.Future[int], result: concurrent.futures.Future[int]) -> None:
+def _submitted(submit: Callable[[], Awaitable[asyncio.Future[_T]]]) -> concurrent.futures.Future[_T]:
+    """Run `submit()` and return a future, for any thread, of what its future becomes."""
+    result: concurrent.futures.Future[_T] = concurrent.futures.Future()
+
+    async def start() -> None:
+        (await submit()).add_done_callback(lambda done: _copy_outcome(done, result))
+
+    run(start)
+    return result
+
+
+def _copy_outcome(done: asyncio.Future[_T], result: concurrent.futures.Future[_T]) -> None:
     error = None if done.cancelled() else done.exception()
     if done.cancelled():
         result.cancel()
@@ -264,6 +276,137 @@ class SnapshotReader:
         self.close()
 
 
+class LogWriter:
+    """Appends to a log until it is closed or somebody else opens the log; see `bkspark.log.LogWriter`."""
+
+    def __init__(self, writer: aio_log.LogWriter) -> None:
+        self._writer = writer
+
+    @property
+    def name(self) -> str:
+        return self._writer.name
+
+    @property
+    def ledger_id(self) -> int | None:
+        """The ledger being written; None when the next append will make one."""
+        return self._writer.ledger_id
+
+    def append(self, entry: bytes) -> Position:
+        """Append one entry; return its position once it is acknowledged."""
+        return run(lambda: self._writer.append(entry))
+
+    def append_many(self, entries: Any) -> PositionRange:
+        """Append entries (bytes, EntryBatch, Arrow binary array); return their positions once all are acknowledged."""
+        return run(lambda: self._writer.append_many(entries))
+
+    def submit(self, entries: Any) -> concurrent.futures.Future[PositionRange]:
+        """Send entries when the window has room; return a future of their positions, done when acknowledged."""
+        return _submitted(lambda: self._writer.submit(entries))
+
+    def close(self) -> None:
+        """Wait for what is pending, close the ledger and give the log back."""
+        run(self._writer.close)
+
+    def abandon(self) -> None:
+        """Stop without closing anything: whoever opens the log next finds the end."""
+
+        async def abandon() -> None:
+            self._writer.abandon()
+
+        run(abandon)
+
+    def __enter__(self) -> LogWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abandon()
+
+
+class Log:
+    """One log, whether or not it exists yet; see `bkspark.log.Log`."""
+
+    def __init__(self, log: aio_log.Log) -> None:
+        self._log = log
+
+    @property
+    def name(self) -> str:
+        return self._log.name
+
+    @property
+    def asynchronous(self) -> aio_log.Log:
+        """The asyncio log behind this one; use it only on this module's loop (`run`, `iterate`)."""
+        return self._log
+
+    def create(self, *, exist_ok: bool = False) -> None:
+        """Create the log, empty."""
+        run(lambda: self._log.create(exist_ok=exist_ok))
+
+    def open_for_writing(
+        self,
+        *,
+        ensemble: int = 3,
+        write_quorum: int = 3,
+        ack_quorum: int = 2,
+        ledger_type: str = "PD_JOURNAL",
+        metadata: Mapping[str, bytes | str] | None = None,
+        roll_bytes: int = ROLL_BYTES,
+    ) -> LogWriter:
+        """Take the log for writing, creating it if it does not exist; whoever wrote before is fenced."""
+        return LogWriter(
+            run(
+                lambda: self._log.open_for_writing(
+                    ensemble=ensemble,
+                    write_quorum=write_quorum,
+                    ack_quorum=ack_quorum,
+                    ledger_type=ledger_type,
+                    metadata=metadata,
+                    roll_bytes=roll_bytes,
+                )
+            )
+        )
+
+    def read(
+        self, start: Place = "earliest", end: Place = "latest", *, batch_bytes: int = BATCH_BYTES
+    ) -> Iterator[LogBatch]:
+        """Yield the entries between two places (`earliest`, `latest`, a position) in batches of one ledger each."""
+        return iterate(lambda: self._log.read(start, end, batch_bytes=batch_bytes))
+
+    def follow(self, start: Place = "earliest", *, batch_bytes: int = BATCH_BYTES) -> Iterator[LogBatch]:
+        """Yield the entries from a place on, and go on as more are confirmed, without end."""
+        return iterate(lambda: self._log.follow(start, batch_bytes=batch_bytes))
+
+    def earliest(self) -> Position:
+        """Return the position of the first entry still in the log."""
+        return run(self._log.earliest)
+
+    def latest(self) -> Position:
+        """Return the position behind the last entry that can be read now."""
+        return run(self._log.latest)
+
+    def show(self) -> dict[str, Any]:
+        """Return the facts of the log: its name, ledgers and version."""
+        return run(self._log.show)
+
+    def truncate(self, before: Place) -> int:
+        """Let the log begin at a position; delete the ledgers in front of it and return how many they were."""
+        return run(lambda: self._log.truncate(before))
+
+    def recover(self) -> list[int]:
+        """Fence and close every ledger that a writer left open; return their ids."""
+        return run(self._log.recover)
+
+    def vacuum(self, *, older_than_s: float = VACUUM_AGE_S) -> int:
+        """Delete the ledgers of attempts that died, and what interrupted changes left; return how many ledgers."""
+        return run(lambda: self._log.vacuum(older_than_s=older_than_s))
+
+    def delete(self) -> None:
+        """Delete the log and all its ledgers; who writes to it is fenced first."""
+        run(self._log.delete)
+
+
 class Client:
     """A connection to one cluster; see `bkspark.client.Client`. Connects when made."""
 
@@ -284,6 +427,14 @@ class Client:
     def asynchronous(self) -> aio.Client:
         """The asyncio client behind this one; use it only on this module's loop (`run`, `iterate`)."""
         return self._client
+
+    def log(self, name: str) -> Log:
+        """Return the log of that name, whether or not it exists yet."""
+        return Log(self._client.log(name))
+
+    def logs(self) -> list[str]:
+        """Return the names of all logs at the metadata store, sorted."""
+        return run(self._client.logs)
 
     def create(
         self,
