@@ -23,6 +23,7 @@ Log ids begin at 1 and are never used twice; `lastId` holds the highest as hex t
 from __future__ import annotations
 
 import struct
+from dataclasses import dataclass
 
 from crc32c import crc32c
 
@@ -61,6 +62,31 @@ def encode_header(log_id: int) -> bytes:
     head = _HEAD.pack(_MAGIC, VERSION, 0, 0)
     head = head.ljust(HEADER_BYTES - _TAIL.size - _CRC.size, b"\0") + _TAIL.pack(_OURS, log_id, 0)
     return head + _CRC.pack(crc32c(head))
+
+
+@dataclass(frozen=True, slots=True)
+class LogHeader:
+    """What a log says of itself. `checksum_ok` None: Apache wrote it, whose headers carry no checksum."""
+
+    version: int
+    map_offset: int
+    map_ledgers: int
+    checksum_ok: bool | None
+
+
+def decode_header(data: bytes, log_id: int) -> LogHeader | None:
+    """Return the header of entry log `log_id`; None when the bytes are not one, or are that of another log."""
+    if len(data) < HEADER_BYTES or data[:4] != _MAGIC:
+        return None
+    _, version, map_offset, map_ledgers = _HEAD.unpack_from(data)
+    checked = data[: HEADER_BYTES - _CRC.size]
+    if not any(checked[_HEAD.size :]):
+        return LogHeader(version, map_offset, map_ledgers, None)
+    ours, found_id, _ = _TAIL.unpack_from(data, len(checked) - _TAIL.size)
+    is_whole = _CRC.unpack_from(data, len(checked))[0] == crc32c(checked)
+    if is_whole and (ours != _OURS or found_id != log_id):
+        return None
+    return LogHeader(version, map_offset, map_ledgers, is_whole)
 
 
 def encode_last_id(log_id: int) -> bytes:

@@ -101,7 +101,52 @@ class DirectoryLock:
         os.close(self._fd)
 
 
-class LocalFiles:
+class ReadOnlyFiles:
+    """The real file system for those who only look: nothing here changes a file or a name. All paths are absolute."""
+
+    def open(self, path: str) -> File:
+        """Open an existing file; every attempt to change it through the result raises OSError.
+
+        Raises:
+            FileNotFoundError: there is none.
+        """
+        return File(os.open(path, os.O_RDONLY | os.O_CLOEXEC), path)
+
+    def read_all(self, path: str) -> bytes:
+        """Return the contents of an existing file."""
+        file = self.open(path)
+        try:
+            return file.read(file.size(), 0)
+        finally:
+            file.close()
+
+    def names(self, directory: str) -> list[str]:
+        """Return the names in a directory, sorted."""
+        return sorted(os.listdir(directory))
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def is_directory(self, path: str) -> bool:
+        return os.path.isdir(path)
+
+    def lock(self, path: str) -> DirectoryLock:
+        """Lock a directory against other processes.
+
+        Raises:
+            BlockingIOError: another process holds the lock.
+        """
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            with _naming(path):
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BaseException:
+            os.close(fd)
+            raise
+        return DirectoryLock(fd)
+
+
+class LocalFiles(ReadOnlyFiles):
     """The real file system. All paths are absolute."""
 
     def open(self, path: str) -> File:
@@ -119,14 +164,6 @@ class LocalFiles:
             FileExistsError: there is one.
         """
         return File(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644), path)
-
-    def read_all(self, path: str) -> bytes:
-        """Return the contents of an existing file."""
-        file = self.open(path)
-        try:
-            return file.read(file.size(), 0)
-        finally:
-            file.close()
 
     def replace(self, path: str, data: bytes) -> None:
         """Make `path` hold exactly `data`, durably; after a crash it holds that or what it held before."""
@@ -148,23 +185,20 @@ class LocalFiles:
     def remove(self, path: str) -> None:
         os.unlink(path)
 
-    def names(self, directory: str) -> list[str]:
-        """Return the names in a directory, sorted."""
-        return sorted(os.listdir(directory))
-
-    def exists(self, path: str) -> bool:
-        return os.path.exists(path)
-
     def make_directory(self, path: str) -> None:
         """Create a directory with the missing ones above it, durably. It may exist already."""
         missing = []
-        while not os.path.isdir(path):
+        while not self.is_directory(path):
             missing.append(path)
             path = os.path.dirname(path)
         for directory in reversed(missing):
             with contextlib.suppress(FileExistsError):
-                os.mkdir(directory)
+                self.create_directory(directory)
             self.sync_directory(os.path.dirname(directory))
+
+    def create_directory(self, path: str) -> None:
+        """Create a directory that must not exist yet, in one that does; its name is not durable."""
+        os.mkdir(path)
 
     def sync_directory(self, path: str) -> None:
         """Make the names in a directory durable."""
@@ -174,18 +208,3 @@ class LocalFiles:
                 os.fsync(fd)
         finally:
             os.close(fd)
-
-    def lock(self, path: str) -> DirectoryLock:
-        """Lock a directory against other processes.
-
-        Raises:
-            BlockingIOError: another process holds the lock.
-        """
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            with _naming(path):
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BaseException:
-            os.close(fd)
-            raise
-        return DirectoryLock(fd)
