@@ -1,0 +1,173 @@
+"""Configuration: Apache's syntax and keys, and one line for every mistake."""
+
+from __future__ import annotations
+
+import doctest
+import socket
+from pathlib import Path
+
+import pytest
+
+from bkspark.errors import ConfigurationError
+from bookie_service import address, properties
+from bookie_service.configuration import AddressOptions, Configuration, configure, load
+from bookie_service.configuration_keys import APACHE_KEYS
+
+
+def test_examples_in_the_syntax_module_hold() -> None:
+    assert doctest.testmod(properties).failed == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a=1\nb : 2\nc 3\nd\n", {"a": "1", "b": "2", "c": "3", "d": ""}),
+        ("  a  =  x y  \n", {"a": "x y"}),
+        ("# a=1\n! b=2\n\n", {}),
+        ("a=1\na=2\n", {"a": "2"}),
+        ("a=x,\\\n   y\\\n  ,z\nb=1", {"a": "x,y,z", "b": "1"}),
+        ("a=c:\\\\dir\\\\", {"a": "c:\\dir\\"}),
+        ("a\\=b=\\u0041\\t|", {"a=b": "A\t|"}),
+        ("uri=zk+hierarchical://h:2181;i:2181/ledgers", {"uri": "zk+hierarchical://h:2181;i:2181/ledgers"}),
+    ],
+)
+def test_properties_syntax(text: str, expected: dict[str, str]) -> None:
+    assert properties.parse(text) == expected
+
+
+def test_line_without_a_key_is_named() -> None:
+    with pytest.raises(ValueError, match="line 2 has no key"):
+        properties.parse("a=1\n=2\n")
+
+
+def test_defaults_are_apaches() -> None:
+    configuration = configure({})
+    assert configuration.address == AddressOptions(port=3181)
+    assert str(configuration.metadata_uri) == "zk+hierarchical://localhost:2181/ledgers"
+    service = configuration.service
+    assert service.journal_directories == ("/tmp/bk-txn",)
+    assert service.ledger_directories == ("/tmp/bk-data",)
+    assert service.store.cache_half_bytes == 64 * 1024 * 1024
+    assert service.store.log_bytes_max == 1024 * 1024 * 1024
+    assert service.journal.file_bytes_max == 2048 * 1024 * 1024
+    assert service.checkpoint_interval_s == 10
+    assert not configuration.unused_keys
+
+
+def test_values_reach_their_parts() -> None:
+    configuration = configure(
+        {
+            "journalDirectories": " /a , /b ",
+            "ledgerDirectories": "/c",
+            "flushInterval": "500",
+            "journalMaxGroupWaitMSec": "7",
+            "journalFlushWhenQueueEmpty": "False",
+            "maxAddsInProgressLimit": "9",
+            "forceReadOnlyBookie": "true",
+            "zkTimeout": "2500",
+            "bookieId": "bookie-1",
+        }
+    )
+    service = configuration.service
+    assert service.journal_directories == ("/a", "/b")
+    assert service.checkpoint_interval_s == 0.5
+    assert (service.flush.age_ns_max, service.flush.flush_when_idle) == (7_000_000, False)
+    assert (service.bookie.adds_in_flight_max, service.bookie.read_only) == (9, True)
+    assert configuration.session_timeout_s == 2.5
+    assert configuration.address.bookie_id == "bookie-1"
+
+
+def test_older_keys_stand_in_for_the_newer_ones() -> None:
+    values = {"zkServers": "h:1,i:2", "zkLedgersRootPath": "/root/ledgers", "journalDirectory": "/j"}
+    configuration = configure(values)
+    assert str(configuration.metadata_uri) == "zk://h:1;i:2/root/ledgers"
+    assert configuration.service.journal_directories == ("/j",)
+    assert str(configure({**values, "metadataServiceUri": "zk://k:3/l"}).metadata_uri) == "zk://k:3/l"
+
+
+@pytest.mark.parametrize(
+    ("values", "complaint"),
+    [
+        ({"bookieport": "1"}, "configuration key 'bookieport' does not exist; did you mean bookiePort?"),
+        ({"journalMaxSizeMb": "1"}, "did you mean journalMaxSizeMB?"),
+        ({"qqqqqqqq": "1"}, "see Apache's bk_server.conf"),
+        ({"bookiePort": "70000"}, "bookiePort=70000: it must be 0 to 65535"),
+        ({"flushInterval": "0"}, "flushInterval=0: it must be at least 1"),
+        ({"flushInterval": "soon"}, "flushInterval=soon: it must be a whole number"),
+        ({"allowLoopback": "maybe"}, "allowLoopback=maybe: it must be true or false"),
+        ({"ledgerDirectories": "/a,/a"}, "must name different directories"),
+        ({"bookieId": "a b"}, "bookie id 'a b' is not usable"),
+        ({"logSizeLimit": str(1 << 40)}, "logSizeLimit must be"),
+        ({"skipListSizeLimit": "1024"}, "skipListSizeLimit 1024 is less than twice nettyMaxFrameSizeBytes"),
+        ({"metadataServiceUri": "zk://h"}, "names no root path"),
+        ({"tlsProviderFactoryClass": "org.x"}, "this bookie has no TLS"),
+        ({"zkEnableSecurity": "true"}, "this bookie has no ZooKeeper access control"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(values: dict[str, str], complaint: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        configure(values)
+    assert complaint in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_every_key_of_apache_is_accepted_and_what_has_no_effect_is_told() -> None:
+    configuration = configure({**dict.fromkeys(APACHE_KEYS, ""), "gcWaitTime": "1", "dlog.bkcEnsembleSize": "3"})
+    assert configuration.unused_keys == ("dlog.bkcEnsembleSize", "gcWaitTime")
+
+
+def test_settings_win_over_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "bk_server.conf"
+    path.write_text("bookiePort=1\nzkEnableSecurity=false\nbookieAuthProviderFactoryClass=null\n")
+    configuration: Configuration = load(path, [("bookiePort", "2"), ("bookiePort", "3")])
+    assert configuration.address.port == 3
+
+
+def test_unreadable_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"none\.conf' cannot be read: No such file"):
+        load(tmp_path / "none.conf", [])
+    (tmp_path / "bad.conf").write_bytes(b"a=\xff\xfe")
+    with pytest.raises(ConfigurationError, match=r"bad\.conf'"):
+        load(tmp_path / "bad.conf", [])
+
+
+# ---- addresses ----
+
+
+def bound(**changes: object) -> address.BoundAddress:
+    result = address.bind(AddressOptions(port=0, **changes))
+    result.listener.close()
+    return result
+
+
+def test_loopback_is_refused_unless_allowed() -> None:
+    with pytest.raises(ConfigurationError, match="allowLoopback=true"):
+        bound(listening_interface="lo")
+    chosen = bound(listening_interface="lo", allow_loopback=True)
+    assert (chosen.host, chosen.bookie_id) == ("127.0.0.1", f"127.0.0.1:{chosen.port}")
+
+
+def test_advertised_address_stands_and_makes_the_id() -> None:
+    chosen = bound(advertised_address="bookie.example.org")
+    assert (chosen.host, chosen.bookie_id) == ("bookie.example.org", f"bookie.example.org:{chosen.port}")
+    assert bound(advertised_address="bookie.example.org", bookie_id="b-1").bookie_id == "b-1"
+
+
+def test_advertised_loopback_is_listened_on_alone() -> None:
+    chosen = address.bind(AddressOptions(port=0, advertised_address="127.0.0.1"))
+    try:
+        assert chosen.listener.getsockname()[0] == "127.0.0.1"
+    finally:
+        chosen.listener.close()
+
+
+def test_unknown_interface_is_named_with_those_there_are() -> None:
+    with pytest.raises(ConfigurationError, match=r"listeningInterface=nope0: .*there are .*lo"):
+        bound(listening_interface="nope0")
+
+
+def test_port_in_use_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(ConfigurationError, match=f"bookiePort={port} .*in use"):
+            address.bind(AddressOptions(port=port, advertised_address="127.0.0.1"))
