@@ -46,6 +46,12 @@ class IndexPaths:
         directory = self._directories[ledger_id % len(self._directories)]
         return os.path.join(directory, *index_format.relative_path(ledger_id))
 
+    def directories(self, ledger_id: int) -> tuple[str, str, str]:
+        """Return the directories that hold the names on the way to a ledger's file, outermost first."""
+        innermost = os.path.dirname(self.path(ledger_id))
+        outer = os.path.dirname(innermost)
+        return os.path.dirname(outer), outer, innermost
+
 
 class IndexReader:
     """Reads headers and positions. For one thread."""
@@ -109,11 +115,19 @@ class IndexWriter:
         self._files = files
         self._paths = paths
 
-    def store(self, updates: Sequence[LedgerUpdate]) -> None:
-        """Write headers and positions; all are durable on return."""
+    def store(self, updates: Sequence[LedgerUpdate], names_are_durable: bool = True) -> None:
+        """Write headers and positions; all are durable on return.
+
+        Args:
+            names_are_durable: False: a process that was killed may have created any of the files and directories, and
+                a power cut may take their names again.
+        """
         new_names: set[str] = set()
         for first in range(0, len(updates), _FILES_PER_SYNC):
             self._store_together(updates[first : first + _FILES_PER_SYNC], new_names)
+        if not names_are_durable:
+            for update in updates:
+                new_names.update(self._paths.directories(update.ledger_id))
         for directory in sorted(new_names):
             self._files.sync_directory(directory)
 
@@ -164,7 +178,9 @@ def _write_positions(file: File, update: LedgerUpdate) -> None:
         else:
             # A striped ledger: keep what stands between.
             span = np.zeros(count, ">i8")
-            stored = np.frombuffer(file.read(count * POSITION_BYTES, at), ">i8")
+            data = file.read(count * POSITION_BYTES, at)
+            # After a crash the file may end inside a position: that one was not durable, so replay brings it back.
+            stored = np.frombuffer(data, ">i8", len(data) // POSITION_BYTES)
             span[: len(stored)] = stored
             span[entry_ids[start:end] - first] = positions[start:end]
         file.write([span.tobytes()], at)

@@ -184,8 +184,10 @@ class LedgerStore:
         self._changed.clear()
         return Flush(self._flushing, headers)
 
-    def write_flush(self, flush: Flush) -> None:
+    def write_flush(self, flush: Flush, *, names_are_durable: bool = True) -> None:
         """Make a flush durable: entry logs first, then the index that points into them.
+
+        `names_are_durable` is False in replay, see `IndexWriter.store`.
 
         Raises:
             OSError: a write failed; what reached the disk is unknown, and the mark must not move.
@@ -206,7 +208,7 @@ class LedgerStore:
         ]
         nothing = np.empty(0, np.int64)
         updates += [LedgerUpdate(ledger_id, header, nothing, nothing) for ledger_id, header in headers.items()]
-        self._index_writer.store(updates)
+        self._index_writer.store(updates, names_are_durable)
 
     def end_flush(self, flush: Flush) -> None:
         """Forget what a flush wrote; from now on it is read from the disk."""

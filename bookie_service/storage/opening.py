@@ -6,6 +6,7 @@ it finds nothing to replay. Until the marks are durable the old files stay, and 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -94,17 +95,15 @@ class _Replay:
         """Make everything applied so far durable in entry logs and index."""
         flush = None if self._store.is_clean else self._store.begin_flush()
         if flush is not None:
-            self._store.write_flush(flush)
+            self._store.write_flush(flush, names_are_durable=False)
             self._store.end_flush(flush)
 
     def _learn_key(self, ledger_id: int, key: bytes) -> None:
-        try:
-            ledger = self._store.ledger(ledger_id)
-        except StorageDamaged:
-            # The crash came while the index file was being created: this record is what it is made from again.
-            ledger = None
-        if ledger is None or ledger.master_key != key:
-            self._store.create_ledger(ledger_id, key)
+        # Whatever the index says: a crash came while the file was being created, or a killed process wrote it without
+        # making it durable. In both cases it is made from this record again.
+        with contextlib.suppress(StorageDamaged):
+            self._store.ledger(ledger_id)
+        self._store.create_ledger(ledger_id, key)
 
     def _ledger(self, ledger_id: int) -> Ledger:
         ledger = self._store.ledger(ledger_id)

@@ -59,6 +59,7 @@ def replay_journal(files: LocalFiles, directory: str, mark: JournalPosition | No
             )
     chain = [_Link(files, directory, file_id) for file_id in ids]
     try:
+        _make_durable(files, directory, chain)
         _remove_unborn_file(files, chain, mark)
         _check_chain(chain)
         return _replay_chain(chain, mark, apply)
@@ -79,6 +80,17 @@ class _Link:
         except ValueError as error:
             self.file.close()
             raise StorageDamaged(f"{self.file.path}: {error}") from error
+
+
+def _make_durable(files: LocalFiles, directory: str, chain: list[_Link]) -> None:
+    """Make what is read durable before anything is built on it.
+
+    1. A process is killed between a write and its sync; the write is in the page cache, and replay finds it whole.
+    2. The next file's header says that the record is there. 3. The power fails, and the record is gone.
+    """
+    for link in chain:
+        link.file.sync_data()
+    files.sync_directory(directory)
 
 
 def _remove_unborn_file(files: LocalFiles, chain: list[_Link], mark: JournalPosition | None) -> None:

@@ -1,0 +1,168 @@
+"""Crash-point campaigns: every operation boundary of seeded scripts, under every loss policy, reopened and audited.
+
+`python -m tests.crash.campaign --seed S --images N | --seconds T` prints one JSON line of counts; a violation ends it
+with exit code 1 and a line that names seed, boundary, policy and what was broken.
+
+One image in `DEEP_EVERY` goes on: boundaries of its recovery are crashed again, and so is what it writes after that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from random import Random
+
+from bkspark.errors import StorageDamaged
+from tests.crash.audit import Violation, audit, observe
+from tests.crash.history import History
+from tests.crash.images import Loss, crash_image, fingerprint
+from tests.crash.scripts import Script, write_more
+from tests.crash.simulated_files import SimulatedDisk
+from tests.crash.twins import BookieTwin, Setup
+
+DEEP_EVERY = 60
+STEPS = 40
+_VARIANTS = {Loss.TORN: 2, Loss.REORDERED: 2, Loss.RENAMED: 2}
+"""How many images a policy with randomness makes at each boundary."""
+_DEEP_SHARE = 0.3
+"""Part of a recovery's boundaries that are crashed again."""
+
+
+class Campaign:
+    """Counts what was done; `images` are those audited, without the ones that equal another of their script."""
+
+    def __init__(self, stop: Callable[[Campaign], bool] = lambda campaign: False) -> None:
+        """`stop(campaign)` is asked at every boundary; True ends the script there."""
+        self.counts: Counter[str] = Counter()
+        self._stop = stop
+        self._seen: set[tuple[int, int]] = set()
+
+    @property
+    def images(self) -> int:
+        return self.counts["images"]
+
+    def run_script(self, seed: int, steps: int = STEPS) -> None:
+        """Crash one script at every boundary.
+
+        Raises:
+            Violation: naming the seed, the boundary and the policy.
+        """
+        self._seen.clear()
+        random = Random(seed)
+        boundary = 0
+
+        def hook(script: Script) -> None:
+            nonlocal boundary
+            if self._stop(self):
+                raise _Enough
+            boundary += 1
+            self.counts["boundaries"] += 1
+            for loss in Loss:
+                for _ in range(_VARIANTS.get(loss, 1)):
+                    try:
+                        self._crash(script.disk, script.setup, script.history, loss, random)
+                    except Violation as violation:
+                        raise Violation(f"seed {seed}, boundary {boundary}, {loss.value}: {violation}") from violation
+
+        try:
+            Script(seed, steps, hook).run()
+        except _Enough:
+            return
+        except StorageDamaged as error:
+            raise Violation(f"seed {seed}, boundary {boundary}: did not start: {error}") from error
+        self.counts["scripts"] += 1
+
+    def _crash(self, disk: SimulatedDisk, setup: Setup, history: History, loss: Loss, random: Random) -> None:
+        self.counts["attempts"] += 1
+        image = crash_image(disk, loss, random)
+        key = (fingerprint(image), history.promises)
+        if key in self._seen:
+            return
+        self._seen.add(key)
+        self.counts["images"] += 1
+        self.counts[loss.value] += 1
+        if self.images % DEEP_EVERY == 0:
+            self._crash_again(image, setup, history, random)
+        else:
+            audit(reopened(image, setup, history), history)
+
+    def _crash_again(self, image: SimulatedDisk, setup: Setup, history: History, random: Random) -> None:
+        """Crash inside the recovery of an image, and inside what is written after it."""
+        history = history.after_crash()
+        opened = False
+
+        def crash(operation: str, path: str) -> None:
+            if opened or random.random() < _DEEP_SHARE:
+                self.counts["double"] += 1
+                self.counts["images"] += 1
+                loss = random.choice(list(Loss))
+                again = crash_image(image, loss, random)
+                try:
+                    audit(reopened(again, setup, history), history)
+                except Violation as violation:
+                    where = "after" if opened else "inside"
+                    raise Violation(f"{loss.value} {where} the next recovery: {violation}") from violation
+
+        image.before_operation = crash
+        twin = reopened(image, setup, history)
+        audit(twin, history)
+        observe(twin, history)
+        opened = True
+        write_more(twin, random)
+        crash("end", "")
+
+
+class _Enough(Exception):
+    """The budget of a campaign is used up."""
+
+
+def reopened(image: SimulatedDisk, setup: Setup, history: History) -> BookieTwin:
+    """Open the storage on a crash image.
+
+    Raises:
+        Violation: it does not start.
+    """
+    try:
+        return BookieTwin(image, setup, history)
+    except Exception as error:
+        raise Violation(f"did not start: {type(error).__name__}: {error}") from error
+
+
+def run(seed: int, images: int | None, seconds: float | None) -> Counter[str]:
+    """Run scripts of seeds from `seed` on until one budget is used up; return the counts."""
+    ends = None if seconds is None else time.monotonic() + seconds
+
+    def stop(campaign: Campaign) -> bool:
+        return (images is not None and campaign.images >= images) or (ends is not None and time.monotonic() >= ends)
+
+    campaign = Campaign(stop)
+    while not stop(campaign):
+        campaign.run_script(seed)
+        seed += 1
+    return campaign.counts
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.crash.campaign", description=__doc__.split("\n")[0])
+    parser.add_argument("--seed", type=int, default=1)
+    budget = parser.add_mutually_exclusive_group()
+    budget.add_argument("--images", type=int, help="audit so many images (default 150000)")
+    budget.add_argument("--seconds", type=float, help="run for so long")
+    options = parser.parse_args(arguments)
+    images = options.images if options.images or options.seconds else 150_000
+    began = time.monotonic()
+    try:
+        counts = run(options.seed, images, options.seconds)
+    except Violation as violation:
+        print(violation, file=sys.stderr)
+        return 1
+    print(json.dumps({"seed": options.seed, **counts, "seconds": round(time.monotonic() - began, 1)}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

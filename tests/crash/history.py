@@ -1,0 +1,101 @@
+"""What a bookie was asked and what it promised: the model that every crash image is held against.
+
+An entry may be written several times. Its versions count from the oldest; the last acknowledged one and whatever was
+asked for after it may be read back, nothing else, and once one is acknowledged, one of these must be. A refused version
+must never be seen. A fence and a master key that were acknowledged hold for ever.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from bkspark.wire.v2 import Status
+
+NEVER = -1
+
+
+@dataclass(slots=True)
+class EntryHistory:
+    """All versions of one entry."""
+
+    versions: list[bytes] = field(default_factory=list)
+    acknowledged: int = NEVER
+    refused: set[int] = field(default_factory=set)
+    waiting: deque[int] = field(default_factory=deque)
+
+    def may_be(self, content: bytes) -> bool:
+        """Say whether reading `content` is right."""
+        first = max(self.acknowledged, 0)
+        return any(
+            content == self.versions[version]
+            for version in range(first, len(self.versions))
+            if version not in self.refused
+        )
+
+    def copy(self) -> EntryHistory:
+        return EntryHistory(list(self.versions), self.acknowledged, set(self.refused), deque(self.waiting))
+
+
+@dataclass(slots=True)
+class LedgerHistory:
+    """What is known of one ledger."""
+
+    master_key: bytes
+    entries: dict[int, EntryHistory] = field(default_factory=dict)
+    fence_asked: bool = False
+    fence_acknowledged: bool = False
+
+    @property
+    def is_acknowledged(self) -> bool:
+        """True when the bookie promised anything that it cannot keep without knowing the ledger."""
+        return self.fence_acknowledged or any(entry.acknowledged != NEVER for entry in self.entries.values())
+
+    def copy(self) -> LedgerHistory:
+        entries = {entry_id: entry.copy() for entry_id, entry in self.entries.items()}
+        return LedgerHistory(self.master_key, entries, self.fence_asked, self.fence_acknowledged)
+
+
+class History:
+    """All ledgers, and how many promises were made."""
+
+    def __init__(self) -> None:
+        self.ledgers: dict[int, LedgerHistory] = {}
+        self.promises = 0
+
+    def ledger(self, ledger_id: int) -> LedgerHistory:
+        if ledger_id not in self.ledgers:
+            self.ledgers[ledger_id] = LedgerHistory(b"key of %013d" % ledger_id)
+        return self.ledgers[ledger_id]
+
+    def add_asked(self, ledger_id: int, entry_id: int, content: bytes) -> None:
+        entry = self.ledger(ledger_id).entries.setdefault(entry_id, EntryHistory())
+        entry.waiting.append(len(entry.versions))
+        entry.versions.append(content)
+
+    def add_answered(self, ledger_id: int, entry_id: int, status: int) -> None:
+        """Note a reply; the bookie answers the versions of one entry in order, and refusals at once."""
+        entry = self.ledgers[ledger_id].entries[entry_id]
+        if status != Status.EOK:
+            entry.refused.add(entry.waiting.pop())
+            return
+        entry.acknowledged = max(entry.acknowledged, entry.waiting.popleft())
+        self.promises += 1
+
+    def fence_asked(self, ledger_id: int) -> None:
+        self.ledger(ledger_id).fence_asked = True
+
+    def fence_answered(self, ledger_id: int) -> None:
+        """Note the answer to a fencing read, whichever it was: from now on the ledger is fenced."""
+        self.ledgers[ledger_id].fence_acknowledged = True
+        self.promises += 1
+
+    def after_crash(self) -> History:
+        """Return a copy in which nothing is on its way any more."""
+        copy = History()
+        copy.promises = self.promises
+        copy.ledgers = {ledger_id: ledger.copy() for ledger_id, ledger in self.ledgers.items()}
+        for ledger in copy.ledgers.values():
+            for entry in ledger.entries.values():
+                entry.waiting.clear()
+        return copy

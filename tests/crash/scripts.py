@@ -1,0 +1,173 @@
+"""Seeded workloads: adds in and out of order, again, in recovery and refused; fences, checkpoints, stops and kills."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from bkspark.wire import v2
+from bookie_service.storage.journal import JournalOptions
+from bookie_service.storage.ledger_store import StoreOptions
+from tests.crash.history import History
+from tests.crash.images import Loss, crash_image
+from tests.crash.twins import BookieTwin, Setup
+
+WRONG_KEY = b"a key of another one"
+_SIZES = (0, 1, 30, 100, 500)
+_ENTRY_COST_BYTES = 1000
+"""More than what an entry takes in a write cache beside its payload, a new ledger included."""
+
+
+def random_setup(random: Random) -> Setup:
+    """Return a configuration; extreme values are likely."""
+    return Setup(
+        journals=random.choice((1, 1, 2)),
+        ledger_directories=random.choice((1, 1, 2)),
+        store=StoreOptions(
+            cache_half_bytes=random.choice((4096, 6144, 16384)),
+            log_bytes_max=random.choice((1100, 2600, 1 << 20)),
+            open_files_max=random.choice((2, 4, 100)),
+        ),
+        journal=JournalOptions(
+            file_bytes_max=random.choice((513, 2000, 1 << 20)),
+            preallocate_bytes=random.choice((0, 1024, 4096)),
+            backups_max=random.choice((0, 0, 2)),
+            reuse_files=random.random() < 0.3,
+        ),
+    )
+
+
+class Script:
+    """Drives one bookie through random steps, restarts included. All randomness comes from one seed."""
+
+    def __init__(self, seed: int, steps: int, hook: Callable[[Script], None]) -> None:
+        """`hook(script)` is called at every operation boundary, while `script.disk` is as a crash would find it."""
+        self.random = Random(seed)
+        self.setup = random_setup(self.random)
+        self.history = History()
+        self.disk = self.setup.new_disk()
+        self._hook = hook
+        self._steps = steps
+        self._next_entry: dict[int, int] = {}
+        self._concurrency = self.random.choice((0.0, 0.1, 0.3))
+        self._in_step = False
+        self.twin: BookieTwin | None = None
+
+    def run(self) -> None:
+        """Run to the end; a Violation of the hook ends it."""
+        self._open()
+        for _ in range(self._steps):
+            self._step()
+        assert self.twin is not None
+        self.twin.settle()
+        self._hook(self)
+
+    def _open(self) -> None:
+        self.twin = None
+        self.disk.before_operation = self._before_operation
+        self.twin = BookieTwin(self.disk, self.setup, self.history)
+
+    def _before_operation(self, operation: str, path: str) -> None:
+        self._hook(self)
+        # Between two operations of one thread the others go on: the event loop, or the journals.
+        if self.twin is not None and not self._in_step and self.random.random() < self._concurrency:
+            self._in_step = True
+            if "journal" in path or self.random.random() < 0.5:
+                self._add_some()
+            else:
+                self._journal_step()
+            self._in_step = False
+
+    def _step(self) -> None:
+        assert self.twin is not None
+        kind = self.random.choices(
+            ("add", "journal", "checkpoint", "fence", "again", "wrong key", "stop", "kill", "power cut"),
+            (30, 20, 8, 5, 6, 2, 2, 2, 2),
+        )[0]
+        if kind == "add":
+            self._add_some()
+        elif kind == "journal":
+            self._journal_step()
+        elif kind == "checkpoint":
+            self.twin.bookie.checkpoint()
+            if not self.twin.checkpoints.is_idle:
+                self.twin.checkpoints.step()
+        elif kind == "fence":
+            self.twin.fence(self._ledger())
+        elif kind == "again":
+            self._add_again()
+        elif kind == "wrong key":
+            self._use_wrong_key()
+        else:
+            self._restart(kind)
+
+    def _restart(self, kind: str) -> None:
+        assert self.twin is not None
+        if kind == "stop":
+            self._in_step = True
+            self.twin.stop()
+            self._in_step = False
+        elif kind == "kill":
+            self.disk.before_operation = None
+        else:
+            self.disk = crash_image(self.disk, self.random.choice(list(Loss)), self.random)
+        self.history = self.history.after_crash()
+        self._open()
+
+    def _ledger(self) -> int:
+        return self.random.choice((1, 2, 3, 0x1_0203))
+
+    def _payload(self) -> bytes:
+        return self.random.randbytes(self.random.choice(_SIZES))
+
+    def _add_some(self) -> None:
+        assert self.twin is not None
+        ledger_id = self._ledger()
+        first = self._next_entry.get(ledger_id, 0)
+        count = self.random.randint(1, 4)
+        step = self.random.choice((1, 1, 1, 2))
+        ids = range(first, first + count * step, step)
+        self._next_entry[ledger_id] = ids[-1] + 1
+        flags = v2.RECOVERY_ADD if self.history.ledger(ledger_id).fence_asked and self.random.random() < 0.5 else 0
+        if self._in_step and self.twin.store.filling.room < count * (max(_SIZES) + _ENTRY_COST_BYTES):
+            # The real connection would wait for the checkpoint that runs now.
+            return
+        self.twin.add(ledger_id, [(entry_id, self._payload()) for entry_id in ids], flags)
+
+    def _add_again(self) -> None:
+        """Write entries a second time, in any order, as recoveries do."""
+        assert self.twin is not None
+        ledger_id = self._ledger()
+        ids = list(range(self._next_entry.get(ledger_id, 0)))
+        self.random.shuffle(ids)
+        if ids:
+            self.twin.add(ledger_id, [(entry_id, self._payload()) for entry_id in ids[:3]], v2.RECOVERY_ADD)
+
+    def _use_wrong_key(self) -> None:
+        assert self.twin is not None
+        ledger_id = self._ledger()
+        if self.twin.store.ledger(ledger_id) is not None:
+            first = self._next_entry.get(ledger_id, 0)
+            self.twin.add(ledger_id, [(first, self._payload())], key=WRONG_KEY)
+            self.twin.fence(ledger_id, key=WRONG_KEY)
+
+    def _journal_step(self) -> None:
+        assert self.twin is not None
+        self.random.choice(self.twin.journals).step(self.random.choice((1, 2, 1000)))
+
+
+def write_more(twin: BookieTwin, random: Random) -> None:
+    """Use a restarted bookie a little: adds, a fence, a checkpoint, a group that is not synced."""
+    ledger_id = random.choice((1, 2, 3))
+    first = 1 + max(twin.history.ledger(ledger_id).entries, default=-1)
+    twin.add(ledger_id, [(first, random.randbytes(20)), (first + 1, random.randbytes(300))], v2.RECOVERY_ADD)
+    twin.settle()
+    if random.random() < 0.5:
+        twin.fence(ledger_id)
+        twin.settle()
+    if random.random() < 0.5:
+        twin.checkpoint()
+    twin.add(ledger_id, [(first + 2, random.randbytes(20))], v2.RECOVERY_ADD)
+    twin.settle()
+
+

@@ -1,0 +1,283 @@
+"""A disk in memory that knows what is durable and what is only cached, behind the interface of `storage.files`.
+
+Every file has a durable state, a cached state (what a living process reads) and the changes between the two; so has
+every directory, for its names. `sync_data` makes a file's bytes and size durable, never its name; `sync_directory`
+makes the names in one directory durable, never the bytes behind them. `images.crash_image` makes of any moment the
+disks that a crash may leave.
+
+`before_operation(operation, path)` is called before each change: the moments between two changes are all the moments at
+which a crash can come. `fault(operation, path)` may fail any call, reads too. A write that fails has written its first
+half; a sync that fails loses what it should have saved, and a later sync does not bring it back (Linux does the same).
+
+After a kill alone the cached state is all there, yet still not durable: a power cut may follow.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from bookie_service.storage.files import Buffer, File, LocalFiles
+
+OperationHook = Callable[[str, str], None]
+Fault = Callable[[str, str], OSError | None]
+
+
+class Change(NamedTuple):
+    """One change of a file: bytes at an offset, or a new size (`data` None); `order` is its place among all changes.
+
+    A size that `grows_only` never makes the file smaller.
+    """
+
+    order: int
+    offset: int
+    data: bytes | None
+    grows_only: bool = False
+
+    def apply(self, content: bytearray) -> None:
+        """Change the content as this says; a hole is zeros."""
+        end = self.offset if self.data is None else self.offset + len(self.data)
+        if end > len(content):
+            content.extend(bytes(end - len(content)))
+        elif self.data is None and not self.grows_only:
+            del content[end:]
+        if self.data is not None:
+            content[self.offset : end] = self.data
+
+
+class Inode:
+    """A file's bytes."""
+
+    __slots__ = ("cached", "durable", "pending")
+
+    def __init__(self, content: bytes = b"") -> None:
+        self.durable = bytearray(content)
+        self.cached = bytearray(content)
+        self.pending: list[Change] = []
+
+
+Names = dict[str, "Inode | Directory"]
+
+
+class Directory:
+    """The names in a directory; each pending change sets some of them at once, None takes one away."""
+
+    __slots__ = ("cached", "durable", "pending")
+
+    def __init__(self) -> None:
+        self.durable: Names = {}
+        self.cached: Names = {}
+        self.pending: list[dict[str, Inode | Directory | None]] = []
+
+    def change(self, names: dict[str, Inode | Directory | None]) -> None:
+        self.pending.append(names)
+        apply_names(self.cached, names)
+
+
+def apply_names(to: Names, names: dict[str, Inode | Directory | None]) -> None:
+    """Set or take away names."""
+    for name, node in names.items():
+        if node is None:
+            to.pop(name, None)
+        else:
+            to[name] = node
+
+
+class SimulatedDisk:
+    """The state of one disk. Any number of `SimulatedFiles`, one after the other, may use it."""
+
+    def __init__(self, root: Directory | None = None) -> None:
+        self.root = root or Directory()
+        self.operations = 0
+        self.before_operation: OperationHook | None = None
+        self.fault: Fault | None = None
+
+    def begin(self, operation: str, path: str) -> int:
+        """Announce a change and return its order; raise what `fault` says."""
+        if self.before_operation is not None:
+            self.before_operation(operation, path)
+        self.check(operation, path)
+        self.operations += 1
+        return self.operations
+
+    def check(self, operation: str, path: str) -> None:
+        """Raise what `fault` says about a call."""
+        if self.fault is not None:
+            error = self.fault(operation, path)
+            if error is not None:
+                raise error
+
+    def find(self, path: str) -> Inode | Directory | None:
+        """Return what a living process sees at an absolute path."""
+        node: Inode | Directory | None = self.root
+        for name in path.split("/"):
+            if name:
+                node = node.cached.get(name) if isinstance(node, Directory) else None
+        return node
+
+    def directory(self, path: str) -> Directory:
+        node = self.find(path)
+        if not isinstance(node, Directory):
+            raise os_error(errno.ENOENT if node is None else errno.ENOTDIR, path)
+        return node
+
+    def visible_files(self) -> dict[str, Inode]:
+        """Return all files by path, as a living process sees them."""
+        found: dict[str, Inode] = {}
+        todo: list[tuple[str, Directory]] = [("", self.root)]
+        while todo:
+            at, directory = todo.pop()
+            for name, node in directory.cached.items():
+                if isinstance(node, Directory):
+                    todo.append((f"{at}/{name}", node))
+                else:
+                    found[f"{at}/{name}"] = node
+        return found
+
+
+def os_error(code: int, path: str) -> OSError:
+    """Return the error that the operating system raises: OSError picks the subclass."""
+    return OSError(code, os.strerror(code), path)
+
+
+class SimulatedFile(File):
+    """An open file of a simulated disk; it lives on when its name goes."""
+
+    __slots__ = ("_disk", "_inode", "_is_open")
+
+    def __init__(self, disk: SimulatedDisk, inode: Inode, path: str) -> None:
+        self.path = path
+        self._disk = disk
+        self._inode = inode
+        self._is_open = True
+
+    def write(self, buffers: Sequence[Buffer], offset: int) -> int:
+        data = b"".join(buffers)
+        try:
+            order = self._begin("write")
+        except OSError:
+            self._change(Change(self._disk.operations, offset, data[: len(data) // 2]))
+            raise
+        self._change(Change(order, offset, data))
+        return len(data)
+
+    def read(self, size: int, offset: int) -> bytes:
+        assert self._is_open, f"{self.path} is used after close"
+        self._disk.check("read", self.path)
+        return bytes(self._inode.cached[offset : offset + size])
+
+    def size(self) -> int:
+        return len(self._inode.cached)
+
+    def sync_data(self) -> None:
+        try:
+            self._begin("sync_data")
+        except OSError:
+            self._inode.pending.clear()
+            raise
+        for change in self._inode.pending:
+            change.apply(self._inode.durable)
+        self._inode.pending.clear()
+
+    def preallocate(self, offset: int, size: int) -> None:
+        self._change(Change(self._begin("preallocate"), offset + size, None, grows_only=True))
+
+    def truncate(self, size: int) -> None:
+        self._change(Change(self._begin("truncate"), size, None))
+
+    def close(self) -> None:
+        self._is_open = False
+
+    def _begin(self, operation: str) -> int:
+        assert self._is_open, f"{self.path} is used after close"
+        return self._disk.begin(operation, self.path)
+
+    def _change(self, change: Change) -> None:
+        self._inode.pending.append(change)
+        change.apply(self._inode.cached)
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedLock:
+    """A directory's lock; one per `SimulatedFiles`, which stands for a process."""
+
+    held: set[str]
+    path: str
+
+    def release(self) -> None:
+        self.held.discard(self.path)
+
+
+class SimulatedFiles(LocalFiles):
+    """The interface of `LocalFiles` on a simulated disk; what is composed of other calls there is so here."""
+
+    def __init__(self, disk: SimulatedDisk) -> None:
+        self.disk = disk
+        self._locked: set[str] = set()
+
+    def open(self, path: str) -> File:
+        self.disk.check("open", path)
+        node = self.disk.find(path)
+        if not isinstance(node, Inode):
+            raise os_error(errno.ENOENT if node is None else errno.EISDIR, path)
+        return SimulatedFile(self.disk, node, path)
+
+    def create(self, path: str) -> File:
+        inode = Inode()
+        self._link("create", path, inode)
+        return SimulatedFile(self.disk, inode, path)
+
+    def rename(self, old: str, new: str) -> None:
+        directory, name = os.path.split(old)
+        assert os.path.dirname(new) == directory, "a rename that is one change of one directory"
+        names = self.disk.directory(directory)
+        if name not in names.cached:
+            raise os_error(errno.ENOENT, old)
+        self.disk.begin("rename", new)
+        names.change({name: None, os.path.basename(new): names.cached[name]})
+
+    def remove(self, path: str) -> None:
+        directory, name = os.path.split(path)
+        names = self.disk.directory(directory)
+        if name not in names.cached:
+            raise os_error(errno.ENOENT, path)
+        self.disk.begin("remove", path)
+        names.change({name: None})
+
+    def names(self, directory: str) -> list[str]:
+        self.disk.check("names", directory)
+        return sorted(self.disk.directory(directory).cached)
+
+    def exists(self, path: str) -> bool:
+        return self.disk.find(path) is not None
+
+    def is_directory(self, path: str) -> bool:
+        return isinstance(self.disk.find(path), Directory)
+
+    def create_directory(self, path: str) -> None:
+        self._link("create_directory", path, Directory())
+
+    def sync_directory(self, path: str) -> None:
+        names = self.disk.directory(path)
+        self.disk.begin("sync_directory", path)
+        for change in names.pending:
+            apply_names(names.durable, change)
+        names.pending.clear()
+
+    def lock(self, path: str) -> SimulatedLock:
+        self.disk.directory(path)
+        if path in self._locked:
+            raise os_error(errno.EAGAIN, path)
+        self._locked.add(path)
+        return SimulatedLock(self._locked, path)
+
+    def _link(self, operation: str, path: str, node: Inode | Directory) -> None:
+        directory, name = os.path.split(path)
+        names = self.disk.directory(directory)
+        if name in names.cached:
+            raise os_error(errno.EEXIST, path)
+        self.disk.begin(operation, path)
+        names.change({name: node})

@@ -1,0 +1,276 @@
+"""A bookie without threads or sockets: the real storage and rules, with journal and checkpoint stepped by hand.
+
+The twins make the same calls in the same order as `JournalThread` and `CheckpointThread`; when, the caller says. What
+two threads may do at the same time happens here between two operations of the simulated disk.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from bkspark.wire import v2
+from bkspark.wire.framing import scan_frames
+from bookie_service.bookie import Bookie, BookieOptions, Parts
+from bookie_service.formats.marks import JournalPosition
+from bookie_service.storage.checkpoint import Checkpoint, Marks
+from bookie_service.storage.journal import Journal, JournalOptions, Record
+from bookie_service.storage.ledger_store import LedgerStore, StoreOptions
+from bookie_service.storage.opening import open_storage
+from tests.crash.history import History
+from tests.crash.simulated_files import SimulatedDisk, SimulatedFiles
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """How a bookie is configured. Everything is tiny, so that few steps fill, roll and flush it."""
+
+    journals: int = 1
+    ledger_directories: int = 1
+    store: StoreOptions = field(
+        default_factory=lambda: StoreOptions(cache_half_bytes=6144, log_bytes_max=2600, open_files_max=4)
+    )
+    journal: JournalOptions = field(
+        default_factory=lambda: JournalOptions(file_bytes_max=2000, preallocate_bytes=1024, backups_max=0)
+    )
+
+    @property
+    def journal_paths(self) -> list[str]:
+        return [f"/journal{i}" for i in range(self.journals)]
+
+    @property
+    def ledger_paths(self) -> list[str]:
+        return [f"/ledgers{i}" for i in range(self.ledger_directories)]
+
+    def new_disk(self) -> SimulatedDisk:
+        """Return a disk on which the operator made the configured directories."""
+        disk = SimulatedDisk()
+        files = SimulatedFiles(disk)
+        for path in (*self.journal_paths, *self.ledger_paths):
+            files.make_directory(path)
+        return disk
+
+
+class JournalTwin:
+    """Stands in for `JournalThread`."""
+
+    def __init__(self, journal: Journal, index: int) -> None:
+        self._journal = journal
+        self._index = index
+        self._queue: deque[tuple[int, Sequence[Record], Future[JournalPosition] | None]] = deque()
+        self._sequence = 0
+        self.bookie: Bookie
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._queue
+
+    def submit(self, records: Sequence[Record]) -> int:
+        self._sequence += 1
+        self._queue.append((self._sequence, records, None))
+        return self._sequence
+
+    def take_mark(self) -> Future[JournalPosition]:
+        mark: Future[JournalPosition] = Future()
+        self._queue.append((self._sequence, (), mark))
+        return mark
+
+    def forget_before(self, mark: JournalPosition) -> None:
+        self._journal.forget_before(mark)
+
+    def step(self, submissions_max: int = 1000) -> None:
+        """Make one group durable: up to so many submissions, and no further than a mark."""
+        records: list[Record] = []
+        mark = None
+        sequence = 0
+        while self._queue and submissions_max > 0 and mark is None:
+            sequence, more, mark = self._queue.popleft()
+            records.extend(more)
+            submissions_max -= 1
+        if records:
+            self._journal.append(records)
+        if mark is not None:
+            mark.set_result(self._journal.end)
+        if sequence:
+            self.bookie.on_durable(self._index, sequence)
+
+    def close(self) -> None:
+        while self._queue:
+            self.step()
+        self._journal.close()
+
+
+class CheckpointTwin:
+    """Stands in for `CheckpointThread`."""
+
+    def __init__(self, store: LedgerStore, marks: Marks, journals: Sequence[JournalTwin]) -> None:
+        self._store = store
+        self._marks = marks
+        self._journals = journals
+        self._queue: deque[Checkpoint] = deque()
+        self.bookie: Bookie
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._queue
+
+    def submit(self, checkpoint: Checkpoint) -> None:
+        self._queue.append(checkpoint)
+
+    def step(self) -> None:
+        """Carry one checkpoint out."""
+        checkpoint = self._queue[0]
+        for journal, mark in zip(self._journals, checkpoint.marks):
+            while not mark.done():
+                journal.step()
+        positions = [mark.result() for mark in checkpoint.marks]
+        self._store.write_flush(checkpoint.flush)
+        self._marks.write(positions)
+        for journal, position in zip(self._journals, positions):
+            journal.forget_before(position)
+        self._queue.popleft()
+        self.bookie.on_checkpoint_done(checkpoint)
+
+
+class RecordingClient:
+    """A connection that notes what it was promised."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+
+    def send(self, parts: Parts) -> None:
+        buffer = b"".join(parts)
+        replies = v2.decode_replies(buffer, scan_frames(buffer, len(buffer)))
+        for opcode, status, ledger_id, entry_id in zip(
+            replies.opcodes.tolist(), replies.statuses.tolist(), replies.ledger_ids.tolist(), replies.entry_ids.tolist()
+        ):
+            if opcode == v2.ADD:
+                self._history.add_answered(ledger_id, entry_id, status)
+            elif status in (v2.Status.EOK, v2.Status.ENOENTRY, v2.Status.ENOLEDGER):
+                self._history.fence_answered(ledger_id)
+
+    def resume(self) -> None:
+        """Nothing to do: whoever drives the bookie offers again what it did not take."""
+
+
+class Answers:
+    """A connection that keeps the reply frames' bytes."""
+
+    def __init__(self) -> None:
+        self.buffer = b""
+
+    def send(self, parts: Parts) -> None:
+        self.buffer += b"".join(parts)
+
+    def resume(self) -> None:
+        """Reads are never kept waiting."""
+
+
+class BookieTwin:
+    """One process of a bookie: from opening its storage until it is stopped or simply dropped, which is a crash.
+
+    Raises:
+        StorageDamaged, OSError: as `open_storage`; and OSError from any step: the real process ends on it.
+    """
+
+    def __init__(self, disk: SimulatedDisk, setup: Setup, history: History) -> None:
+        self.setup = setup
+        self.disk = disk
+        self.history = history
+        self._storage = open_storage(
+            SimulatedFiles(disk), setup.journal_paths, setup.ledger_paths, setup.store, setup.journal
+        )
+        self.store = self._storage.store
+        self.notices = self._storage.notices
+        self.journals = [JournalTwin(journal, index) for index, journal in enumerate(self._storage.journals)]
+        self.checkpoints = CheckpointTwin(self.store, self._storage.marks, self.journals)
+        self.bookie = Bookie(self.store, self.journals, self.checkpoints, BookieOptions())
+        self.checkpoints.bookie = self.bookie
+        for journal in self.journals:
+            journal.bookie = self.bookie
+        self._client = RecordingClient(history)
+
+    def add(
+        self, ledger_id: int, entries: Sequence[tuple[int, bytes]], flags: int = 0, key: bytes | None = None
+    ) -> None:
+        """Send adds of (entry id, payload) as one run; checkpoints run when the write cache is full."""
+        key = self.history.ledger(ledger_id).master_key if key is None else key
+        frames = []
+        for entry_id, payload in entries:
+            content = struct.pack(">qq", ledger_id, entry_id) + payload
+            self.history.add_asked(ledger_id, entry_id, content)
+            frames.append(struct.pack(">ii", 24 + len(content), v2.header_word(v2.ADD, flags)) + key + content)
+        octets, requests = decode(b"".join(frames))
+        start = 0
+        while start < len(requests):
+            taken = self.bookie.add(self._client, octets, requests, start, len(requests))
+            start += taken
+            if not taken:
+                self.checkpoints.step()
+
+    def fence(self, ledger_id: int, entry_id: int = v2.LAST_ENTRY, key: bytes | None = None) -> None:
+        """Send a fencing read."""
+        ledger = self.history.ledger(ledger_id)
+        if key is None:
+            key = ledger.master_key
+            self.history.fence_asked(ledger_id)
+        octets, requests = decode(v2.encode_reads(ledger_id, np.array([entry_id]), v2.DO_FENCING, key))
+        self.bookie.read(self._client, octets, requests, 0, 1)
+
+    def read(self, ledger_id: int, entry_id: int) -> tuple[int, int, bytes]:
+        """Return (status, entry id, entry) of a single read."""
+        answers = Answers()
+        octets, requests = decode(v2.encode_reads(ledger_id, np.array([entry_id])))
+        self.bookie.read(answers, octets, requests, 0, 1)
+        _, _, status, _, _ = struct.unpack_from(">iiiqq", answers.buffer)
+        content = answers.buffer[28:]
+        return status, struct.unpack_from(">q", content, 8)[0] if content else -1, content
+
+    def batch_read(self, ledger_id: int, first_entry: int) -> tuple[int, list[bytes]]:
+        """Return (status, entries from `first_entry` on)."""
+        answers = Answers()
+        octets, requests = decode(v2.encode_batch_read(ledger_id, first_entry, 1, 0, 1 << 20))
+        self.bookie.batch_read(answers, octets, requests, 0)
+        status = struct.unpack_from(">i", answers.buffer, 8)[0]
+        body = answers.buffer[4 + v2.BATCH_REPLY_BYTES :]
+        table = scan_frames(body, len(body))
+        return status, [body[start:end] for start, end in zip(table.starts.tolist(), table.ends.tolist())]
+
+    def settle(self) -> None:
+        """Let journals and checkpoints finish what they have."""
+        for journal in self.journals:
+            while not journal.is_idle:
+                journal.step()
+        while not self.checkpoints.is_idle:
+            self.checkpoints.step()
+
+    def checkpoint(self) -> None:
+        """Begin a checkpoint and carry it out."""
+        self.settle()
+        self.bookie.checkpoint()
+        self.settle()
+
+    def stop(self) -> None:
+        """Stop cleanly, as `BookieService.stop` does."""
+        self.settle()
+        flush = None if self.store.is_clean else self.store.begin_flush()
+        if flush is not None:
+            marks = [journal.take_mark() for journal in self.journals]
+            self.settle()
+            self.store.write_flush(flush)
+            self._storage.marks.write([mark.result() for mark in marks])
+            self.store.end_flush(flush)
+        for journal in self.journals:
+            journal.close()
+        self.store.close()
+
+
+def decode(frames: bytes) -> tuple[np.ndarray, v2.Requests]:
+    """Return a receive buffer, which the bookie may write to, and the requests in it."""
+    buffer = bytearray(frames)
+    return np.frombuffer(buffer, np.uint8), v2.decode_requests(buffer, scan_frames(buffer, len(buffer)))
