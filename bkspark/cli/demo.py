@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(result)
     else:
-        _print_result(result)
+        print_result(result)
     if not (result["batch_equal"] and result["stream_equal"] and result["lost"] == 0):
         raise BookKeeperError("the demo's checks failed: what was read is not what was written; see above")
     return 0
@@ -66,7 +66,8 @@ def _check(arguments: argparse.Namespace) -> None:
         raise ConfigurationError(f"--keep {str(keep)!r} is not empty; name an empty or absent directory")
 
 
-def _print_result(result: dict[str, Any]) -> None:
+def print_result(result: dict[str, Any]) -> None:
+    """Print what the demo did, for people."""
     again = f" (serve it again: bkspark local --dir {result['dir']})" if result["kept"] else ""
     print(f"\n{result['question']['title']}\n")
     print_table(result["question"]["columns"], result["question"]["rows"])

@@ -112,7 +112,7 @@ def create(arguments: argparse.Namespace) -> int:
 def write(arguments: argparse.Namespace) -> int:
     """Write the entries of a file or of stdin to a new ledger and close it."""
     ensemble, write_quorum, ack_quorum = quorums(arguments)
-    with _opened(arguments.file) as source, connect(arguments) as client:
+    with opened(arguments.file) as source, connect(arguments) as client:
         writer = _create(client, arguments, ensemble, write_quorum, ack_quorum)
         progress(f"writing to ledger {writer.ledger_id}")
         entry_count = _write_entries(client, writer, source, arguments)
@@ -149,7 +149,12 @@ def _create(
 
 
 @contextmanager
-def _opened(name: str) -> Iterator[BinaryIO]:
+def opened(name: str) -> Iterator[BinaryIO]:
+    """Open a file of entries; `-` is stdin.
+
+    Raises:
+        ConfigurationError: it cannot be read.
+    """
     if name == "-":
         yield sys.stdin.buffer
         return

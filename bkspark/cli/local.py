@@ -39,11 +39,12 @@ def run(arguments: argparse.Namespace) -> int:
     )
     progress("starting ZooKeeper and bookies ...")
     with cluster:
-        if arguments.json:
-            print_json(cluster.description())
-        else:
-            _print_cluster(cluster)
+        # Whoever reads the description may answer with a signal before the next line runs here.
         try:
+            if arguments.json:
+                print_json(cluster.description())
+            else:
+                _print_cluster(cluster)
             _watch(cluster, restart=arguments.restart)
         except KeyboardInterrupt:
             progress("stopping ...")

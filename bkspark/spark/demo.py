@@ -25,11 +25,9 @@ from pyspark.sql import functions as sql
 from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.types import NumericType, StringType, StructType
 
-from bkspark.blocking import Client, LedgerWriter, run
+from bkspark.blocking import Client, LedgerWriter
 from bkspark.entries import EntryBatch
 from bkspark.errors import ConfigurationError
-from bkspark.log.snapshot import ListedLedger
-from bkspark.log.store import LogStore
 from bkspark.spark.demo_input import FLIGHTS, read_input
 from bkspark.spark.job import main_of, say, session
 
@@ -185,18 +183,11 @@ class Demo:
 
     def _stored(self) -> dict[str, int]:
         """Return how many ledgers, entries and payload bytes the log has."""
-        client = self._client.asynchronous
-
-        async def listed() -> list[ListedLedger]:
-            store = LogStore(await client.tree(), client.uri.root)
-            return await (await store.snapshot(LOG)).ledgers()
-
-        # Spark publishes closed ledgers only, so the list tells how each of them ended.
-        ledgers = run(listed)
+        ledgers = self._client.log(LOG).show()["ledgers"]
         return {
             "ledgers": len(ledgers),
-            "entries": sum(ledger.last_entry + 1 for ledger in ledgers if ledger.last_entry is not None),
-            "bytes": sum(ledger.length or 0 for ledger in ledgers),
+            "entries": sum(ledger["last_entry"] + 1 for ledger in ledgers),
+            "bytes": sum(ledger["length"] for ledger in ledgers),
         }
 
 

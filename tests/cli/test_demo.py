@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from bkspark.blocking import Client
+from bkspark.cli.demo import print_result
 from tests.polling import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.spark]
@@ -63,8 +65,9 @@ def processes_below(folder: Path) -> list[str]:
     return found
 
 
-def test_demo_holds_on_a_table_of_ones_own_and_leaves_nothing(table, temporary):
-    ended = demo("--input", table, "--json", folder=temporary)
+def test_demo_holds_on_a_table_of_ones_own_and_can_be_served_again(table, temporary, tmp_path, capsys):
+    kept = tmp_path / "kept"
+    ended = demo("--input", table, "--json", "--keep", kept, folder=temporary)
     assert ended.returncode == 0, ended.stderr
     result = json.loads(ended.stdout)
     assert (result["rows"], result["batch_equal"], result["stream_equal"]) == (7, True, True)
@@ -73,30 +76,29 @@ def test_demo_holds_on_a_table_of_ones_own_and_leaves_nothing(table, temporary):
     assert (result["acknowledged"], result["lost"]) == (7, 0)
     assert 0 < result["acknowledged_before_kill"] <= 7
     assert {"cluster", "load", "write", "read", "stream", "kill", "question"} <= result["seconds"].keys()
-    assert ["Paris", 6] in [row[:2] for row in result["question"]["rows"]]
+    assert ["Paris", 2, 1.5] in result["question"]["rows"]
     assert len(ended.stderr.splitlines()) >= 8  # progress is visible
     assert "Traceback" not in ended.stderr
     assert list(temporary.iterdir()) == []
     assert processes_below(temporary) == []
+    assert processes_below(kept) == []
+
+    print_result(result)
+    text = capsys.readouterr().out
+    for words in ("equal, row for row", "each exactly once", "0 lost", f"bkspark local --dir {kept}", "Paris"):
+        assert words in text
+    assert shown_again(kept) == {"CLOSED"}
 
 
-def test_kept_demo_can_be_served_again(table, temporary, tmp_path):
-    kept = tmp_path / "kept"
-    ended = demo("--input", table, "--keep", kept, folder=temporary)
-    assert ended.returncode == 0, ended.stderr
-    assert f"bkspark local --dir {kept}" in ended.stdout
-    assert "equal, row for row" in ended.stdout
-    assert "each exactly once" in ended.stdout
-    assert (kept / "bookie3").is_dir()
-    assert list(temporary.iterdir()) == []
+def shown_again(kept: Path) -> set[str]:
+    """Serve a kept demo and return the states of its log's ledgers."""
     command = [sys.executable, "-m", "bkspark.cli", "local", "--dir", str(kept), "--json"]
     local = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert local.stdout is not None
     try:
         uri = json.loads(local.stdout.readline())["uri"]
-        show = [sys.executable, "-m", "bkspark.cli", "log", "show", "demo", "--json", "--uri", uri]
-        shown = json.loads(subprocess.run(show, capture_output=True, text=True, check=True).stdout)
-        assert {ledger["state"] for ledger in shown["ledgers"]} == {"CLOSED"}
+        with Client(uri) as client:
+            return {ledger["state"] for ledger in client.log("demo").show()["ledgers"]}
     finally:
         local.terminate()
         local.wait()

@@ -1,0 +1,230 @@
+"""`bkspark log`: list, show, create, append to, read, truncate, delete and vacuum named logs."""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import itertools
+import json
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, BinaryIO
+
+from bkspark.cli.arguments import (
+    INPUT_FORMATS,
+    OUTPUT_FORMATS,
+    add_cluster,
+    add_credentials,
+    add_quorums,
+    key_value,
+    quorums,
+    seconds,
+)
+from bkspark.cli.ledger import connect, opened
+from bkspark.cli.output import human_bytes, print_json, print_table
+from bkspark.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from bkspark.blocking import LogWriter
+    from bkspark.entries import EntryBatch
+    from bkspark.log import LogBatch, PositionRange
+
+VACUUM_AGE_S = 24 * 3600.0
+
+Run = Callable[[argparse.Namespace], int]
+
+
+def add_parser(commands: argparse._SubParsersAction) -> None:
+    """Add `bkspark log` and its commands."""
+    group = commands.add_parser("log", help="list, show, create, append to, read, truncate, delete, vacuum named logs")
+    logs = group.add_subparsers(metavar="COMMAND", required=True, dest="log_command")
+    _add(logs, "list", list_logs, "list the names of all logs", takes_name=False)
+    _add(logs, "show", show, "show a log's ledgers")
+    _add(logs, "create", create, "create an empty log")
+    _add_appending(_add(logs, "append", append, "append a file's entries to a log, made when it is not there"))
+    _add_reading(_add(logs, "read", read, "print a log's entries"))
+    truncating = _add(logs, "truncate", truncate, "delete the ledgers in front of a position")
+    truncating.add_argument("--before", required=True, metavar="POSITION", help="the first entry that stays")
+    _add(logs, "delete", delete, "delete a log and its ledgers")
+    vacuuming = _add(logs, "vacuum", vacuum, "delete the ledgers that dead jobs left behind")
+    vacuuming.add_argument(
+        "--older-than", type=seconds, default=VACUUM_AGE_S, metavar="SECONDS", help="age of a dead job (default: a day)"
+    )
+
+
+def _add(
+    logs: argparse._SubParsersAction, name: str, run: Run, description: str, *, takes_name: bool = True
+) -> argparse.ArgumentParser:
+    parser = logs.add_parser(name, help=description, description=f"{description[0].upper()}{description[1:]}.")
+    if takes_name:
+        parser.add_argument("log", metavar="NAME", help="name of the log")
+    add_cluster(parser)
+    add_credentials(parser)
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _add_appending(parser: argparse.ArgumentParser) -> None:
+    add_quorums(parser)
+    parser.add_argument(
+        "--metadata", type=key_value, action="append", default=[], metavar="K=V", help="custom metadata of its ledgers"
+    )
+    parser.add_argument("--format", choices=INPUT_FORMATS, default="lines", help="default: lines")
+    parser.add_argument("file", nargs="?", default="-", metavar="FILE", help="what to append (default: -, stdin)")
+
+
+def _add_reading(parser: argparse.ArgumentParser) -> None:
+    place = "earliest, latest or a position as --json prints it"
+    parser.add_argument("--from", default="earliest", dest="start", metavar="POSITION", help=place)
+    parser.add_argument("--to", default="latest", dest="end", metavar="POSITION", help="where to stop, not included")
+    parser.add_argument("--format", choices=OUTPUT_FORMATS, help="default: lines; json with --json")
+    parser.add_argument("--recover", action="store_true", help="fence the log's writer and close its ledgers first")
+    parser.add_argument("--follow", action="store_true", help="wait for more, without end")
+
+
+# ---- the list of ledgers ----
+
+
+def list_logs(arguments: argparse.Namespace) -> int:
+    """Print the names of all logs, sorted."""
+    with connect(arguments) as client:
+        names = client.logs()
+    if arguments.json:
+        print_json({"logs": names})
+    else:
+        sys.stdout.write("".join(f"{name}\n" for name in names))
+    return 0
+
+
+def show(arguments: argparse.Namespace) -> int:
+    """Print a log's ledgers in order."""
+    with connect(arguments) as client:
+        facts = client.log(arguments.log).show()
+    if arguments.json:
+        print_json(facts)
+        return 0
+    print(f"log {facts['log']}, version {facts['version']}\n")
+    columns = ("ledger", "first_entry", "last_entry", "state", "length")
+    print_table([name.replace("_", " ") for name in columns], [[each[c] for c in columns] for each in facts["ledgers"]])
+    return 0
+
+
+def create(arguments: argparse.Namespace) -> int:
+    """Create an empty log."""
+    with connect(arguments) as client:
+        client.log(arguments.log).create()
+    return _done(arguments, {}, "created")
+
+
+def truncate(arguments: argparse.Namespace) -> int:
+    """Let a log begin at a position."""
+    with connect(arguments) as client:
+        deleted = client.log(arguments.log).truncate(arguments.before)
+    return _done(arguments, {"deleted": deleted}, f"truncated, {deleted} ledgers deleted")
+
+
+def delete(arguments: argparse.Namespace) -> int:
+    """Delete a log and its ledgers."""
+    with connect(arguments) as client:
+        client.log(arguments.log).delete()
+    return _done(arguments, {}, "deleted")
+
+
+def vacuum(arguments: argparse.Namespace) -> int:
+    """Delete what dead jobs left behind."""
+    with connect(arguments) as client:
+        deleted = client.log(arguments.log).vacuum(older_than_s=arguments.older_than)
+    return _done(arguments, {"deleted": deleted}, f"vacuumed, {deleted} ledgers deleted")
+
+
+def _done(arguments: argparse.Namespace, facts: dict[str, object], what: str) -> int:
+    if arguments.json:
+        print_json({"log": arguments.log, **facts})
+    else:
+        print(f"log {arguments.log} {what}")
+    return 0
+
+
+# ---- append ----
+
+
+def append(arguments: argparse.Namespace) -> int:
+    """Append the entries of a file or of stdin, as the log's only writer."""
+    ensemble, write_quorum, ack_quorum = quorums(arguments)
+    with opened(arguments.file) as source, connect(arguments) as client:
+        batches = _parsed(source, arguments)
+        # The first entries before the log: input that is wrong from the start must make no log, nor fence its writer.
+        first = list(itertools.islice(batches, 1))
+        with client.log(arguments.log).open_for_writing(
+            ensemble=ensemble, write_quorum=write_quorum, ack_quorum=ack_quorum, metadata=dict(arguments.metadata)
+        ) as writer:
+            facts = _append_all(writer, itertools.chain(first, batches))
+    size = human_bytes(int(facts["bytes"] or 0))
+    return _done(arguments, facts, f"has {facts['entries']} more entries, {size}")
+
+
+def _parsed(source: BinaryIO, arguments: argparse.Namespace) -> Iterator[EntryBatch]:
+    from bkspark.cli import entry_formats
+
+    name = "stdin" if arguments.file == "-" else repr(arguments.file)
+    return entry_formats.read_entries(source, arguments.format, name)
+
+
+def _append_all(writer: LogWriter, batches: Iterator[EntryBatch]) -> dict[str, object]:
+    """Append every entry, pipelined; return what was appended once all is acknowledged."""
+    entry_count = byte_count = 0
+    last: Future[PositionRange] | None = None
+    try:
+        for batch in batches:
+            # Waits for room in the writer's window; entries are acknowledged in order, so the last one tells of all.
+            last = writer.submit(batch)
+            entry_count += len(batch)
+            byte_count += batch.payload_bytes
+    except ConfigurationError as error:
+        if last is not None:
+            last.result()
+        writer.close()
+        raise ConfigurationError(f"{error}; the {entry_count} entries before it are appended") from error
+    position = last.result()[-1].to_json() if last is not None else None
+    return {"entries": entry_count, "bytes": byte_count, "last_position": position}
+
+
+# ---- read ----
+
+
+def read(arguments: argparse.Namespace) -> int:
+    """Print entries from one position to another, or as they come."""
+    from bkspark.cli import entry_formats
+
+    if arguments.follow and arguments.end != "latest":
+        raise ConfigurationError(f"--to {arguments.end} and --follow exclude each other: choose one")
+    name = arguments.format or ("json" if arguments.json else "lines")
+    format_batch = format_positions if name == "json" else entry_formats.formatter(name)
+    with connect(arguments) as client:
+        log = client.log(arguments.log)
+        if arguments.recover:
+            log.recover()
+        batches = log.follow(arguments.start) if arguments.follow else log.read(arguments.start, arguments.end)
+        for batch in batches:
+            sys.stdout.buffer.write(format_batch(batch))
+            if arguments.follow:
+                sys.stdout.buffer.flush()
+    return 0
+
+
+def format_positions(batch: LogBatch) -> bytes:
+    """Return one JSON object a line for each entry: its ledger, entry id, position, and the payload in base64."""
+    return b"".join(
+        json.dumps(
+            {
+                "ledger": batch.ledger_id,
+                "entry": position.entry_id,
+                "position": position.to_json(),
+                "value": base64.b64encode(value).decode(),
+            }
+        ).encode()
+        + b"\n"
+        for position, value in zip(batch.positions, batch, strict=True)
+    )

@@ -1,0 +1,155 @@
+"""`bkspark log` on a real cluster: entries go in and come out in order, and every failure is one line."""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+import sys
+import uuid
+
+import pytest
+
+from bkspark.blocking import Client
+from tests.cli.console import Console, assert_one_line
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture
+def name() -> str:
+    return f"log-{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def lines(tmp_path):
+    path = tmp_path / "lines.txt"
+    path.write_bytes(b"one\n\nthree\n")
+    return path
+
+
+def test_appended_lines_are_read_in_order_across_ledgers(console: Console, name, lines):
+    first = console.json("log", "append", name, lines)
+    assert (first["log"], first["entries"], first["bytes"]) == (name, 3, 8)
+    assert first["last_position"]["entry"] == 2
+    second = console.json("log", "append", name, lines, "--ensemble", 2, "--digest", "mac")
+    assert second["last_position"]["ordinal"] == first["last_position"]["ordinal"] + 1
+    assert console.text("log", "read", name) == "one\n\nthree\n" * 2
+    assert name in console.text("log", "list").split()
+    assert name in console.json("log", "list")["logs"]
+
+
+def test_show_lists_every_ledger_with_its_end(console: Console, name, lines):
+    ledgers = [console.json("log", "append", name, lines)["last_position"]["ledger"] for _ in range(2)]
+    shown = console.json("log", "show", name)
+    assert list(shown) == ["log", "ledgers", "version"]
+    assert shown["ledgers"] == [
+        {"ledger": ledger, "first_entry": 0, "last_entry": 2, "state": "CLOSED", "length": 8} for ledger in ledgers
+    ]
+    assert str(ledgers[1]) in console.text("log", "show", name)
+
+
+def test_positions_that_read_prints_are_where_it_can_start_and_end(console: Console, name, lines):
+    console.json("log", "append", name, lines)
+    console.json("log", "append", name, lines)
+    records = console.records("log", "read", name)
+    assert [base64.b64decode(record["value"]) for record in records] == [b"one", b"", b"three"] * 2
+    assert [record["entry"] for record in records] == [0, 1, 2] * 2
+    fourth, last = json.dumps(records[3]["position"]), json.dumps(records[5]["position"])
+    assert console.text("log", "read", name, "--from", fourth) == "one\n\nthree\n"
+    assert console.text("log", "read", name, "--from", fourth, "--to", last) == "one\n\n"
+    assert console.text("log", "read", name, "--from", "latest") == ""
+
+
+def test_truncate_deletes_what_lies_in_front(console: Console, name, lines):
+    for _ in range(3):
+        console.json("log", "append", name, lines)
+    records = console.records("log", "read", name)
+    assert console.json("log", "truncate", name, "--before", json.dumps(records[7]["position"])) == {
+        "log": name,
+        "deleted": 2,
+    }
+    assert console.text("log", "read", name) == "\nthree\n"
+    assert console.json("log", "show", name)["ledgers"][0]["first_entry"] == 1
+    assert_one_line(console.fails(1, "ledger", "show", records[0]["ledger"]), str(records[0]["ledger"]))
+
+
+def test_created_log_is_empty_and_deleted_log_takes_its_ledgers_along(console: Console, name, lines):
+    assert console.json("log", "create", name) == {"log": name}
+    assert console.json("log", "show", name)["ledgers"] == []
+    assert console.text("log", "read", name) == ""
+    ledger = console.json("log", "append", name, lines)["last_position"]["ledger"]
+    assert console.json("log", "vacuum", name)["deleted"] == 0
+    assert console.json("log", "delete", name) == {"log": name}
+    assert name not in console.json("log", "list")["logs"]
+    assert ledger not in console.json("ledger", "list")["ledgers"]
+
+
+def test_log_whose_writer_is_gone_is_read_whole_after_recovery(console: Console, name, cluster):
+    with Client(cluster.uri) as client:
+        writer = client.log(name).open_for_writing()
+        writer.append_many([b"one", b"two"])
+        writer.abandon()
+    assert console.text("log", "read", name) == ""
+    assert console.text("log", "read", name, "--recover") == "one\ntwo\n"
+
+
+def test_follow_prints_what_is_appended_meanwhile(console: Console, name, lines, cluster):
+    console.json("log", "append", name, lines)
+    command = [sys.executable, "-m", "bkspark.cli", "log", "read", name, "--follow", "--uri", cluster.uri]
+    follower = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert follower.stdout is not None
+    try:
+        assert [follower.stdout.readline() for _ in range(3)] == ["one\n", "\n", "three\n"]
+        console.json("log", "append", name, lines)
+        assert [follower.stdout.readline() for _ in range(3)] == ["one\n", "\n", "three\n"]
+    finally:
+        follower.kill()
+        follower.wait()
+        follower.stdout.close()
+
+
+# ---- failures ----
+
+
+@pytest.mark.parametrize(
+    "command", [["read"], ["show"], ["delete"], ["vacuum"], ["truncate", "--before", "latest"], ["read", "--follow"]]
+)
+def test_absent_log_is_one_line_that_names_it(console: Console, command):
+    output = console.fails(1, "log", command[0], "no-such-log", *command[1:])
+    assert_one_line(output, "no-such-log")
+
+
+def test_log_that_exists_is_not_created_again(console: Console, name):
+    console.json("log", "create", name)
+    assert_one_line(console.fails(1, "log", "create", name), name, "exists")
+
+
+@pytest.mark.parametrize("bad", ["a/b", "..", ""])
+def test_unusable_name_is_one_line(console: Console, bad, lines):
+    assert_one_line(console.fails(2, "log", "append", bad, lines), repr(bad))
+
+
+@pytest.mark.parametrize("position", ["tomorrow", "5", '{"entry":0}'])
+def test_unusable_position_is_one_line_that_shows_it(console: Console, name, lines, position):
+    console.json("log", "append", name, lines)
+    assert_one_line(console.fails(2, "log", "read", name, "--from", position), position)
+    assert_one_line(console.fails(2, "log", "truncate", name, "--before", position), position)
+
+
+def test_too_few_bookies_make_no_log(console: Console, name, lines):
+    assert_one_line(console.fails(1, "log", "append", name, lines, "--ensemble", 7), "7", "there are 3")
+    assert name not in console.json("log", "list")["logs"]
+
+
+def test_input_wrong_from_the_start_makes_no_log(console: Console, name, tmp_path):
+    source = tmp_path / "cut"
+    source.write_bytes(b"\0\0\0\5cut")
+    output = console.fails(2, "log", "append", name, source, "--format", "length-prefixed")
+    assert_one_line(output, "into entry 0")
+    assert name not in console.json("log", "list")["logs"]
+
+
+def test_follow_has_no_end_to_name(console: Console, name):
+    output = console.fails(2, "log", "read", name, "--follow", "--to", "earliest")
+    assert_one_line(output, "--to earliest", "--follow")
