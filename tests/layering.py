@@ -33,9 +33,9 @@ LAYERS = (
 )
 """From the bottom up: a module imports its own layer and those before it. `bkspark` itself may import all of them."""
 
-UPWARDS = frozenset({("bkspark.client.client", "bkspark.log.log")})
-"""(importer, imported): users look for a log at `Client.log(name)`. That imports inside the function, so the client
-still loads and works without the layer above."""
+PERMITTED = frozenset({("bkspark.client.client", "bkspark.log.log"), ("bkspark", "pyspark.sql")})
+"""(importer, imported): the two imports that users' convenience is worth. `Client.log(name)` is where they look for a
+log; it imports inside the function. `bkspark.register(spark)` shows its argument's type to type checkers only."""
 
 SERVER_IMPORTS = ("bkspark.ids", "bkspark.errors", "bkspark.entries", "bkspark.wire", "bkspark.metadata")
 """All of bkspark that bookie_service may import."""
@@ -125,7 +125,7 @@ def _read(root: Path) -> Sources:
     sources = {}
     for name, path in paths.items():
         tree = ast.parse(path.read_text(), str(path))
-        imports = tuple(item for item in _imports(tree, paths) if (name, item.target) not in UPWARDS)
+        imports = tuple(item for item in _imports(tree, paths) if (name, item.target) not in PERMITTED)
         sources[name] = Module(name, path, tree, imports)
     return sources
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -30,6 +32,13 @@ def test_every_part_of_bkspark_has_a_layer() -> None:
     parts = {f"bkspark.{path.stem}" for path in (ROOT / "bkspark").iterdir() if not path.name.startswith("__")}
     unplaced = [part for part in parts if not any(part in layer for layer in layering.LAYERS)]
     assert not unplaced, f"{unplaced}: give it a place in docs/architecture.md and tests/layering.py"
+
+
+@pytest.mark.parametrize("module", ["bkspark", "bkspark.cli.__main__", "bkspark.wire.v2", "bkspark.core.writer"])
+def test_importing_it_loads_neither_spark_nor_zookeeper(module: str) -> None:
+    program = f"import sys, {module}; print(*{{'pyspark', 'kazoo'}} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr
 
 
 @pytest.mark.parametrize(
