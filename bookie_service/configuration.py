@@ -152,6 +152,8 @@ def _service(keys: _Values) -> ServiceOptions:
         ),
         connection=ConnectionOptions(
             frame_bytes_max=keys.number("nettyMaxFrameSizeBytes", FRAME_BYTES_MAX, least=1024, most=64 * _MIB),
+            no_delay=keys.flag("serverTcpNoDelay", True),
+            keep_alive=keys.flag("serverSockKeepalive", True),
         ),
         flush=FlushLimits(
             bytes_max=keys.number("journalBufferedWritesThreshold", 512 * 1024, least=1),

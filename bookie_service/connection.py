@@ -38,18 +38,28 @@ _JOIN_BYTES_MAX = 128 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ConnectionOptions:
-    """Limits of one connection, bytes."""
+    """Limits of one connection, bytes, and what its socket does."""
 
     frame_bytes_max: int = FRAME_BYTES_MAX
+    no_delay: bool = True
+    keep_alive: bool = True
 
 
 class Connection(asyncio.BufferedProtocol):
     """Feeds a bookie from a socket. Begins as "V2 or V3"; the first V2 frame settles it for good."""
 
-    def __init__(self, bookie: Bookie, options: ConnectionOptions, on_closed: Callable[[Connection], None]) -> None:
+    def __init__(
+        self,
+        bookie: Bookie,
+        options: ConnectionOptions,
+        on_closed: Callable[[Connection], None],
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        """`on_failure` gets an error that is not the peer's: the state of the bookie is then not to be trusted."""
         self._bookie = bookie
         self._options = options
         self._on_closed = on_closed
+        self._on_failure = on_failure
         self._transport: asyncio.Transport | None = None
         # Memory of an empty array costs nothing until it is touched.
         self._octets = np.empty(_RECEIVE_BYTES_MIN, np.uint8)
@@ -66,9 +76,12 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        connected = transport.get_extra_info("socket")
         # asyncio does this only for sockets made with proto=TCP. Without, a reply behind an unacknowledged one waits
         # for the peer's delayed acknowledgement: 40 ms.
-        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, int(self._options.no_delay))
+        # A peer whose machine is gone is noticed, and its connection does not count against the limit for ever.
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, int(self._options.keep_alive))
         transport.set_write_buffer_limits(high=_SEND_BYTES_MAX)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -129,6 +142,9 @@ class Connection(asyncio.BufferedProtocol):
         except ProtocolError as error:
             logger.warning("closed the connection from %s: %s", self._peer(), error)
             self.close()
+            return
+        except Exception as error:
+            self._on_failure(error)
             return
         if self._transport is None:
             return

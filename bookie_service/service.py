@@ -132,7 +132,13 @@ class BookieService:
         """Call back on the event loop, from a thread."""
         # A loop that is closed already has nobody left to tell.
         with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(callback, *arguments)
+            self._loop.call_soon_threadsafe(self._call, callback, *arguments)
+
+    def _call(self, callback: Callable[..., object], *arguments: object) -> None:
+        try:
+            callback(*arguments)
+        except Exception as error:
+            self._on_failure(error)
 
     def _on_durable(self, journal_index: int, sequence: int) -> None:
         self._bookie.on_durable(journal_index, sequence)
@@ -145,14 +151,14 @@ class BookieService:
             self.failed.set_result(error)
 
     def _checkpoint_now_and_then(self) -> None:
-        self._bookie.checkpoint()
+        self._call(self._bookie.checkpoint)
         self._timer = self._loop.call_later(self._options.checkpoint_interval_s, self._checkpoint_now_and_then)
 
     def _connect(self) -> asyncio.BaseProtocol:
         if len(self._connections) >= self._options.connections_max:
             logger.warning("refused a connection: the limit (maxConnections) is %d", self._options.connections_max)
             return _Refused()
-        connection = Connection(self._bookie, self._options.connection, self._connections.discard)
+        connection = Connection(self._bookie, self._options.connection, self._connections.discard, self._on_failure)
         self._connections.add(connection)
         return connection
 

@@ -301,6 +301,22 @@ def test_failed_checkpoint_ends_the_service_and_loses_nothing(tmp_path: Path) ->
         assert len(split(peer.batch_read(5, 0).body)) == len(PAYLOADS)
 
 
+def test_error_of_our_own_ends_the_service_instead_of_leaving_a_peer_without_answers(tmp_path: Path) -> None:
+    """Scenario S28."""
+
+    def bug(operation: str, path: str) -> bool:
+        raise RuntimeError(f"{operation} {path}")
+
+    with Serving(service_options(tmp_path)) as serving, serving.connect() as peer:
+        peer.add(5, 0, [b"x"])
+    files = FaultyFiles()
+    with Serving(service_options(tmp_path), files) as serving, serving.connect() as peer:
+        files.fault = bug
+        peer.send(v2.encode_reads(5, np.array([0])))
+        assert peer.frame() is None
+        assert isinstance(serving.wait_for_failure(), RuntimeError)
+
+
 # ---- limits ----
 
 
