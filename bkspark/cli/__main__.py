@@ -26,7 +26,7 @@ def build_parser() -> Parser:
     """Return the parser of the whole command line; `arguments.run(arguments)` is the chosen command."""
     parser = Parser(prog="bkspark", description="Apache BookKeeper for Spark and Python.")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, dest="command")
-    for module in (demo, local, bookie, ledger, log, bench):
+    for module in (demo, local, bookie, ledger, log, dump, bench):
         module.add_parser(commands)
     return parser
 

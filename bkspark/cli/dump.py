@@ -26,12 +26,12 @@ _KINDS = {
     ),
     "entry-log": (
         "entry logs (*.log)",
-        "Entries of an entry log. Each is checked against the digest that its writer sealed it with (CRC32C, CRC32, or\n"
-        "a MAC with the password in BKSPARK_PASSWORD); '-' where a ledger has another one, or none.",
+        "Entries of an entry log. Each is checked against the digest that its writer sealed it with (CRC32C, CRC32,\n"
+        "or a MAC with the password in BKSPARK_PASSWORD); '-' where a ledger has another one, or none.",
     ),
     "index": (
         "index files of ledgers (*.idx)",
-        "Headers and positions of ledgers. Each position is followed to its entry log: the entry there must be the one.",
+        "Headers and positions of ledgers. Each position is followed to its entry log: it must point to that entry.",
     ),
     "marks": (
         "last log marks and last log ids",

@@ -1,0 +1,75 @@
+"""What the readers of a bookie's files report: facts, runs of entries or positions, damage.
+
+A reader is a generator of findings in the order of the file. It changes nothing, needs no lock, and may meet a file
+that a bookie is writing at this moment: what is not complete yet is `Incomplete`, never `Damage`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+UNVERIFIED, VERIFIED, WRONG = 0, 1, -1
+"""States of one entry or position: nothing here can tell; it passed its check; it failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One header, record, mark or other single thing. `checksum_ok` None: it carries no checksum."""
+
+    kind: str
+    path: str
+    offset: int
+    length: int
+    checksum_ok: bool | None
+    values: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class EntryRun:
+    """Stored entries: item i, `i32 length, entry`, is bytes offsets[i] .. offsets[i] + sizes[i] - 1 of the file."""
+
+    path: str
+    offsets: np.ndarray
+    sizes: np.ndarray
+    ledger_ids: np.ndarray
+    entry_ids: np.ndarray
+    states: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class PositionRun:
+    """Where an index says that entries of one ledger lie; none of positions is 0."""
+
+    path: str
+    ledger_id: int
+    entry_ids: np.ndarray
+    positions: np.ndarray
+    states: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Bytes that were whole once, and are not. `length` None: it is not known how many."""
+
+    path: str
+    offset: int
+    length: int | None
+    reason: str
+    ledger_id: int | None = None
+    entry_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Incomplete:
+    """Bytes of a write that is under way or was interrupted; nobody was promised anything about them."""
+
+    path: str
+    offset: int
+    length: int
+    reason: str
+
+
+Finding = Fact | EntryRun | PositionRun | Damage | Incomplete

@@ -1,0 +1,79 @@
+"""Which files an argument names: one file, a directory of a bookie, or everything below a bookie's folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+
+from bkspark.errors import ConfigurationError, MetadataFormat
+from bkspark.metadata import cookies
+from bookie_service import layout
+from bookie_service.formats import entry_log, index, journal
+from bookie_service.inspection import index as index_reader
+from bookie_service.inspection import marks
+from bookie_service.storage.files import ReadOnlyFiles
+
+KINDS: dict[str, Callable[[str], bool]] = {
+    "journal": lambda name: journal.parse_file_name(name) is not None,
+    "entry-log": lambda name: entry_log.parse_file_name(name) is not None,
+    "index": lambda name: index_reader.parse_file_name(name) is not None,
+    "marks": lambda name: marks.parse_file_name(name) is not None or name == entry_log.LAST_ID_NAME,
+}
+"""Which file names each kind has."""
+
+
+def directories_below(files: ReadOnlyFiles, path: str) -> list[str]:
+    """Return the directories at a path that may hold a bookie's files: itself, or the `current` in it or one below.
+
+    Raises:
+        ConfigurationError: it is neither a file nor a directory.
+    """
+    if not files.exists(path):
+        raise ConfigurationError(f"{path} does not exist; name a file of a bookie, its directory, or use --config")
+    if os.path.basename(path) == layout.CURRENT:
+        return [path]
+    candidates = [path, *(os.path.join(path, name) for name in files.names(path))]
+    found = [layout.current(each) for each in candidates if files.is_directory(layout.current(each))]
+    return found or [path]
+
+
+def files_of(files: ReadOnlyFiles, directories: Sequence[str], kind: str, ledger_id: int | None) -> Iterator[str]:
+    """Yield the paths of all files of a kind in `current` directories; for an index, only one ledger's when given."""
+    is_one = KINDS[kind]
+    for directory in directories:
+        if kind != "index":
+            yield from (os.path.join(directory, name) for name in files.names(directory) if is_one(name))
+        elif ledger_id is not None:
+            path = os.path.join(directory, *index.relative_path(ledger_id))
+            if files.exists(path):
+                yield path
+        else:
+            yield from _index_files(files, directory)
+
+
+def ledger_directories_of(files: ReadOnlyFiles, directory: str) -> list[str]:
+    """Return the `current` directories of the bookie to which this one of its ledger directories belongs.
+
+    They stand in its cookie. The directory alone, when it has none, or when it is a copy that lies elsewhere.
+    """
+    path = os.path.join(directory, layout.COOKIE_NAME)
+    if not files.exists(path):
+        return [directory]
+    try:
+        named = [layout.current(each) for each in cookies.decode(files.read_all(path), path).ledger_directories]
+    except MetadataFormat:
+        return [directory]
+    return named if directory in named and all(map(files.is_directory, named)) else [directory]
+
+
+def _index_files(files: ReadOnlyFiles, directory: str) -> Iterator[str]:
+    for middle in _hex_directories(files, directory):
+        for inner in _hex_directories(files, middle):
+            yield from (os.path.join(inner, name) for name in files.names(inner) if KINDS["index"](name))
+
+
+def _hex_directories(files: ReadOnlyFiles, directory: str) -> Iterator[str]:
+    for name in files.names(directory):
+        path = os.path.join(directory, name)
+        if len(name) <= 2 and set(name) <= set("0123456789abcdef") and files.is_directory(path):
+            yield path
