@@ -7,6 +7,7 @@ it finds nothing to replay. Until the marks are durable the old files stay, and 
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -54,6 +55,8 @@ def open_storage(
     ledgers_at = [layout.current(directory) for directory in ledger_directories]
     for directory in (*journals_at, *ledgers_at):
         files.make_directory(directory)
+        # A process that was killed may have made it and not its name durable.
+        files.sync_directory(os.path.dirname(directory))
     store = LedgerStore(files, ledgers_at, store_options)
     marks = Marks(files, ledgers_at)
     replay = _Replay(store)

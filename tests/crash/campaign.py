@@ -24,12 +24,12 @@ from tests.crash.scripts import Script, write_more
 from tests.crash.simulated_files import SimulatedDisk
 from tests.crash.twins import BookieTwin, Setup
 
-DEEP_EVERY = 60
-STEPS = 40
+DEEP_EVERY = 40
+STEPS = 14
 _VARIANTS = {Loss.TORN: 2, Loss.REORDERED: 2, Loss.RENAMED: 2}
 """How many images a policy with randomness makes at each boundary."""
-_DEEP_SHARE = 0.3
-"""Part of a recovery's boundaries that are crashed again."""
+_DEEP_SHARE = 0.15
+"""Part of the boundaries there that are crashed again."""
 
 
 class Campaign:
@@ -96,7 +96,7 @@ class Campaign:
         opened = False
 
         def crash(operation: str, path: str) -> None:
-            if opened or random.random() < _DEEP_SHARE:
+            if random.random() < _DEEP_SHARE:
                 self.counts["double"] += 1
                 self.counts["images"] += 1
                 loss = random.choice(list(Loss))

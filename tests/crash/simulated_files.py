@@ -38,7 +38,9 @@ class Change(NamedTuple):
     grows_only: bool = False
 
     def apply(self, content: bytearray) -> None:
-        """Change the content as this says; a hole is zeros."""
+        """Change the content as this says; a hole is zeros. Writing no bytes changes nothing, wherever."""
+        if self.data == b"":
+            return
         end = self.offset if self.data is None else self.offset + len(self.data)
         if end > len(content):
             content.extend(bytes(end - len(content)))
@@ -118,10 +120,11 @@ class SimulatedDisk:
                 node = node.cached.get(name) if isinstance(node, Directory) else None
         return node
 
-    def directory(self, path: str) -> Directory:
+    def directory(self, path: str, asked: str | None = None) -> Directory:
+        """Return a directory; when there is none, the error names `asked`."""
         node = self.find(path)
         if not isinstance(node, Directory):
-            raise os_error(errno.ENOENT if node is None else errno.ENOTDIR, path)
+            raise os_error(errno.ENOENT if node is None else errno.ENOTDIR, asked or path)
         return node
 
     def visible_files(self) -> dict[str, Inode]:
@@ -233,7 +236,7 @@ class SimulatedFiles(LocalFiles):
     def rename(self, old: str, new: str) -> None:
         directory, name = os.path.split(old)
         assert os.path.dirname(new) == directory, "a rename that is one change of one directory"
-        names = self.disk.directory(directory)
+        names = self.disk.directory(directory, old)
         if name not in names.cached:
             raise os_error(errno.ENOENT, old)
         self.disk.begin("rename", new)
@@ -241,7 +244,7 @@ class SimulatedFiles(LocalFiles):
 
     def remove(self, path: str) -> None:
         directory, name = os.path.split(path)
-        names = self.disk.directory(directory)
+        names = self.disk.directory(directory, path)
         if name not in names.cached:
             raise os_error(errno.ENOENT, path)
         self.disk.begin("remove", path)
@@ -276,7 +279,7 @@ class SimulatedFiles(LocalFiles):
 
     def _link(self, operation: str, path: str, node: Inode | Directory) -> None:
         directory, name = os.path.split(path)
-        names = self.disk.directory(directory)
+        names = self.disk.directory(directory, path)
         if name in names.cached:
             raise os_error(errno.EEXIST, path)
         self.disk.begin(operation, path)

@@ -6,6 +6,7 @@ two threads may do at the same time happens here between two operations of the s
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections import deque
 from collections.abc import Sequence
@@ -225,7 +226,7 @@ class BookieTwin:
     def read(self, ledger_id: int, entry_id: int) -> tuple[int, int, bytes]:
         """Return (status, entry id, entry) of a single read."""
         answers = Answers()
-        octets, requests = decode(v2.encode_reads(ledger_id, np.array([entry_id])))
+        octets, requests = _read_request(ledger_id, entry_id)
         self.bookie.read(answers, octets, requests, 0, 1)
         _, _, status, _, _ = struct.unpack_from(">iiiqq", answers.buffer)
         content = answers.buffer[28:]
@@ -234,12 +235,16 @@ class BookieTwin:
     def batch_read(self, ledger_id: int, first_entry: int) -> tuple[int, list[bytes]]:
         """Return (status, entries from `first_entry` on)."""
         answers = Answers()
-        octets, requests = decode(v2.encode_batch_read(ledger_id, first_entry, 1, 0, 1 << 20))
+        octets, requests = _batch_read_request(ledger_id, first_entry)
         self.bookie.batch_read(answers, octets, requests, 0)
         status = struct.unpack_from(">i", answers.buffer, 8)[0]
         body = answers.buffer[4 + v2.BATCH_REPLY_BYTES :]
-        table = scan_frames(body, len(body))
-        return status, [body[start:end] for start, end in zip(table.starts.tolist(), table.ends.tolist())]
+        contents, at = [], 0
+        while at < len(body):
+            end = at + 4 + int.from_bytes(body[at : at + 4], "big")
+            contents.append(body[at + 4 : end])
+            at = end
+        return status, contents
 
     def settle(self) -> None:
         """Let journals and checkpoints finish what they have."""
@@ -274,3 +279,13 @@ def decode(frames: bytes) -> tuple[np.ndarray, v2.Requests]:
     """Return a receive buffer, which the bookie may write to, and the requests in it."""
     buffer = bytearray(frames)
     return np.frombuffer(buffer, np.uint8), v2.decode_requests(buffer, scan_frames(buffer, len(buffer)))
+
+
+@functools.cache
+def _read_request(ledger_id: int, entry_id: int) -> tuple[np.ndarray, v2.Requests]:
+    return decode(v2.encode_reads(ledger_id, np.array([entry_id])))
+
+
+@functools.cache
+def _batch_read_request(ledger_id: int, first_entry: int) -> tuple[np.ndarray, v2.Requests]:
+    return decode(v2.encode_batch_read(ledger_id, first_entry, 1, 0, 1 << 20))
