@@ -15,6 +15,7 @@ left out is not built.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +32,7 @@ from bkspark.spark.formats.registry import decoder_of
 from bkspark.spark.options import SourceOptions
 
 _METADATA_TYPES = {"ledger_id": pa.int64(), "entry_id": pa.int64(), "log": pa.string(), "position": pa.string()}
+_NULL_KEYS = ("nullable", "containsNull", "valueContainsNull")
 _ID_FIELDS = (StructField("ledger_id", LongType()), StructField("entry_id", LongType()))
 _LOG_FIELDS = (StructField("log", StringType()), StructField("position", StringType()))
 
@@ -62,6 +64,7 @@ def inferred_schema(payload: pa.Schema, options: SourceOptions) -> StructType:
         raise ConfigurationError(
             f"the first entry has a column that Spark has no type for ({error}): name the columns to read by .schema()"
         ) from None
+    found = _all_nullable(found)
     if not options.include_metadata:
         return found
     added = [*_ID_FIELDS, *(_LOG_FIELDS if options.log is not None else ())]
@@ -73,6 +76,19 @@ def inferred_schema(payload: pa.Schema, options: SourceOptions) -> StructType:
                 "name the columns to read by .schema(), or leave includeMetadata out"
             )
     return StructType([*found.fields, *added])
+
+
+def _all_nullable(schema: StructType) -> StructType:
+    """Return the schema with nulls allowed everywhere: one entry does not speak for those that others append."""
+    return StructType.fromJson(_with_nulls(schema.jsonValue()))
+
+
+def _with_nulls(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_with_nulls(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    return {key: True if key in _NULL_KEYS else _with_nulls(item) for key, item in value.items()}
 
 
 def _plain(schema: pa.Schema) -> pa.Schema:

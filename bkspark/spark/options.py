@@ -229,7 +229,7 @@ class SourceOptions:
     ensemble_size: int = 3
     write_quorum: int = 3
     ack_quorum: int = 2
-    ledger_bytes_max: int = 1 << 40
+    ledger_bytes_max: int = 1 << 30
     entry_bytes_target: int = MIB
     given: frozenset[str] = field(default=frozenset())
 

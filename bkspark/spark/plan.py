@@ -9,13 +9,11 @@ from dataclasses import dataclass, replace
 
 from pyspark.sql.datasource import InputPartition
 
-from bkspark.client import LedgerReader
+from bkspark.client import Client, LedgerReader
 from bkspark.core.metadata import LedgerMetadata
 from bkspark.errors import BookieUnavailable, ConfigurationError, DataLoss, NoSuchLedger
-from bkspark.log.changes import first_to_read
 from bkspark.log.positions import Position
 from bkspark.log.snapshot import ListedLedger, LogSnapshot
-from bkspark.spark.connection import Connection
 from bkspark.spark.options import IdRange, SourceOptions
 from bkspark.spark.ranges import EntryRange, LedgerExtent, partition_count, share
 
@@ -51,8 +49,8 @@ class ReadPlanner:
     The methods are coroutines of the client's loop.
     """
 
-    def __init__(self, connection: Connection, options: SourceOptions) -> None:
-        self._connection = connection
+    def __init__(self, client: Client, options: SourceOptions) -> None:
+        self._client = client
         self._options = options
         self._opened: dict[int, LedgerReader] = {}
 
@@ -73,7 +71,7 @@ class ReadPlanner:
                 ids.append(selected.first)
                 continue
             if every is None:
-                every = sorted([ledger_id async for ledger_id in self._connection.client.asynchronous.ledgers()])
+                every = sorted([ledger_id async for ledger_id in self._client.ledgers()])
             found = [ledger_id for ledger_id in every if selected.first <= ledger_id < selected.end]
             if not found:
                 raise NoSuchLedger(
@@ -149,14 +147,15 @@ class ReadPlanner:
         reader = self._opened.get(listed.ledger_id)
         return None if reader is None else _extent(listed.ordinal, reader)
 
-    def first_position(self, snapshot: LogSnapshot, position: Position) -> Position:
+    async def first_position(self, snapshot: LogSnapshot, position: Position) -> Position:
         """Return where reading from `position` begins: there, or with failOnDataLoss=false at what is left.
 
         Raises:
-            DataLoss: what follows the position is gone, or the position is not of this log.
+            DataLoss: what follows the position is gone.
+            ConfigurationError: the position is of another log.
         """
         try:
-            first_to_read(snapshot.head, snapshot.name, position)
+            await snapshot.locate(position)
         except DataLoss:
             if self._options.fail_on_data_loss:
                 raise
@@ -208,9 +207,8 @@ class ReadPlanner:
             await asyncio.gather(*(self._open_one(ledger_id) for ledger_id in todo[start : start + CALLS_AT_ONCE]))
 
     async def _open_one(self, ledger_id: int) -> None:
-        client = self._connection.client.asynchronous
         try:
-            self._opened[ledger_id] = await client.open(ledger_id, recover=self._options.recover)
+            self._opened[ledger_id] = await self._client.open(ledger_id, recover=self._options.recover)
         except NoSuchLedger:
             if not self._options.fail_on_data_loss:
                 return
@@ -229,7 +227,7 @@ class ReadPlanner:
             for fragment in reader.metadata.fragments
             for bookie in fragment.bookies
         }
-        registry = (await self._connection.client.asynchronous.services()).registry
+        registry = (await self._client.services()).registry
         addresses = {}
         for bookie in bookies:
             try:

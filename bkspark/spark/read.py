@@ -9,13 +9,14 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from bkspark.blocking import iterate, run
-from bkspark.client import SnapshotReader
+from bkspark.client import Client, SnapshotReader
 from bkspark.entries import EntryBatch
 from bkspark.errors import BookieUnavailable, ConfigurationError
+from bkspark.log.log import Log
 from bkspark.log.positions import BEGINNING, Position
 from bkspark.net.pool import BookiePool, NetOptions
 from bkspark.spark.columns import RowAssembler, inferred_schema, raw_schema
-from bkspark.spark.connection import Connection, connect
+from bkspark.spark.connection import connect
 from bkspark.spark.formats.arrow import schema_of
 from bkspark.spark.offsets import position_of
 from bkspark.spark.options import EARLIEST, LATEST, SourceOptions
@@ -46,11 +47,11 @@ class BookKeeperReader(DataSourceReader):
             DataLoss: what was asked for is gone (failOnDataLoss).
         """
         options = self._options
-        connection = connect(options)
-        planner = ReadPlanner(connection, options)
+        client = connect(options).asynchronous
+        planner = ReadPlanner(client, options)
 
         async def plan() -> list[ReadPartition]:
-            return await planner.partitions(await _ranges(connection, planner, options))
+            return await planner.partitions(await _ranges(client, planner, options))
 
         return list(run(plan))
 
@@ -59,17 +60,19 @@ class BookKeeperReader(DataSourceReader):
         return read_partition(partition, self._schema, self._options)
 
 
-async def _ranges(connection: Connection, planner: ReadPlanner, options: SourceOptions) -> list[EntryRange]:
+async def _ranges(client: Client, planner: ReadPlanner, options: SourceOptions) -> list[EntryRange]:
     """Return the entries that a batch read asks for."""
     if options.log is None:
         extents = await planner.chosen(options.ledgers or ())
         return between(extents, BEGINNING, Position.beginning(len(extents) and extents[-1].ordinal + 1))
-    snapshot = await connection.logs.snapshot(options.log)
+    snapshot = await Log(client, options.log).snapshot()
     readable = await planner.end_of_log(snapshot)
     if options.starting_offsets == EARLIEST:
         start = snapshot.start
     else:
-        start = planner.first_position(snapshot, position_of(options.starting_offsets, "option 'startingOffsets'"))
+        start = await planner.first_position(
+            snapshot, position_of(options.starting_offsets, "option 'startingOffsets'")
+        )
     if options.ending_offsets == LATEST:
         end = readable
     else:
@@ -148,8 +151,8 @@ def schema_for(options: SourceOptions) -> StructType:
         raise ConfigurationError(
             f"payloadFormat {options.payload_format} needs the columns to read: name them by .schema('a int, b string')"
         )
-    connection = connect(options)
-    payload = run(lambda: _first_payload(connection, options))
+    client = connect(options).asynchronous
+    payload = run(lambda: _first_payload(client, options))
     if payload is None:
         what = f"log {options.log}" if options.log is not None else "the ledgers chosen"
         raise ConfigurationError(
@@ -163,17 +166,17 @@ def schema_for(options: SourceOptions) -> StructType:
         ) from None
 
 
-async def _first_payload(connection: Connection, options: SourceOptions) -> bytes | None:
-    found = await _first_extent(connection, ReadPlanner(connection, options), options)
+async def _first_payload(client: Client, options: SourceOptions) -> bytes | None:
+    found = await _first_extent(client, ReadPlanner(client, options), options)
     if found is None:
         return None
     extent, first_entry = found
-    reader = await connection.client.asynchronous.open(extent.ledger_id)
+    reader = await client.open(extent.ledger_id)
     return (await reader.read(first_entry, first_entry))[0]
 
 
 async def _first_extent(
-    connection: Connection, planner: ReadPlanner, options: SourceOptions
+    client: Client, planner: ReadPlanner, options: SourceOptions
 ) -> tuple[LedgerExtent, int] | None:
     """Return the first ledger with something to read, and its first entry to read."""
     if options.log is None:
@@ -181,7 +184,7 @@ async def _first_extent(
             if extent.end_entry:
                 return extent, 0
         return None
-    snapshot = await connection.logs.snapshot(options.log)
+    snapshot = await Log(client, options.log).snapshot()
     start = snapshot.start
     end = await planner.end_of_log(snapshot)
     async for extent in planner.extents(snapshot, start.ordinal, end):

@@ -23,6 +23,7 @@ from pyspark.sql.types import StructType
 
 from bkspark.blocking import iterate, run
 from bkspark.errors import DataLoss
+from bkspark.log.log import Log
 from bkspark.log.positions import Position
 from bkspark.log.snapshot import LogSnapshot
 from bkspark.spark.columns import RowAssembler
@@ -63,7 +64,8 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         elif wanted == LATEST:
             position = run(lambda: planner.end_of_log(snapshot))
         else:
-            position = planner.first_position(snapshot, position_of(wanted, "option 'startingOffsets'"))
+            wanted_position = position_of(wanted, "option 'startingOffsets'")
+            position = run(lambda: planner.first_position(snapshot, wanted_position))
         return self._offset(snapshot, position).to_json()
 
     def latestOffset(  # noqa: N802
@@ -149,9 +151,8 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         """Do nothing: connections end with the process."""
 
     def _look(self) -> tuple[ReadPlanner, LogSnapshot]:
-        connection = connect(self._options)
-        snapshot = run(lambda: connection.logs.snapshot(self._log))
-        return ReadPlanner(connection, self._options), snapshot
+        client = connect(self._options).asynchronous
+        return ReadPlanner(client, self._options), run(Log(client, self._log).snapshot)
 
     def _offset(self, snapshot: LogSnapshot, position: Position) -> LogOffset:
         return LogOffset(self._log, snapshot.head.log_id, position)
@@ -161,7 +162,7 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         if start.log_id != snapshot.head.log_id:
             self._tell_loss(start)
             return snapshot.start
-        return planner.first_position(snapshot, start.position)
+        return run(lambda: planner.first_position(snapshot, start.position))
 
     def _tell_loss(self, offset: LogOffset) -> None:
         if self._options.fail_on_data_loss:

@@ -10,7 +10,7 @@
 
 An attempt that is killed runs no code of ours; its ledger stays pending until one of these finds it, or a vacuum of
 the log. Nothing here relies on a task being told that it failed. (Killed between creating a ledger and registering it,
-an attempt leaves an empty ledger that only its custom metadata names: `bkspark.log` and `bkspark.owner`.)
+an attempt leaves an empty ledger that only its custom metadata names: `log` and `bkspark.owner`.)
 """
 
 from __future__ import annotations
@@ -27,19 +27,13 @@ from pyspark.sql.types import StructType
 
 from bkspark.blocking import LedgerWriter, run
 from bkspark.entries import EntryBatch
-from bkspark.errors import (
-    BookKeeperError,
-    ConfigurationError,
-    MalformedPayload,
-    NoSuchLedger,
-    NoSuchLog,
-    NotEnoughBookies,
-)
-from bkspark.log.formats import LedgerFacts, LogHead, Owner, PendingLedger
-from bkspark.log.snapshot import LogSnapshot
-from bkspark.log.store import AppendOutcome, Publisher
+from bkspark.errors import BookKeeperError, ConfigurationError, MalformedPayload, NoSuchLog, NotEnoughBookies
+from bkspark.log.formats import LedgerFacts, Owner
+from bkspark.log.log import Log
+from bkspark.log.store import Publisher
+from bkspark.log.writer import LedgerOptions
 from bkspark.spark.columns import arrow_schema
-from bkspark.spark.connection import Connection, connect
+from bkspark.spark.connection import connect
 from bkspark.spark.formats.registry import encoder_of
 from bkspark.spark.options import SourceOptions
 from bkspark.wire.framing import FRAME_BYTES_MAX
@@ -51,9 +45,6 @@ ENTRY_LIMIT_BYTES = FRAME_BYTES_MAX - ENTRY_OVERHEAD_BYTES
 
 QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 """Local properties of a task in which Spark names the streaming query and its epoch; the API does not pass them."""
-
-
-IsDead = Callable[[PendingLedger, LogHead], bool]
 
 
 @dataclass(frozen=True)
@@ -90,20 +81,20 @@ class Destination:
             MetadataError: the cluster cannot be reached.
             NotEnoughBookies: fewer take writes than the ensemble needs; no log was created.
         """
-        connection = connect(self.options)
+        client = connect(self.options).asynchronous
 
         async def prepare() -> None:
-            registry = (await connection.client.asynchronous.services()).registry
-            writable = await registry.writable()
+            writable = await (await client.services()).registry.writable()
             if len(writable) < self.options.ensemble_size:
                 raise NotEnoughBookies(
                     f"option 'ensembleSize' is {self.options.ensemble_size}, but only {len(writable)} bookies take "
                     "writes: start more, or lower ensembleSize, writeQuorum and ackQuorum"
                 )
+            log = Log(client, self.log)
             try:
-                await connection.logs.snapshot(self.log)
+                await log.snapshot()
             except NoSuchLog:
-                await connection.logs.create(self.log, exist_ok=True)
+                await log.create(exist_ok=True)
 
         run(prepare)
 
@@ -114,7 +105,7 @@ class Destination:
             BookKeeperError: nothing of this attempt can be published.
         """
         encode = self.encoder()
-        with AttemptWriter(connect(self.options), self, owner) as attempt:
+        with AttemptWriter(self._log(), self, owner) as attempt:
             for batch in batches:
                 for entries in encode(batch):
                     attempt.append(entries)
@@ -124,55 +115,26 @@ class Destination:
 
     def publish(self, ledgers: Sequence[LedgerFacts], publisher: Publisher | None, *, is_overwrite: bool) -> None:
         """Make the ledgers the log's: all of them, or none. With a publisher, a repeated epoch changes nothing."""
-        connection = connect(self.options)
+        log = self._log()
+        if is_overwrite:
+            run(lambda: log.overwrite(ledgers, publisher=publisher))
+        elif ledgers:
+            run(lambda: log.publish(ledgers, publisher=publisher))
 
-        async def publish() -> None:
-            if is_overwrite:
-                await self._replace(connection, ledgers, publisher)
-            elif ledgers:
-                await connection.logs.append_ledgers(self.log, ledgers, publisher=publisher)
-
-        run(publish)
-
-    async def _replace(
-        self, connection: Connection, ledgers: Sequence[LedgerFacts], publisher: Publisher | None
-    ) -> AppendOutcome:
-        fenced: set[int] = set()
-        while True:
-            outcome = await connection.logs.replace_ledgers(
-                self.log, ledgers, fenced=sorted(fenced), publisher=publisher
-            )
-            if outcome is not None:
-                return outcome
-            # Somebody writes to the log. Overwriting takes it from them: no entry may be acknowledged afterwards.
-            snapshot: LogSnapshot = await connection.logs.snapshot(self.log)
-            for ordinal in snapshot.open_ordinals:
-                await _fence(connection, (await snapshot.ledger(ordinal)).ledger_id)
-                fenced.add(ordinal)
-
-    def clean_up_after_commit(self, is_dead: IsDead) -> None:
-        """`clean_up`, where the commit has taken effect: that it fails must not make Spark repeat the job."""
+    def discard_after_publishing(self, owner_id: str, epoch: int | None = None) -> None:
+        """`discard`, where the commit has taken effect: that it fails must not make Spark repeat the job."""
         try:
-            self.clean_up(is_dead)
+            self.discard(owner_id, epoch)
         except BookKeeperError:
             return  # what is left is still listed as pending or condemned: the next commit or a vacuum deletes it
 
-    def clean_up(self, is_dead: IsDead) -> None:
-        """Delete the pending ledgers that `is_dead` picks, never one that is published, and what an overwrite freed."""
-        connection = connect(self.options)
+    def discard(self, owner_id: str, epoch: int | None = None) -> None:
+        """Delete what the attempts of a job, or of a query's epochs up to `epoch`, left and is not published."""
+        log = self._log()
+        run(lambda: log.discard(owner_id, up_to_epoch=epoch))
 
-        async def clean_up() -> None:
-            await connection.logs.attempts.condemn(self.log, is_dead)
-            await connection.logs.attempts.sweep(self.log, connection.delete_ledger)
-
-        run(clean_up)
-
-
-async def _fence(connection: Connection, ledger_id: int) -> None:
-    try:
-        await connection.client.asynchronous.recover(ledger_id)
-    except NoSuchLedger:
-        return  # nobody can add to it any more
+    def _log(self) -> Log:
+        return Log(connect(self.options).asynchronous, self.log)
 
 
 def _default_format(schema: StructType) -> str:
@@ -183,8 +145,8 @@ def _default_format(schema: StructType) -> str:
 class AttemptWriter:
     """The ledgers of one task attempt. A context manager: left by an error, it abandons what is open."""
 
-    def __init__(self, connection: Connection, destination: Destination, owner: Owner) -> None:
-        self._connection = connection
+    def __init__(self, log: Log, destination: Destination, owner: Owner) -> None:
+        self._log = log
         self._destination = destination
         self._owner = owner
         self._writer: LedgerWriter | None = None
@@ -204,11 +166,16 @@ class AttemptWriter:
                 f"a row makes an entry of {largest} bytes, above the limit of {ENTRY_LIMIT_BYTES}: "
                 "split its largest column, or store it elsewhere and write a reference"
             )
-        if self._writer is None:
-            self._writer = self._new_ledger()
-        self._writer.submit(entries)
-        if self._writer.length >= self._destination.options.ledger_bytes_max:
-            self._close()
+        ledger_bytes_max = self._destination.options.ledger_bytes_max
+        while len(entries):
+            if self._writer is None:
+                self._writer = self._new_ledger()
+            room = max(1, ledger_bytes_max - self._writer.length)
+            piece = next(entries.split(len(entries), room))
+            self._writer.submit(piece)
+            if self._writer.length >= ledger_bytes_max:
+                self._close()
+            entries = entries.slice(len(piece), len(entries))
 
     def finish(self) -> tuple[LedgerFacts, ...]:
         """Close the last ledger; return all of them. Every entry is then durable on ackQuorum bookies."""
@@ -217,26 +184,17 @@ class AttemptWriter:
         return tuple(self._closed)
 
     def _new_ledger(self) -> LedgerWriter:
-        destination, options = self._destination, self._destination.options
-        writer = self._connection.client.create(
-            ensemble=options.ensemble_size,
-            write_quorum=options.write_quorum,
-            ack_quorum=options.ack_quorum,
+        options = self._destination.options
+        ledger = LedgerOptions(
+            options.ensemble_size,
+            options.write_quorum,
+            options.ack_quorum,
             metadata={
-                "application": "bkspark",
-                "bkspark.log": destination.log,
                 "bkspark.owner": f"{self._owner.kind}:{self._owner.owner_id}",
-                "bkspark.payload_format": destination.format,
+                "bkspark.payload_format": self._destination.format,
             },
         )
-        attempts = self._connection.logs.attempts
-        try:
-            # Before the first entry: from here on whoever cleans up knows of it.
-            run(lambda: attempts.add(destination.log, writer.ledger_id, self._owner))
-        except BaseException:
-            writer.abandon()
-            raise
-        return writer
+        return LedgerWriter(run(lambda: self._log.create_attempt(self._owner, ledger)))
 
     def _close(self) -> None:
         assert self._writer is not None
@@ -285,14 +243,11 @@ class BookKeeperWriter(DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish what all tasks wrote, in one change of the log."""
         self._destination.publish(_ledgers_of(messages), None, is_overwrite=self._overwrite)
-        self._destination.clean_up_after_commit(self._is_dead)
+        self._destination.discard_after_publishing(self._job_id)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Delete what the job wrote, unless it is published."""
-        self._destination.clean_up(self._is_dead)
-
-    def _is_dead(self, pending: PendingLedger, _: LogHead) -> bool:
-        return pending.owner.owner_id == self._job_id
+        self._destination.discard(self._job_id)
 
 
 class BookKeeperStreamWriter(DataSourceStreamArrowWriter):
@@ -324,7 +279,7 @@ class BookKeeperStreamWriter(DataSourceStreamArrowWriter):
         if query_id is None:
             return  # no task ran: there is nothing to publish
         self._destination.publish(_ledgers_of(messages), (query_id, batchId), is_overwrite=self._overwrite)
-        self._destination.clean_up_after_commit(_of_epochs_up_to(query_id, batchId))
+        self._destination.discard_after_publishing(query_id, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Delete what the epoch wrote, unless it is published.
@@ -333,15 +288,7 @@ class BookKeeperStreamWriter(DataSourceStreamArrowWriter):
         """
         query_id = _query_of(messages)
         if query_id is not None:
-            self._destination.clean_up(_of_epochs_up_to(query_id, batchId))
-
-
-def _of_epochs_up_to(query_id: str, epoch: int) -> IsDead:
-    def is_dead(pending: PendingLedger, _: LogHead) -> bool:
-        owner = pending.owner
-        return owner.owner_id == query_id and owner.epoch is not None and owner.epoch <= epoch
-
-    return is_dead
+            self._destination.discard(query_id, batchId)
 
 
 def _query_of(messages: Sequence[WriterCommitMessage | None]) -> str | None:
