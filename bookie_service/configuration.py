@@ -169,6 +169,8 @@ def _service(keys: _Values) -> ServiceOptions:
         store=StoreOptions(
             cache_half_bytes=keys.number("skipListSizeLimit", 64 * _MIB, least=1),
             log_bytes_max=keys.number("logSizeLimit", 1024 * _MIB, least=_MIB),
+            # 0 means "at the end of a flush only" to Apache's bookies; it gets our default here.
+            log_sync_bytes=keys.number("flushEntrylogBytes", 0, least=0) or 2 * _MIB,
             open_files_max=keys.number("openFileLimit", 20_000, least=16),
         ),
     )

@@ -21,7 +21,6 @@ from bookie_service.storage.items import Items, contiguous_spans
 from bookie_service.storage.open_files import OpenFiles
 
 ENTRY_BYTES_MIN = 16
-_WRITE_BYTES = 4 * 1024 * 1024
 _GAP_BYTES_MAX = 256 * 1024
 """Entries of one ledger that lie further apart than this are read one by one."""
 _FIRST_READ_BYTES = 4096
@@ -74,9 +73,11 @@ class EntryLogAppender:
     After an OSError the log's end is unknown and the appender must not be used again.
     """
 
-    def __init__(self, logs: EntryLogs, log_bytes_max: int) -> None:
+    def __init__(self, logs: EntryLogs, log_bytes_max: int, sync_bytes: int) -> None:
+        """`sync_bytes`: how much is written between two syncs, so that the journal's syncs never wait for much more."""
         self._logs = logs
         self._log_bytes_max = log_bytes_max
+        self._sync_bytes = sync_bytes
         self._log_id = 0
         self._file: File | None = None
         self._end = 0
@@ -124,11 +125,12 @@ class EntryLogAppender:
         buffers: list[memoryview] = []
         gathered = 0
         for start, end in contiguous_spans(addresses, sizes):
-            for piece in range(start, end, _WRITE_BYTES):
-                buffers.append(view[piece : min(end, piece + _WRITE_BYTES)])
+            for piece in range(start, end, self._sync_bytes):
+                buffers.append(view[piece : min(end, piece + self._sync_bytes)])
                 gathered += len(buffers[-1])
-                if gathered >= _WRITE_BYTES:
+                if gathered >= self._sync_bytes:
                     self._end += file.write(buffers, self._end)
+                    file.sync_data()
                     buffers, gathered = [], 0
         if buffers:
             self._end += file.write(buffers, self._end)

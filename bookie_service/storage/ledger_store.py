@@ -33,6 +33,7 @@ class StoreOptions:
 
     cache_half_bytes: int = 64 * 1024 * 1024
     log_bytes_max: int = 1024 * 1024 * 1024
+    log_sync_bytes: int = 2 * 1024 * 1024
     open_files_max: int = 20_000
 
     def __post_init__(self) -> None:
@@ -71,7 +72,7 @@ class LedgerStore:
         """`directories`: the `current` directories of all ledger directories, in configured order."""
         self._logs = EntryLogs(files, directories)
         paths = IndexPaths(directories)
-        self._appender = EntryLogAppender(self._logs, options.log_bytes_max)
+        self._appender = EntryLogAppender(self._logs, options.log_bytes_max, options.log_sync_bytes)
         self._index_writer = IndexWriter(files, paths)
         # Half of the open files for each reader; the appender and the writer need few.
         self._reader = EntryLogReader(self._logs, max(1, options.open_files_max // 2))
