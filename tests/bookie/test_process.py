@@ -31,6 +31,7 @@ from bkspark.metadata.zookeeper import open_tree
 from bkspark.wire import v2
 from bkspark.wire.v2 import Status
 from tests.bookie.serving import Peer, adds, split, stored
+from tests.polling import wait_until
 
 pytestmark = pytest.mark.cluster
 
@@ -174,6 +175,20 @@ def test_read_only_bookie_registers_as_such(tmp_path: Path, uri: str) -> None:
         assert set(bookie.ask_registry(lambda registry: registry.read_only())) == {bookie.id}
         assert bookie.ask_registry(lambda registry: registry.writable()) == {}
         assert peer.add(5, 0, [b"x"]) == [Status.EREADONLY]
+
+
+def test_bookie_whose_session_expired_registers_again(tmp_path: Path, uri: str) -> None:
+    """A process that was suspended for longer than its session lives: trap 18 of the reference."""
+    bookie = BookieChild(tmp_path / "bookie", uri, zkTimeout="1000")
+    with bookie.running() as process:
+        process.signal(signal.SIGSTOP)
+        try:
+            wait_until(lambda: not bookie.ask_registry(lambda registry: registry.writable()), "the session's end")
+        finally:
+            process.signal(signal.SIGCONT)
+        wait_until(lambda: bookie.ask_registry(lambda registry: registry.writable()), "the registration")
+        with bookie.connect() as peer:
+            assert peer.add(5, 0, [b"x"]) == [Status.EOK]
 
 
 # ---- being killed ----
