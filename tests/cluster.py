@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bkspark.cli.cluster_process import BookieProcess, ClusterProcess
 
-SESSION_TIMEOUT_MS = "3000"
+SESSION_TIMEOUT_MS = "5000"
 """A bookie that was killed registers again only when its old session is over: tests wait for that."""
 
 
