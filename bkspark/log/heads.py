@@ -1,9 +1,9 @@
 """HeadStore: heads and pages of logs in the metadata tree; the compare-and-set that every change of a log goes through.
 
-A change is one transaction: the head, if it still has the version that was read, and a check that every node written
-for it beforehand is still there. Losing it means that somebody else changed the log; the change is then decided anew on
-what stands there now. Where the answer is lost, the head is read back: the change's token in it says that it took
-effect, and its place among the tokens in which version.
+A change is one transaction on the head, if that still has the version that was read; nodes that the new head names are
+written beforehand, and whoever tidies them up moves the head's version with it. Losing the transaction means that
+somebody else changed the log; the change is then decided anew on what stands there now. Where the answer is lost, the
+head is read back: the change's token in it says that it took effect, and its place among the tokens in which version.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from bkspark.log.formats import (
     encode_head,
     log_path,
 )
-from bkspark.metadata.tree import Check, Create, Operation, Set, Tree
+from bkspark.metadata.tree import Create, Operation, Set, Tree
 
 CONNECTION_LOSSES_MAX = 5
 LOST_RACES_MAX = 1_000
@@ -245,7 +245,6 @@ class _Attempt(Generic[T]):
         path = log_path(self._name)
         operations: list[Operation] = [
             Set(path, encode_head(change.head.with_change(self._token)), stored.version),
-            *(Check(f"{path}/{node.path}", 0) for node in change.nodes),
             *change.also,
         ]
         for node in change.nodes:

@@ -22,7 +22,8 @@ from bkspark.errors import (
 from bkspark.log import LedgerFacts, Log, Owner, Position
 from bkspark.log.positions import BEGINNING
 from bkspark.log.writer import LedgerOptions
-from tests.client.in_process import InProcessCluster, run
+from tests.client.in_process import URI, InProcessCluster, run
+from tests.log.world import FailingTree
 
 ONE = {"ensemble": 1, "write_quorum": 1, "ack_quorum": 1}
 
@@ -183,6 +184,45 @@ def test_a_writer_that_is_overtaken_by_a_job_lets_readers_pass_and_goes_on_behin
             await publish(log, numbers(40, 50))
         assert await read_all(log) == numbers(0, 50)
         assert len(await log.snapshot()) == 5
+
+    run(tmp_path, test)
+
+
+def test_an_overtaken_writer_that_could_not_look_goes_on_behind_all_the_same(tmp_path):
+    async def test(cluster: InProcessCluster) -> None:
+        tree = FailingTree(cluster.store, "/bkspark/logs/clicks")
+        async with Client(URI, tree=tree) as client:
+            writer = await client.log("clicks").open_for_writing(**ONE)
+            await writer.append_many(numbers(0, 10))
+            tree.failures = 1
+            log = cluster.client().log("clicks")
+            await publish(log, numbers(10, 20))
+
+            async def has_failed() -> bool:
+                return tree.failures == 0
+
+            await until(has_failed, "the writer to look and fail")
+            await writer.append_many(numbers(20, 30))
+            await writer.close()
+        assert await read_all(log) == numbers(0, 30)
+
+    run(tmp_path, test)
+
+
+def test_a_dead_writers_ledger_holds_readers_until_the_log_is_recovered(tmp_path):
+    """Its end is not known before: reading on would skip what a recovery may still find in it."""
+
+    async def test(cluster: InProcessCluster) -> None:
+        log = cluster.client().log("clicks")
+        writer = await log.open_for_writing(**ONE)
+        await writer.append_many(numbers(0, 5))
+        await writer.append(b"%06d" % 5)
+        writer.abandon()
+        await publish(log, numbers(6, 10))
+        assert await read_all(log) == numbers(0, 5)
+        assert await log.recover() == [(await (await log.snapshot()).ledger(0)).ledger_id]
+        assert await read_all(log) == numbers(0, 10)
+        assert await log.recover() == []
 
     run(tmp_path, test)
 

@@ -125,3 +125,18 @@ class TurningTree(MemoryTree):
     async def transaction(self, operations: Sequence[Operation]) -> None:
         await asyncio.sleep(0)
         await super().transaction(operations)
+
+
+class FailingTree(MemoryTree):
+    """A session that fails the next reads of one node: `failures` of them."""
+
+    def __init__(self, server: MemoryStore, path: str) -> None:
+        super().__init__(server, session_id=1_003, timeout_s=10.0)
+        self.failures = 0
+        self._path = path
+
+    async def get(self, path: str) -> tuple[bytes, Stat]:
+        if path == self._path and self.failures:
+            self.failures -= 1
+            raise MetadataError("the connection to the metadata store was lost")
+        return await super().get(path)
