@@ -109,6 +109,10 @@ class AttemptStore:
         """Raise DataLoss if one of these ledgers is not pending (any more)."""
         missing = set(ledger_ids) - await self.pending_ids(name)
         if missing:
+            # They were registered by other processes, possibly just now.
+            await self._heads.catch_up()
+            missing = set(ledger_ids) - await self.pending_ids(name)
+        if missing:
             ledger_id = min(missing)
             raise DataLoss(
                 f"ledger {ledger_id} is not pending for log {name}: its attempt was given up, by an abort or a vacuum "

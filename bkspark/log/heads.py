@@ -37,7 +37,7 @@ from bkspark.log.formats import (
     encode_head,
     log_path,
 )
-from bkspark.metadata.tree import Create, Operation, Set, Tree
+from bkspark.metadata.tree import ANY_VERSION, Check, Create, Operation, Set, Stat, Tree
 
 CONNECTION_LOSSES_MAX = 5
 LOST_RACES_MAX = 1_000
@@ -109,7 +109,7 @@ class HeadStore:
         """
         path = log_path(name)
         try:
-            data, stat = await self.tree.get(path)
+            data, stat = await self._get_caught_up(path)
         except NoSuchNode:
             raise NoSuchLog(f"log {name} does not exist: check the name, or create it first") from None
         head = decode_head(data, path)
@@ -121,6 +121,21 @@ class HeadStore:
         if head.is_deleted and not even_if_deleted:
             raise NoSuchLog(f"log {name} is being deleted: delete it again if that was interrupted")
         return StoredHead(head, stat.version)
+
+    async def _get_caught_up(self, path: str) -> tuple[bytes, Stat]:
+        try:
+            return await self.tree.get(path)
+        except NoSuchNode:
+            await self.catch_up()
+            return await self.tree.get(path)
+
+    async def catch_up(self) -> None:
+        """Return when this session sees everything that was written, by anybody, before the call.
+
+        A ZooKeeper server answers reads from its own copy, which may lag: what another process has just written and
+        told us of may not be there yet. A write, even of nothing, is answered after all writes before it.
+        """
+        await self.tree.transaction([Check("/", ANY_VERSION)])
 
     async def create(self, name: str) -> None:
         """Create an empty log.

@@ -9,7 +9,7 @@ from typing import Any
 
 from bkspark.client import Client, LedgerWriter
 from bkspark.client.reader import BATCH_BYTES
-from bkspark.errors import ConfigurationError, LedgerFenced, NoSuchLedger, NoSuchLog
+from bkspark.errors import BookKeeperError, ConfigurationError, LedgerFenced, NoSuchLedger, NoSuchLog
 from bkspark.log import reading
 from bkspark.log.attempts import chunks
 from bkspark.log.formats import LedgerFacts, LogHead, Owner, PendingLedger, check_log_name
@@ -136,7 +136,7 @@ class Log:
                 f"log {self._name} cannot be truncated at {position}: a ledger in front of that is being written. "
                 f"Close its writer, recover the log, or truncate less"
             )
-        await store.attempts.sweep(self._name, self._delete_ledger)
+        await self._sweep_after(store)
         return count
 
     async def _is_closed(self, snapshot: LogSnapshot, ordinal: int) -> bool:
@@ -219,9 +219,18 @@ class Log:
             closed = [ordinal for ordinal, _ in await fence(self._client, await self.snapshot())]
             outcome = await store.replace_ledgers(self._name, ledgers, closed=closed, publisher=publisher)
             if outcome is not None:
-                await store.attempts.sweep(self._name, self._delete_ledger)
+                await self._sweep_after(store)
                 return outcome
         raise self._contended()
+
+    async def _sweep_after(self, store: LogStore) -> None:
+        """Delete what a change has condemned. The change stands, and its caller must not hear otherwise if this fails:
+        the ledgers are listed as condemned until the next sweep.
+        """
+        try:
+            await store.attempts.sweep(self._name, self._delete_ledger)
+        except BookKeeperError:
+            return
 
     async def discard(self, owner_id: str, *, up_to_epoch: int | None = None) -> int:
         """Delete the ledgers of a job's or query's attempts that are not published; return how many.

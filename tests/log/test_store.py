@@ -20,7 +20,7 @@ from bkspark.log.formats import (
 from bkspark.log.positions import BEGINNING, Position
 from bkspark.log.store import LogStore
 from bkspark.metadata.memory import Fault
-from tests.log.world import JOB, CountingTree, RacingTree, World, closed, in_world
+from tests.log.world import JOB, CountingTree, LaggingTree, RacingTree, World, closed, in_world
 
 # ---- whole logs ----
 
@@ -244,6 +244,17 @@ def test_a_creation_whose_answer_was_lost_is_found_out(fault: Fault, at: int) ->
             asyncio.run(run())
     else:
         asyncio.run(run())
+
+
+@in_world
+async def test_what_others_have_just_written_is_seen_through_a_server_that_lags(world: World) -> None:
+    """An attempt in another process opens a log just created; the driver publishes ledgers just registered."""
+    for path, ledger_id in (("/bkspark", 1), ("/bkspark/logs/x/pending", 2)):
+        await world.stage(ledger_id)
+        store = LogStore(LaggingTree(world.server, path), "/ledgers")
+        assert (await store.append_ledgers("x", closed(ledger_id))).is_new
+    with pytest.raises(NoSuchLog):
+        await store.snapshot("y")
 
 
 # ---- long logs ----

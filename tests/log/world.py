@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
-from bkspark.errors import MetadataError
+from bkspark.errors import MetadataError, NoSuchNode
 from bkspark.log.formats import LedgerFacts, LogHead, Owner, PendingLedger
 from bkspark.log.store import AppendOutcome, LogStore, Publisher
 from bkspark.metadata.memory import MemoryStore, MemoryTree
@@ -140,3 +140,26 @@ class FailingTree(MemoryTree):
             self.failures -= 1
             raise MetadataError("the connection to the metadata store was lost")
         return await super().get(path)
+
+
+class LaggingTree(MemoryTree):
+    """A session with a server that lags: what lies below `hidden` is not there until this session writes something."""
+
+    def __init__(self, server: MemoryStore, hidden: str) -> None:
+        super().__init__(server, session_id=1_004, timeout_s=10.0)
+        self._hidden: str | None = hidden
+
+    def _hides(self, path: str) -> bool:
+        return self._hidden is not None and path.startswith(self._hidden)
+
+    async def get(self, path: str) -> tuple[bytes, Stat]:
+        if self._hides(path):
+            raise NoSuchNode(f"metadata node {path} does not exist")
+        return await super().get(path)
+
+    async def children(self, path: str) -> list[str]:
+        return [] if self._hides(path) else await super().children(path)
+
+    async def transaction(self, operations: Sequence[Operation]) -> None:
+        self._hidden = None
+        await super().transaction(operations)
