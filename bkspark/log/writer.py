@@ -127,6 +127,8 @@ class LogWriter:
         # Ledgers closed since the head was told last.
         self._closed: list[tuple[int, LedgerFacts]] = []
         self._error: BookKeeperError | None = None
+        self._singles: list[bytes] = []
+        self._singles_sent: asyncio.Future[PositionRange] | None = None
         # One submission, roll or look at the log at a time; acknowledgements are not waited for under it.
         self._turn = asyncio.Lock()
         self._is_stale = False
@@ -178,8 +180,22 @@ class LogWriter:
     # ---- appending ----
 
     async def append(self, entry: bytes) -> Position:
-        """Append one entry; return its position once it is acknowledged. Raises as `append_many`."""
-        return (await self.append_many([entry]))[0]
+        """Append one entry; return its position once it is acknowledged. Calls made at the same time travel together.
+
+        Raises as `append_many`.
+        """
+        if not isinstance(entry, (bytes, bytearray, memoryview)):
+            raise TypeError(f"an entry is bytes, not {type(entry).__name__}")
+        place = len(self._singles)
+        self._singles.append(bytes(entry))
+        if self._singles_sent is None:
+            self._singles_sent = asyncio.ensure_future(self._send_singles())
+        return (await asyncio.shield(self._singles_sent))[place]
+
+    async def _send_singles(self) -> PositionRange:
+        await asyncio.sleep(0)  # one turn of the loop: whoever appends in it joins this batch
+        singles, self._singles, self._singles_sent = self._singles, [], None
+        return await self.append_many(singles)
 
     async def append_many(self, entries: Any) -> PositionRange:
         """Append entries (iterable of bytes, EntryBatch, Arrow binary array); return their positions once all are

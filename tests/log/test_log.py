@@ -96,6 +96,19 @@ def test_submissions_under_way_at_a_roll_keep_their_order(tmp_path):
     run(tmp_path, test)
 
 
+def test_single_appends_made_at_once_get_consecutive_positions(tmp_path):
+    async def test(cluster: InProcessCluster) -> None:
+        log = cluster.client().log("clicks")
+        async with await log.open_for_writing(**ONE) as writer:
+            positions = await asyncio.gather(*(writer.append(entry) for entry in numbers(0, 200)))
+            with pytest.raises(TypeError, match="bytes, not str"):
+                await writer.append("text")
+        assert [position.entry_id for position in positions] == list(range(200))
+        assert await read_all(log) == numbers(0, 200)
+
+    run(tmp_path, test)
+
+
 def test_a_batch_object_and_an_empty_one_are_appended(tmp_path):
     async def test(cluster: InProcessCluster) -> None:
         log = cluster.client().log("clicks")
