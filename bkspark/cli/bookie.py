@@ -1,4 +1,4 @@
-"""`bkspark bookie`: one bookie in the foreground.
+"""`bkspark bookie`: one bookie in the foreground, or the check of a stopped one's files.
 
 The server is another package, which this one must not import: the process becomes it.
 """
@@ -21,6 +21,11 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     parser.add_argument(
         "--set", type=key_value, action="append", default=[], metavar="KEY=VALUE", help="one key; wins over the file"
     )
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="check the files of a stopped bookie instead: cookies, marks, journals, entry logs, every index position",
+    )
     add_json(parser)
     parser.set_defaults(run=run)
 
@@ -32,6 +37,8 @@ def run(arguments: argparse.Namespace) -> int:
     command = bookie_command(dict(arguments.set), json=arguments.json)
     if arguments.config is not None:
         command += ["--config", str(arguments.config)]
+    if arguments.check:
+        command.append("--check")
     os.execv(command[0], command)
 
 

@@ -64,7 +64,7 @@ class Measurement:
         p50, p99, p999 = np.percentile(self.pieces_s, (50, 99, 99.9)) * 1000 if self.pieces_s else (0.0, 0.0, 0.0)
         return {
             "entries": self.entries,
-            "seconds": round(seconds, 3),
+            "seconds": round(seconds, 6),
             "entries_per_s": round(self.entries / seconds, 1),
             "mib_per_s": round(self.bytes / seconds / (1 << 20), 2),
             "latency_ms": {"p50": round(p50, 3), "p99": round(p99, 3), "p999": round(p999, 3)},

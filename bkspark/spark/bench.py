@@ -16,6 +16,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
+from bkspark.blocking import Client
 from bkspark.spark.job import main_of, say, session
 from bkspark.spark.limits import NullArrowSink, ReadyArrowSource
 
@@ -32,10 +33,14 @@ class Bench:
         self._options = options
         self._prefix = f"bench-{uuid.uuid4().hex[:12]}"
         self._value = bytearray(os.urandom(options.value_size))
+        spark.dataSource.register(ReadyArrowSource)
+        spark.dataSource.register(NullArrowSink)
 
-    def log_names(self) -> list[str]:
-        """The logs that the jobs make, to be deleted afterwards."""
-        return [f"{self._prefix}-{kind}-{rows}" for kind in ("batch", "stream") for rows in self._sizes()]
+    def delete_logs(self, client: Client) -> None:
+        """Delete every log that the jobs made."""
+        for name in client.logs():
+            if name.startswith(self._prefix):
+                client.log(name).delete()
 
     def run(self) -> dict[str, Any]:
         """Return the JSON of `bkspark bench spark`."""
@@ -58,8 +63,9 @@ class Bench:
         return {**figures, "limit": limits}
 
     def _sizes(self) -> list[int]:
-        """The rows of the warm-up and of the timed run."""
-        return [min(WARM_UP_ROWS, self._options.rows), self._options.rows]
+        """The rows of the warm-up and of the timed run; a run as small as a warm-up has none."""
+        rows = self._options.rows
+        return [WARM_UP_ROWS, rows] if rows > WARM_UP_ROWS else [rows]
 
     def _figures(self, rows: int, seconds: float) -> dict[str, float]:
         mib = rows * self._options.value_size / (1 << 20)
@@ -111,3 +117,33 @@ class Bench:
         writer = stream.writeStream.format(sink).options(**options).trigger(availableNow=True)
         query = writer.option("checkpointLocation", str(self._folder / f"checkpoint-{name}")).start()
         query.awaitTermination(STREAM_TIMEOUT_S)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--dir", type=Path, required=True)
+    parser.add_argument("--rows", type=int, required=True)
+    parser.add_argument("--value-size", type=int, required=True)
+    parser.add_argument("--partitions", type=int, required=True)
+    parser.add_argument("--digest", required=True)
+    return parser.parse_args()
+
+
+def job() -> dict[str, Any]:
+    """Measure on the cluster that BKSPARK_URI names, and delete what was written there."""
+    options = _options()
+    say("starting Spark ...")
+    password = os.environ["BKSPARK_PASSWORD"].encode()
+    with (
+        session(options.dir, max(2, options.partitions)) as spark,
+        Client(os.environ["BKSPARK_URI"], password=password) as client,
+    ):
+        bench = Bench(spark, options.dir, options)
+        try:
+            return bench.run()
+        finally:
+            bench.delete_logs(client)
+
+
+if __name__ == "__main__":
+    main_of(job)

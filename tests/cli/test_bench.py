@@ -51,6 +51,18 @@ def test_seconds_end_a_write_and_a_read_that_have_no_other_end(console: Console)
     assert read["seconds"] >= 0.3
 
 
+@pytest.mark.spark
+def test_spark_jobs_are_measured_beside_their_limits_and_leave_no_log(console: Console):
+    before = console.json("log", "list"), console.json("ledger", "list")
+    result = console.json("bench", "spark", "--rows", 500, "--value-size", 100)
+    assert list(result) == ["write", "read", "stream_read", "stream_write", "limit"]
+    for job in ("write", "read", "stream_read", "stream_write"):
+        assert result[job]["rows_per_s"] > 0
+        assert result[job]["mib_per_s"] > 0
+    assert list(result["limit"]) == ["arrow_read_mib_per_s", "arrow_write_mib_per_s"]
+    assert (console.json("log", "list"), console.json("ledger", "list")) == before
+
+
 def test_figures_are_printed_for_people_too(console: Console):
     assert "entries_per_s" in console.text("bench", "write", "--entries", 10)
 

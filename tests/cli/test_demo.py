@@ -126,19 +126,6 @@ def test_interrupted_demo_leaves_nothing(table, temporary):
     wait_until(lambda: not processes_below(temporary), "the JVM to end")
 
 
-def test_input_that_is_no_table_is_one_line_that_names_it(temporary, tmp_path):
-    path = tmp_path / "broken.json"
-    path.write_text("this is not json\n")
-    ended = demo("--input", path, folder=temporary)
-    assert ended.returncode == 2
-    assert ended.stdout == ""
-    assert "Traceback" not in ended.stderr
-    reason = ended.stderr.splitlines()[-1]
-    assert reason.startswith("bkspark: ")
-    assert "broken.json" in reason
-    assert list(temporary.iterdir()) == []
-
-
 def test_input_of_an_unknown_kind_is_refused_before_anything_starts(tmp_path):
     path = tmp_path / "table.xlsx"
     path.write_text("whatever")
