@@ -15,7 +15,7 @@ from functools import partial
 
 from bookie_service.bookie import Bookie, BookieOptions
 from bookie_service.connection import Connection, ConnectionOptions
-from bookie_service.storage.checkpoint import Checkpoint, CheckpointThread
+from bookie_service.storage.checkpoint import Checkpoint, CheckpointThread, carry_out
 from bookie_service.storage.files import LocalFiles
 from bookie_service.storage.flush_policy import FlushLimits
 from bookie_service.storage.journal import JournalOptions
@@ -91,9 +91,8 @@ class BookieService:
         storage = self._storage
         flush = None if storage.store.is_clean else storage.store.begin_flush()
         if flush is not None:
-            positions = [await asyncio.wrap_future(journal.take_mark()) for journal in self._journals]
-            await asyncio.to_thread(storage.store.write_flush, flush)
-            storage.marks.write(positions)
+            checkpoint = Checkpoint(flush, [journal.take_mark() for journal in self._journals])
+            await asyncio.to_thread(carry_out, checkpoint, storage.store, storage.marks, self._journals)
             storage.store.end_flush(flush)
         for journal in self._journals:
             await asyncio.to_thread(journal.stop)

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import Protocol
 
 from bkspark.errors import StorageDamaged
 from bookie_service.formats import marks as mark_format
@@ -64,6 +65,26 @@ class Checkpoint:
     marks: Sequence[Future[JournalPosition]]
 
 
+class ForgetfulJournal(Protocol):
+    """What a checkpoint needs of a journal."""
+
+    def forget_before(self, mark: JournalPosition) -> None:
+        """Let go of files wholly before a durable mark."""
+
+
+def carry_out(checkpoint: Checkpoint, store: LedgerStore, marks: Marks, journals: Sequence[ForgetfulJournal]) -> None:
+    """Do all that a checkpoint does on disk, in the one order that is safe. Waits for its marks first.
+
+    Raises:
+        OSError: something failed; what was not moved stays where it was, and nothing is lost.
+    """
+    positions = [mark.result() for mark in checkpoint.marks]
+    store.write_flush(checkpoint.flush)
+    marks.write(positions)
+    for journal, position in zip(journals, positions):
+        journal.forget_before(position)
+
+
 class CheckpointThread:
     """Carries checkpoints out, one after the other. A failure ends the thread: the mark stays, nothing is lost."""
 
@@ -98,11 +119,7 @@ class CheckpointThread:
     def _run(self) -> None:
         try:
             while (checkpoint := self._queue.get()) is not None:
-                positions = [mark.result() for mark in checkpoint.marks]
-                self._store.write_flush(checkpoint.flush)
-                self._marks.write(positions)
-                for journal, position in zip(self._journals, positions):
-                    journal.forget_before(position)
+                carry_out(checkpoint, self._store, self._marks, self._journals)
                 self._on_done(checkpoint)
         except BaseException as error:
             self._on_failure(error)

@@ -8,12 +8,16 @@ from random import Random
 from bkspark.wire import v2
 from bookie_service.storage.journal import JournalOptions
 from bookie_service.storage.ledger_store import StoreOptions
+from tests.crash.audit import Violation, audit
 from tests.crash.history import History
 from tests.crash.images import Loss, crash_image
+from tests.crash.simulated_files import Fault
 from tests.crash.twins import BookieTwin, Setup
 
 WRONG_KEY = b"a key of another one"
 _SIZES = (0, 1, 30, 100, 500)
+_AUDIT_SHARE = 0.05
+"""Part of the operation boundaries at which the living bookie is read, too."""
 _ENTRY_COST_BYTES = 1000
 """More than what an entry takes in a write cache beside its payload, a new ledger included."""
 
@@ -52,6 +56,8 @@ class Script:
         self._concurrency = self.random.choice((0.0, 0.1, 0.3))
         self._in_step = False
         self.twin: BookieTwin | None = None
+        self.fault: Fault | None = None
+        """Fails calls of every disk that the script uses."""
 
     def run(self) -> None:
         """Run to the end; a Violation of the hook ends it."""
@@ -65,10 +71,13 @@ class Script:
     def _open(self) -> None:
         self.twin = None
         self.disk.before_operation = self._before_operation
+        self.disk.fault = self.fault
         self.twin = BookieTwin(self.disk, self.setup, self.history)
 
     def _before_operation(self, operation: str, path: str) -> None:
         self._hook(self)
+        if self.twin is not None and self.fault is None and self.random.random() < _AUDIT_SHARE:
+            audit(self.twin, self.history)
         # Between two operations of one thread the others go on: the event loop, or the journals.
         if self.twin is not None and not self._in_step and self.random.random() < self._concurrency:
             self._in_step = True
@@ -146,10 +155,17 @@ class Script:
     def _use_wrong_key(self) -> None:
         assert self.twin is not None
         ledger_id = self._ledger()
-        if self.twin.store.ledger(ledger_id) is not None:
-            first = self._next_entry.get(ledger_id, 0)
-            self.twin.add(ledger_id, [(first, self._payload())], key=WRONG_KEY)
-            self.twin.fence(ledger_id, key=WRONG_KEY)
+        known = self.twin.store.ledger(ledger_id)
+        if known is None:
+            return
+        fenced = known.fenced
+        first = self._next_entry.get(ledger_id, 0)
+        self.twin.add(ledger_id, [(first, self._payload())], key=WRONG_KEY)
+        if not self.history.ledger(ledger_id).entries[first].refused:
+            raise Violation(f"ledger {ledger_id} entry {first}: an add with a wrong master key was taken")
+        self.twin.fence(ledger_id, key=WRONG_KEY)
+        if known.fenced != fenced:
+            raise Violation(f"ledger {ledger_id}: a fence with a wrong master key was taken")
 
     def _journal_step(self) -> None:
         assert self.twin is not None

@@ -14,11 +14,13 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 import numpy as np
+from crc32c import crc32c
 
 from bkspark.wire import v2
 from bkspark.wire.framing import scan_frames
 from bookie_service.bookie import Bookie, BookieOptions, Parts
 from bookie_service.formats.marks import JournalPosition
+from bookie_service.storage import checkpoint as checkpoint_steps
 from bookie_service.storage.checkpoint import Checkpoint, Marks
 from bookie_service.storage.journal import Journal, JournalOptions, Record
 from bookie_service.storage.ledger_store import LedgerStore, StoreOptions
@@ -129,11 +131,7 @@ class CheckpointTwin:
         for journal, mark in zip(self._journals, checkpoint.marks):
             while not mark.done():
                 journal.step()
-        positions = [mark.result() for mark in checkpoint.marks]
-        self._store.write_flush(checkpoint.flush)
-        self._marks.write(positions)
-        for journal, position in zip(self._journals, positions):
-            journal.forget_before(position)
+        checkpoint_steps.carry_out(checkpoint, self._store, self._marks, self._journals)
         self._queue.popleft()
         self.bookie.on_checkpoint_done(checkpoint)
 
@@ -199,11 +197,14 @@ class BookieTwin:
     def add(
         self, ledger_id: int, entries: Sequence[tuple[int, bytes]], flags: int = 0, key: bytes | None = None
     ) -> None:
-        """Send adds of (entry id, payload) as one run; checkpoints run when the write cache is full."""
+        """Send adds of (entry id, payload) as one run; checkpoints run when the write cache is full.
+
+        As any client does, this one ends each entry with a digest.
+        """
         key = self.history.ledger(ledger_id).master_key if key is None else key
         frames = []
         for entry_id, payload in entries:
-            content = struct.pack(">qq", ledger_id, entry_id) + payload
+            content = sealed(struct.pack(">qq", ledger_id, entry_id) + payload)
             self.history.add_asked(ledger_id, entry_id, content)
             frames.append(struct.pack(">ii", 24 + len(content), v2.header_word(v2.ADD, flags)) + key + content)
         octets, requests = decode(b"".join(frames))
@@ -265,14 +266,23 @@ class BookieTwin:
         self.settle()
         flush = None if self.store.is_clean else self.store.begin_flush()
         if flush is not None:
-            marks = [journal.take_mark() for journal in self.journals]
+            checkpoint = Checkpoint(flush, [journal.take_mark() for journal in self.journals])
             self.settle()
-            self.store.write_flush(flush)
-            self._storage.marks.write([mark.result() for mark in marks])
+            checkpoint_steps.carry_out(checkpoint, self.store, self._storage.marks, self.journals)
             self.store.end_flush(flush)
         for journal in self.journals:
             journal.close()
         self.store.close()
+
+
+def sealed(content: bytes) -> bytes:
+    """Return an entry with its digest behind it."""
+    return content + crc32c(content).to_bytes(4, "big")
+
+
+def is_sealed(content: bytes) -> bool:
+    """Say whether a client would take this for an entry as it was written."""
+    return sealed(content[:-4]) == content
 
 
 def decode(frames: bytes) -> tuple[np.ndarray, v2.Requests]:

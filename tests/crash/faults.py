@@ -1,0 +1,179 @@
+"""Failing calls and damaged bytes: what must not come of them.
+
+Errors: a script runs once for every call that it makes of the file interface, and that call fails, with ENOSPC, EIO or
+EMFILE, once or from then on. The process ends, as the real one does, and starts again on a disk that works, as the kill
+left it and as a power cut leaves it: every acknowledged entry is there.
+
+Flips: every byte that a script left on disk is changed in three ways. The bookie must refuse to start, naming the file,
+or answer EIO, or serve the right bytes or such as the client's digest refuses; never another entry, never "no such
+entry". One place is left out, because no format without a second sync can have it: the last group of a journal that
+was not stopped cleanly. Damage there looks like a torn write.
+
+`python -m tests.crash.faults --seed S [--seeds N] [--share F]` prints one JSON line of counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import json
+import logging
+import os
+import sys
+import time
+from collections import Counter
+from random import Random
+
+from bkspark.errors import StorageDamaged
+from bkspark.wire import v2
+from tests.crash.audit import Violation, audit
+from tests.crash.campaign import reopened
+from tests.crash.history import History
+from tests.crash.images import Loss, crash_image
+from tests.crash.scripts import Script
+from tests.crash.simulated_files import Fault, SimulatedDisk
+from tests.crash.twins import BookieTwin
+
+CODES = (errno.ENOSPC, errno.EIO, errno.EMFILE)
+ERROR_STEPS = 12
+FLIP_STEPS = 25
+_CHANGES = {"bit": lambda byte, random: byte ^ 1 << random.randrange(8), "00": lambda *_: 0, "ff": lambda *_: 255}
+
+
+def fail_every_call(seed: int, counts: Counter[str], share: float = 1.0) -> None:
+    """Run a script once per call, code and duration with that call failing; `share` of these, chosen by the seed.
+
+    Raises:
+        Violation: an acknowledged entry is lost, or the bookie does not start again.
+    """
+    random = Random(seed)
+    calls = 0
+
+    def count(operation: str, path: str) -> OSError | None:
+        nonlocal calls
+        calls += 1
+        return None
+
+    _run_failing(seed, count)
+    for index in range(calls):
+        for code in CODES:
+            for lasts in (False, True):
+                if random.random() < share:
+                    counts["calls failed"] += 1
+                    _fail_call(seed, index, code, lasts, counts)
+
+
+def _fail_call(seed: int, index: int, code: int, lasts: bool, counts: Counter[str]) -> None:
+    at = 0
+
+    def fault(operation: str, path: str) -> OSError | None:
+        nonlocal at
+        at += 1
+        fails = at > index if lasts else at == index + 1
+        return OSError(code, os.strerror(code), path) if fails else None
+
+    script, died = _run_failing(seed, fault)
+    counts["processes ended"] += died
+    script.disk.before_operation = script.disk.fault = None
+    for loss in (Loss.KEPT, Loss.LOST):
+        counts["images"] += 1
+        try:
+            audit(reopened(crash_image(script.disk, loss, Random(seed)), script.setup, script.history), script.history)
+        except Violation as violation:
+            raise Violation(
+                f"seed {seed}, call {index} fails with {errno.errorcode[code]}, lasting {lasts}, then {loss.value}: "
+                f"{violation}"
+            ) from violation
+
+
+def _run_failing(seed: int, fault: Fault) -> tuple[Script, bool]:
+    """Return a script after its end or its process's, and whether an error ended it."""
+    script = Script(seed, ERROR_STEPS, lambda script: None)
+    script.fault = fault
+    try:
+        script.run()
+    except (OSError, StorageDamaged):
+        return script, True
+    return script, False
+
+
+def flip_bytes(seed: int, counts: Counter[str], share: float = 1.0, *, clean: bool = True) -> None:
+    """Change every byte that a script leaves, in three ways, and audit; `share` of these, chosen by the seed.
+
+    Args:
+        clean: the bookie was stopped; otherwise it was killed with its journal full.
+
+    Raises:
+        Violation: wrong bytes, a false negative, or a refusal that names no file.
+    """
+    script = Script(seed, FLIP_STEPS, lambda script: None)
+    script.run()
+    assert script.twin is not None
+    script.disk.before_operation = None
+    if clean:
+        script.twin.stop()
+    else:
+        # One more group in each journal: everything acknowledged lies in front of a record that says it was synced.
+        script.twin.bookie.checkpoint()
+        script.twin.settle()
+        for ledger_id in (1, 2):
+            last = max(script.history.ledger(ledger_id).entries, default=-1)
+            script.twin.add(ledger_id, [(last + 1, b"the last group")], v2.RECOVERY_ADD)
+    history = script.history.after_crash()
+    script.twin.settle()
+    disk = crash_image(script.disk, Loss.LOST, script.random)
+    random = Random(seed)
+    for path, inode in sorted(disk.visible_files().items()):
+        for offset in range(len(inode.cached)):
+            for name, change in _CHANGES.items():
+                byte = inode.cached[offset]
+                new = change(byte, random)
+                if new != byte and random.random() < share:
+                    counts["flips"] += 1
+                    _audit_flipped(script, disk, history, path, offset, new, f"seed {seed}, {path} {offset} {name}")
+
+
+def _audit_flipped(
+    script: Script, disk: SimulatedDisk, history: History, path: str, offset: int, new: int, what: str
+) -> None:
+    image = crash_image(disk, Loss.LOST, Random(0))
+    inode = image.visible_files()[path]
+    inode.cached[offset] = inode.durable[offset] = new
+    try:
+        twin = BookieTwin(image, script.setup, history)
+    except StorageDamaged as error:
+        if path.rpartition("/")[2] not in str(error):
+            raise Violation(f"{what}: the refusal names no file: {error}") from error
+        return
+    except Exception as error:
+        raise Violation(f"{what}: did not start: {type(error).__name__}: {error}") from error
+    try:
+        audit(twin, history, errors_allowed=True)
+    except Violation as violation:
+        raise Violation(f"{what}: {violation}") from violation
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.crash.faults", description=__doc__.split("\n")[0])
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seeds", type=int, default=1, help="how many seeds from there on")
+    parser.add_argument("--share", type=float, default=1.0, help="part of all calls and bytes, chosen by the seed")
+    options = parser.parse_args(arguments)
+    # The bookie logs each EIO that it answers.
+    logging.disable()
+    counts: Counter[str] = Counter()
+    began = time.monotonic()
+    try:
+        for seed in range(options.seed, options.seed + options.seeds):
+            fail_every_call(seed, counts, options.share)
+            flip_bytes(seed, counts, options.share)
+            flip_bytes(seed, counts, options.share, clean=False)
+    except Violation as violation:
+        print(violation, file=sys.stderr)
+        return 1
+    print(json.dumps({"seed": options.seed, **counts, "seconds": round(time.monotonic() - began, 1)}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

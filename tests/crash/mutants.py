@@ -1,0 +1,179 @@
+"""Planted defects of the storage, and whether the campaigns notice them.
+
+`python -m tests.crash.mutants [--name PART]` runs each against small campaigns, prints what killed it, and the score.
+A mutant patches the product while its context lasts. Most are bugs that BookKeeper or another log once had.
+
+EQUIVALENT names defects that change nothing that was promised, each with the argument.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+from tests.crash import planted
+from tests.crash.campaign import Campaign
+from tests.crash.faults import fail_every_call, flip_bytes
+
+IMAGES_MAX = 6000
+"""What a mutant may survive before it counts as not noticed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """A defect; `plant()` is a context in which the product has it. `hunt()` raises when it is noticed."""
+
+    name: str
+    bug: str
+    plant: Callable[[], AbstractContextManager[Any]]
+    hunt: Callable[[], None]
+
+
+def hunt_crashes() -> None:
+    """Crash scripts of ascending seeds at every boundary."""
+    campaign = Campaign(lambda campaign: campaign.images >= IMAGES_MAX)
+    seed = 1
+    while campaign.images < IMAGES_MAX:
+        campaign.run_script(seed)
+        seed += 1
+
+
+def hunt_errors() -> None:
+    """Fail calls of scripts of ascending seeds."""
+    for seed in range(1, 9):
+        fail_every_call(seed, Counter(), 0.2)
+
+
+def hunt_flips() -> None:
+    """Damage bytes that scripts of ascending seeds left."""
+    for seed in range(1, 9):
+        flip_bytes(seed, Counter(), 0.02)
+        flip_bytes(seed, Counter(), 0.02, clean=False)
+
+
+def _crash(name: str, bug: str, plant: Callable[[], AbstractContextManager[Any]]) -> Mutant:
+    return Mutant(name, bug, plant, hunt_crashes)
+
+
+MUTANTS = (
+    _crash("reply before sync", "a group is acknowledged from the page cache", planted.unsynced_group),
+    _crash("reply before write", "a group is acknowledged and never written", planted.unwritten_group),
+    _crash("journal header not synced", "a new file is used before its header is durable", planted.unsynced_header),
+    _crash("journal name not synced", "a new journal file's name is lost", planted.unsynced_journal_name),
+    _crash("fence not journaled", "S01, BOOKKEEPER-500: a fence is only in memory", planted.unjournaled_fence),
+    _crash("fence answered early", "X2: the answer leaves before the fence is durable", planted.early_fence_answer),
+    _crash(
+        "fence not flushed", "S02, BOOKKEEPER-815: the mark passes a fence the index lacks", planted.unflushed_fence
+    ),
+    _crash("fence lost in the header", "the flushed header forgets the fence", planted.unfenced_header),
+    _crash("key not journaled", "S14, #1255: entries without their ledger's key", planted.unjournaled_key),
+    _crash("key after entries", "replay meets an entry before the key of its ledger", planted.late_key),
+    _crash("key not flushed", "S14: the mark passes a key the index lacks", planted.unflushed_key),
+    _crash("key skipped in replay", "S22: the index has the key already, not durably", planted.key_skipped_in_replay),
+    _crash("mark before flush", "S15, #659: the mark moves before the entry logs", planted.mark_before_flush),
+    _crash("mark newer than flush", "S15, #1345: the mark is taken when the flush ends", planted.mark_newer_than_flush),
+    _crash("journal removed before mark", "S20: a crash finds neither mark nor file", planted.journal_removed_first),
+    _crash("one journal too many removed", "the file that the mark points into goes", planted.removes_marked_file),
+    _crash("mark name not synced", "S20: the old mark returns, its journals do not", planted.unsynced_mark_name),
+    _crash(
+        "mark not moved after replay", "S21, #2087: journals go, the old mark stays", planted.mark_stays_after_replay
+    ),
+    _crash("replay not flushed", "S21: the mark passes what replay only holds in memory", planted.unflushed_replay),
+    _crash("shared mark", "S18, #1254: two journals write one mark", planted.shared_mark),
+    _crash("replay stops early", "S11, #2176: the last record is not applied", planted.replay_stops_early),
+    _crash("replay drops fences", "BOOKKEEPER-500: replay does not know the record", planted.replay_drops_fences),
+    _crash("replay trusts the page cache", "a killed process's tail counts as durable", planted.trusting_replay),
+    _crash("replay trusts names", "a killed process's index file counts as durable", planted.trusted_names),
+    _crash("torn tail not cut", "S10: the next file says that the torn record is whole", planted.uncut_tail),
+    _crash("torn tail refused", "S10, BOOKKEEPER-166: a torn record stops the start", planted.refused_tail),
+    _crash("unborn file kept", "a file without a durable header stops the start", planted.kept_unborn_file),
+    _crash("body not verified", "S38, #4659: a zero body behind a durable header is taken", planted.unverified_body),
+    _crash("synced too new", "a record calls others of its own group durable", planted.synced_too_new),
+    _crash("stale records", "D4: a reused file's old records are taken for new ones", planted.stale_records),
+    _crash(
+        "index before entry log", "S04, BOOKKEEPER-447: positions of bytes that are lost", planted.unsynced_entry_log
+    ),
+    _crash("entry log not synced on roll", "#659: only the newest log is synced", planted.unsynced_full_log),
+    _crash("entry log name not synced", "positions into a log whose name is lost", planted.unsynced_log_name),
+    _crash("index not synced", "S07: the mark moves past positions in the page cache", planted.unsynced_index),
+    _crash("index name not synced", "an index file's name is lost behind the mark", planted.unsynced_index_name),
+    _crash("index folder not synced", "an index folder's name is lost behind the mark", planted.unsynced_index_folder),
+    _crash("log ids collide", "S09, BOOKKEEPER-142: a restart overwrites entry log 1", planted.colliding_log_ids),
+    _crash("older version wins", "a flush drops the newer of two versions", planted.older_version_wins),
+    _crash("flush drops late entries", "a sorted flush forgets entries out of order", planted.late_entries_dropped),
+    _crash("striped positions zeroed", "S17: a span of positions overwrites its gaps", planted.zeroed_gaps),
+    _crash("cut position", "an index file cut inside a position stops the start", planted.cut_position),
+    _crash("half forgotten early", "S30: a half is emptied before it is on disk", planted.half_forgotten_early),
+    _crash("wrong key taken", "S03, BOOKKEEPER-135: a wrong password writes", planted.wrong_key_taken),
+    _crash("wrong key fences", "S03: a wrong password fences", planted.wrong_key_fences),
+    Mutant("failed sync ignored", "D8: an error of the journal is swallowed", planted.ignored_sync_error, hunt_errors),
+    Mutant(
+        "failed flush ignored",
+        "S27, #4114: the mark moves after a failed flush",
+        planted.ignored_flush_error,
+        hunt_errors,
+    ),
+    Mutant(
+        "failed mark ignored", "journals go although the mark was not written", planted.ignored_mark_error, hunt_errors
+    ),
+    Mutant(
+        "middle taken as tail", "S11, #2178: damage in the middle ends replay", planted.damage_taken_as_tail, hunt_flips
+    ),
+    Mutant("ids not verified", "D6: another entry's bytes are served", planted.unverified_ids, hunt_flips),
+    Mutant(
+        "doubt answered negatively", "#2908: an unreadable entry is 'no such entry'", planted.negative_doubt, hunt_flips
+    ),
+    Mutant("header not verified", "a damaged fence bit or key is believed", planted.unverified_header, hunt_flips),
+)
+
+EQUIVALENT = {
+    "mark data not synced": "a mark that fails its checksum counts as none, and then everything that is left of the "
+    "journal is replayed; files go only below a durable mark, and replaying more than needed changes nothing",
+    "mark in one directory only": "the highest of all copies counts, and each copy is true by itself",
+    "lowest mark counts": "journals go only after every copy is durable, so the lowest copy's journals are there too",
+    "lastId not written": "the highest of it and of the log files found counts, and no log is ever removed yet",
+    "equal generations": "both header slots of one change hold the same bytes, and while they differ the journal has it",
+}
+
+
+def killed_by(mutant: Mutant) -> str | None:
+    """Return the first sign of a mutant, None when it was not noticed."""
+    with mutant.plant():
+        try:
+            mutant.hunt()
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+    return None
+
+
+def survivors(mutants: Iterator[Mutant], report: Callable[[str], None]) -> list[str]:
+    """Return the names of the mutants that nothing noticed; `report` gets a line for each mutant."""
+    alive = []
+    for mutant in mutants:
+        sign = killed_by(mutant)
+        report(f"{'killed  ' if sign else 'SURVIVED'} {mutant.name}: {(sign or mutant.bug)[:150]}")
+        if sign is None:
+            alive.append(mutant.name)
+    return alive
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.crash.mutants", description=__doc__.split("\n")[0])
+    parser.add_argument("--name", default="", help="only mutants whose name contains this")
+    options = parser.parse_args(arguments)
+    chosen = [mutant for mutant in MUTANTS if options.name in mutant.name]
+    # The bookie logs each EIO that it answers.
+    logging.disable()
+    alive = survivors(iter(chosen), lambda line: print(line, flush=True))
+    print(f"{len(chosen) - len(alive)} of {len(chosen)} killed; {len(EQUIVALENT)} equivalent, by argument")
+    return 1 if alive else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,524 @@
+"""The defects of `mutants`, each a context in which the product has it; here alone tests reach into the product.
+
+Two tools make most of them: `changed` wraps a function of the product, and `skipping` makes one operation of the disk
+do nothing while a function of the product runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+
+from bookie_service import bookie, rules
+from bookie_service.formats import index as index_format
+from bookie_service.formats import journal as journal_format
+from bookie_service.formats import marks as mark_format
+from bookie_service.formats.index import LedgerHeader
+from bookie_service.formats.journal import RecordKind
+from bookie_service.formats.marks import JournalPosition
+from bookie_service.storage import checkpoint, entry_log, index, opening, replay, write_cache
+from bookie_service.storage.checkpoint import Checkpoint, Marks
+from bookie_service.storage.entry_log import EntryLogAppender, EntryLogs
+from bookie_service.storage.files import LocalFiles
+from bookie_service.storage.index import IndexWriter
+from bookie_service.storage.journal import Journal
+from bookie_service.storage.ledger_store import LedgerStore
+from bookie_service.storage.replay import ReplayedJournal
+from bookie_service.storage.write_cache import LedgerWrites
+from tests.crash.simulated_files import SimulatedDisk, SimulatedFile, SimulatedFiles
+
+Plant = AbstractContextManager[None]
+
+
+@contextlib.contextmanager
+def changed(owner: Any, name: str, make: Callable[[Any], Any]) -> Iterator[None]:
+    """Replace an attribute by what `make` returns for the old one."""
+    old = vars(owner)[name]
+    setattr(owner, name, make(old))
+    try:
+        yield
+    finally:
+        setattr(owner, name, old)
+
+
+def replaced(owner: Any, name: str, new: Callable[..., Any]) -> Plant:
+    """Replace a function."""
+    return changed(owner, name, lambda old: new)
+
+
+@contextlib.contextmanager
+def skipping(owner: Any, name: str, operation: str) -> Iterator[None]:
+    """Make `sync_data` or `sync_directory` do nothing while a method runs."""
+    depth = 0
+
+    def counting(old: Any) -> Any:
+        def method(*arguments: Any, **named: Any) -> Any:
+            nonlocal depth
+            depth += 1
+            try:
+                return old(*arguments, **named)
+            finally:
+                depth -= 1
+
+        return method
+
+    def apart(old: Any) -> Any:
+        def begin(*arguments: Any) -> Any:
+            """Crash images are opened between two operations; what runs there is another process."""
+            nonlocal depth
+            outer, depth = depth, 0
+            try:
+                return old(*arguments)
+            finally:
+                depth = outer
+
+        return begin
+
+    def unless_inside(old: Any) -> Any:
+        return lambda *arguments: None if depth else old(*arguments)
+
+    owner_of = SimulatedFile if operation == "sync_data" else SimulatedFiles
+    with (
+        changed(owner, name, counting),
+        changed(SimulatedDisk, "begin", apart),
+        changed(owner_of, operation, unless_inside),
+    ):
+        yield
+
+
+# ---- journal ----
+
+
+def unsynced_group() -> Plant:
+    return skipping(Journal, "append", "sync_data")
+
+
+def unwritten_group() -> Plant:
+    return replaced(Journal, "append", lambda self, records: None)
+
+
+def unsynced_header() -> Plant:
+    return skipping(Journal, "_begin_file", "sync_data")
+
+
+def unsynced_journal_name() -> Plant:
+    return skipping(Journal, "_begin_file", "sync_directory")
+
+
+def _journaling(choose: Callable[[list[Any]], list[Any]]) -> Plant:
+    """Journal only, or in another order, what `choose` returns of each group."""
+
+    def make(old: Any) -> Any:
+        def append(self: Journal, records: list[Any]) -> None:
+            chosen = choose(records)
+            if chosen:
+                old(self, chosen)
+
+        return append
+
+    return changed(Journal, "append", make)
+
+
+def unjournaled_fence() -> Plant:
+    return _journaling(lambda records: [record for record in records if record.kind != RecordKind.FENCE])
+
+
+def unjournaled_key() -> Plant:
+    return _journaling(lambda records: [record for record in records if record.kind != RecordKind.LEDGER_KEY])
+
+
+def late_key() -> Plant:
+    return _journaling(lambda records: sorted(records, key=lambda record: record.kind == RecordKind.LEDGER_KEY))
+
+
+def ignored_sync_error() -> Plant:
+    return changed(Journal, "append", _ignoring_errors)
+
+
+def removes_marked_file() -> Plant:
+    def make(old: Any) -> Any:
+        return lambda self, mark: old(self, JournalPosition(mark.file_id + 1, 0))
+
+    return changed(Journal, "forget_before", make)
+
+
+def synced_too_new() -> Plant:
+    def make(old: Any) -> Any:
+        return lambda kind, size, count, **named: old(kind, size, count, **{**named, "synced": named["offset"]})
+
+    return changed(journal_format, "encode_record_header", make)
+
+
+def stale_records() -> Plant:
+    def make(old: Any) -> Any:
+        def decode(data: Any, at: int, *, file_id: int, offset: int) -> Any:
+            head = bytes(data[at : at + 40])
+            if len(head) == 40:
+                file_id, offset = (int.from_bytes(head[first : first + 8], "big") for first in (16, 24))
+            return old(data, at, file_id=file_id, offset=offset)
+
+        return decode
+
+    return changed(journal_format, "decode_record_header", make)
+
+
+# ---- fences and keys ----
+
+
+def early_fence_answer() -> Plant:
+    return replaced(bookie.Bookie, "_send_after_fence", lambda self, fence, client, parts: client.send(parts))
+
+
+def unflushed_fence() -> Plant:
+    return replaced(LedgerStore, "fence", lambda self, ledger: setattr(ledger, "fenced", True))
+
+
+def unfenced_header() -> Plant:
+    def make(old: Any) -> Any:
+        def encode(header: LedgerHeader) -> bytes:
+            return old(LedgerHeader(header.ledger_id, header.generation, False, header.master_key))
+
+        return encode
+
+    return changed(index_format, "encode_slot", make)
+
+
+def unflushed_key() -> Plant:
+    def make(old: Any) -> Any:
+        def create_ledger(self: LedgerStore, ledger_id: int, master_key: bytes) -> Any:
+            ledger = old(self, ledger_id, master_key)
+            self._changed.discard(ledger_id)
+            return ledger
+
+        return create_ledger
+
+    return changed(LedgerStore, "create_ledger", make)
+
+
+def key_skipped_in_replay() -> Plant:
+    def make(old: Any) -> Any:
+        def learn(self: Any, ledger_id: int, key: bytes) -> None:
+            with contextlib.suppress(opening.StorageDamaged):
+                if self._store.ledger(ledger_id) is not None:
+                    return
+            old(self, ledger_id, key)
+
+        return learn
+
+    return changed(opening._Replay, "_learn_key", make)
+
+
+def wrong_key_taken() -> Plant:
+    def make(old: Any) -> Any:
+        return lambda ledger, ids, flags, match, **named: old(ledger, ids, flags, np.ones_like(match), **named)
+
+    return changed(rules, "add_statuses", make)
+
+
+def wrong_key_fences() -> Plant:
+    return changed(rules, "fence_status", lambda old: lambda ledger, stored, given: old(ledger, given, given))
+
+
+# ---- checkpoints ----
+
+
+def mark_before_flush() -> Plant:
+    def carry_out(todo: Checkpoint, store: Any, marks: Any, journals: Any) -> None:
+        positions = [mark.result() for mark in todo.marks]
+        marks.write(positions)
+        store.write_flush(todo.flush)
+        for journal, position in zip(journals, positions):
+            journal.forget_before(position)
+
+    return replaced(checkpoint, "carry_out", carry_out)
+
+
+def mark_newer_than_flush() -> Plant:
+    def carry_out(todo: Checkpoint, store: Any, marks: Any, journals: Any) -> None:
+        store.write_flush(todo.flush)
+        positions = [journal._journal.end for journal in journals]
+        marks.write(positions)
+        for journal, position in zip(journals, positions):
+            journal.forget_before(position)
+
+    return replaced(checkpoint, "carry_out", carry_out)
+
+
+def journal_removed_first() -> Plant:
+    def carry_out(todo: Checkpoint, store: Any, marks: Any, journals: Any) -> None:
+        positions = [mark.result() for mark in todo.marks]
+        store.write_flush(todo.flush)
+        for journal, position in zip(journals, positions):
+            journal.forget_before(position)
+        marks.write(positions)
+
+    return replaced(checkpoint, "carry_out", carry_out)
+
+
+def unsynced_mark_name() -> Plant:
+    return skipping(Marks, "write", "sync_directory")
+
+
+def shared_mark() -> Plant:
+    return replaced(mark_format, "file_name", lambda journal_index: "lastMark")
+
+
+def ignored_flush_error() -> Plant:
+    return changed(LedgerStore, "write_flush", _ignoring_errors)
+
+
+def ignored_mark_error() -> Plant:
+    return changed(Marks, "write", _ignoring_errors)
+
+
+def half_forgotten_early() -> Plant:
+    def make(old: Any) -> Any:
+        def write_flush(self: LedgerStore, flush: Any, **named: Any) -> None:
+            self._flushing = None
+            old(self, flush, **named)
+
+        return write_flush
+
+    return changed(LedgerStore, "write_flush", make)
+
+
+# ---- replay ----
+
+
+def mark_stays_after_replay() -> Plant:
+    def make(old: Any) -> Any:
+        def open_storage(*arguments: Any) -> Any:
+            with replaced(Marks, "write", lambda self, positions: None):
+                return old(*arguments)
+
+        return open_storage
+
+    return _reopening(make)
+
+
+def unflushed_replay() -> Plant:
+    return replaced(opening._Replay, "flush", lambda self: None)
+
+
+def replay_stops_early() -> Plant:
+    def make(old: Any) -> Any:
+        def replay_file(link: Any, start: int, known_end: int | None, apply: Any) -> Any:
+            records: list[Any] = []
+            found = old(link, start, known_end, lambda *record: records.append(record))
+            for record in records[:-1] if known_end is None else records:
+                apply(*record)
+            return found
+
+        return replay_file
+
+    return changed(replay, "_replay_file", make)
+
+
+def replay_drops_fences() -> Plant:
+    def make(old: Any) -> Any:
+        return lambda self, kind, count, body: None if kind == RecordKind.FENCE else old(self, kind, count, body)
+
+    return changed(opening._Replay, "apply", make)
+
+
+def trusting_replay() -> Plant:
+    return replaced(replay, "_make_durable", lambda files, directory, chain: None)
+
+
+def trusted_names() -> Plant:
+    return changed(IndexWriter, "store", lambda old: lambda self, updates, names_are_durable=True: old(self, updates))
+
+
+def uncut_tail() -> Plant:
+    def make(old: Any) -> Any:
+        def replay_chain(chain: Any, mark: Any, apply: Any) -> ReplayedJournal:
+            found = old(chain, mark, apply)
+            if found.torn is None:
+                return found
+            return ReplayedJournal(JournalPosition(found.end.file_id, chain[-1].size), found.records, found.torn)
+
+        return replay_chain
+
+    return changed(replay, "_replay_chain", make)
+
+
+def refused_tail() -> Plant:
+    def make(old: Any) -> Any:
+        def judge_tail(link: Any, end: int) -> Any:
+            torn = old(link, end)
+            if torn is not None:
+                raise opening.StorageDamaged(torn)
+            return torn
+
+        return judge_tail
+
+    return changed(replay, "_judge_tail", make)
+
+
+def kept_unborn_file() -> Plant:
+    return replaced(replay, "_remove_unborn_file", lambda files, chain, mark: None)
+
+
+def unverified_body() -> Plant:
+    class Anything:
+        """A checksum that equals every other."""
+
+        def __ne__(self, other: object) -> bool:
+            return False
+
+        __hash__ = None
+
+    return replaced(replay, "crc32c", lambda body: Anything())
+
+
+def damage_taken_as_tail() -> Plant:
+    return replaced(replay, "_later_record", lambda link, end: None)
+
+
+# ---- entry logs ----
+
+
+def unsynced_entry_log() -> Plant:
+    return replaced(EntryLogAppender, "sync", lambda self: None)
+
+
+def unsynced_full_log() -> Plant:
+    return skipping(EntryLogAppender, "_log_with_room", "sync_data")
+
+
+def unsynced_log_name() -> Plant:
+    return skipping(EntryLogs, "create", "sync_directory")
+
+
+@contextlib.contextmanager
+def colliding_log_ids() -> Iterator[None]:
+    def forgetting(old: Any) -> Any:
+        def init(self: EntryLogs, *arguments: Any) -> None:
+            old(self, *arguments)
+            self._last_id = 0
+
+        return init
+
+    def truncating(old: Any) -> Any:
+        def create(self: SimulatedFiles, path: str) -> Any:
+            if path.endswith(".log") and self.exists(path):
+                file = self.open(path)
+                file.truncate(0)
+                return file
+            return old(self, path)
+
+        return create
+
+    with changed(EntryLogs, "__init__", forgetting), changed(SimulatedFiles, "create", truncating):
+        yield
+
+
+def unverified_ids() -> Plant:
+    def checked_sizes(data: bytes, starts: np.ndarray, ledger_id: int, first_entry: int) -> np.ndarray:
+        sizes = []
+        for start in starts.tolist():
+            size = 4 + int.from_bytes(data[start : start + 4], "big", signed=True)
+            if size < 20 or start + size > len(data):
+                break
+            sizes.append(size)
+        return np.array(sizes, np.int64)
+
+    return replaced(entry_log, "_checked_sizes", checked_sizes)
+
+
+# ---- index ----
+
+
+def unsynced_index() -> Plant:
+    return skipping(IndexWriter, "_store_together", "sync_data")
+
+
+def unsynced_index_name() -> Plant:
+    return skipping(IndexWriter, "store", "sync_directory")
+
+
+def unsynced_index_folder() -> Plant:
+    return skipping(LocalFiles, "make_directory", "sync_directory")
+
+
+def zeroed_gaps() -> Plant:
+    def make(old: Any) -> Any:
+        def write_positions(file: Any, update: Any) -> None:
+            if not len(update.entry_ids):
+                return
+            first = int(update.entry_ids[0])
+            span = np.zeros(int(update.entry_ids[-1]) - first + 1, ">i8")
+            span[update.entry_ids - first] = update.positions
+            file.write([span.tobytes()], index_format.position_at(first))
+
+        return write_positions
+
+    return changed(index, "_write_positions", make)
+
+
+def cut_position() -> Plant:
+    def make(old: Any) -> Any:
+        def write_positions(file: Any, update: Any) -> None:
+            if (file.size() - index_format.POSITIONS_AT) % index_format.POSITION_BYTES and len(update.entry_ids):
+                raise ValueError("buffer size must be a multiple of element size")
+            old(file, update)
+
+        return write_positions
+
+    return changed(index, "_write_positions", make)
+
+
+def unverified_header() -> Plant:
+    """A checksum that is the same for everything, both when it is written and when it is checked."""
+    return replaced(index_format, "crc32c", lambda head: 0)
+
+
+# ---- write cache ----
+
+
+def older_version_wins() -> Plant:
+    def make(old: Any) -> Any:
+        def held(self: LedgerWrites) -> tuple[np.ndarray, np.ndarray]:
+            entries = self._entries[: self._count]
+            newer = {entry: at for entry, at in self._late.items() if entry not in entries}
+            late, self._late = self._late, newer
+            try:
+                return old(self)
+            finally:
+                self._late = late
+
+        return held
+
+    return changed(write_cache.LedgerWrites, "sorted", make)
+
+
+def late_entries_dropped() -> Plant:
+    return replaced(
+        write_cache.LedgerWrites, "sorted", lambda self: (self._entries[: self._count], self._addresses[: self._count])
+    )
+
+
+# ---- answers ----
+
+
+def negative_doubt() -> Plant:
+    return replaced(bookie, "_failed", lambda error: bookie.Status.ENOENTRY)
+
+
+def _ignoring_errors(old: Any) -> Any:
+    def method(*arguments: Any, **named: Any) -> None:
+        with contextlib.suppress(OSError):
+            old(*arguments, **named)
+
+    return method
+
+
+def _reopening(make: Callable[[Any], Any]) -> Plant:
+    """Change `open_storage` where the twins find it."""
+    from tests.crash import twins
+
+    return changed(twins, "open_storage", make)
