@@ -1,8 +1,9 @@
 """One bookie in the foreground: arguments -> options -> wiring -> run. The only place that wires.
 
-    python -m bookie_service [--config FILE] [--set key=value]... [--json]
+    python -m bookie_service [--config FILE] [--set key=value]... [--json] [--check]
 
 Exit code 0 after SIGTERM or SIGINT; 1 when the bookie cannot start or had to end; 2 for wrong usage or configuration.
+With --check no bookie runs: see `check`.
 What went wrong is the last line on stderr.
 """
 
@@ -17,16 +18,16 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Sequence
-from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from bkspark.errors import BookKeeperError, ConfigurationError
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.ledgers import read_manager
 from bkspark.metadata.registration import BookieAddress
 from bkspark.metadata.zookeeper import open_tree
-from bookie_service import address
+from bookie_service import address, check
 from bookie_service.address import BoundAddress
+from bookie_service.arguments import Parser, add_configuration, describe, fail
 from bookie_service.configuration import Configuration, load
 from bookie_service.identity import Identity
 from bookie_service.registration import Registration
@@ -34,6 +35,8 @@ from bookie_service.service import BookieService
 from bookie_service.storage.files import LocalFiles
 
 logger = logging.getLogger("bookie_service")
+
+_PROGRAM = "bookie"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -47,46 +50,24 @@ def main(argv: Sequence[str]) -> int:
             raise ConfigurationError("a bookie does not run under python -O: its assertions guard the data")
         configuration = load(arguments.config, arguments.set)
     except ConfigurationError as error:
-        return _fail(error, 2)
+        return fail(_PROGRAM, error, 2)
+    if arguments.check:
+        return check.run(configuration, arguments.json)
     if configuration.unused_keys:
         logger.warning("configuration keys without effect in this bookie: %s", ", ".join(configuration.unused_keys))
     try:
         asyncio.run(_run(configuration, arguments.json))
     except (BookKeeperError, OSError) as error:
-        return _fail(error, 1)
+        return fail(_PROGRAM, describe(error), 1)
     return 0
 
 
-class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, as every other error here."""
-
-    def error(self, message: str) -> NoReturn:
-        raise ConfigurationError(f"{message}; see --help")
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="bookie_service", description="Run one bookie until SIGINT or SIGTERM.")
-    parser.add_argument("--config", type=Path, metavar="FILE", help="a file of Apache's bk_server.conf syntax and keys")
-    parser.add_argument(
-        "--set", type=_key_value, action="append", default=[], metavar="KEY=VALUE", help="one key; wins over the file"
-    )
+    parser = Parser(prog="bookie_service", description="Run one bookie until SIGINT or SIGTERM.")
+    add_configuration(parser)
     parser.add_argument("--json", action="store_true", help='print {"id", "pid"} once registered and serving')
+    parser.add_argument("--check", action="store_true", help="check the files of a stopped bookie instead, and end")
     return parser
-
-
-def _key_value(text: str) -> tuple[str, str]:
-    key, separator, value = text.partition("=")
-    if not separator or not key.strip():
-        raise argparse.ArgumentTypeError(f"{text!r} is not key=value")
-    return key.strip(), value.strip()
-
-
-def _fail(error: BaseException, code: int) -> int:
-    message = str(error)
-    if isinstance(error, OSError) and error.filename is not None:
-        message = f"{error.filename}: {error.strerror} (errno {error.errno})"
-    print(f"bookie: {message}", file=sys.stderr, flush=True)
-    return code
 
 
 async def _run(configuration: Configuration, as_json: bool) -> None:

@@ -30,6 +30,7 @@ from bookie_service.inspection.index import LogLookup, read_index
 from bookie_service.inspection.journal import read_journal
 from bookie_service.inspection.marks import highest_mark, read_mark_file
 from bookie_service.inspection.output import Counts, Selection
+from bookie_service.inspection.places import Bookie
 from bookie_service.storage.files import ReadOnlyFiles
 
 _PROGRAM = "bkspark dump"
@@ -69,13 +70,11 @@ def _selection(arguments: argparse.Namespace) -> Selection:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Files to read, and what is known of the bookie that they belong to."""
+    """Files of one directory of a bookie."""
 
+    directory: str
     paths: Sequence[str]
-    ledger_directories: Sequence[str]
-    """`current` directories of all its ledger directories, as far as known."""
-    journal_index: int | None = None
-    """Which journal of the bookie the files are of, where known."""
+    bookie: Bookie
 
 
 def _sources(files: ReadOnlyFiles, arguments: argparse.Namespace) -> list[Source]:
@@ -88,38 +87,46 @@ def _sources(files: ReadOnlyFiles, arguments: argparse.Namespace) -> list[Source
         return _configured(files, arguments)
     if arguments.config is not None or arguments.set:
         raise ConfigurationError("name either files or a configuration, not both")
-    return [_named(files, os.path.abspath(path), arguments.kind, arguments.ledger) for path in arguments.paths]
+    paths = map(os.path.abspath, arguments.paths)
+    return [source for path in paths for source in _named(files, path, arguments.kind, arguments.ledger)]
 
 
 def _configured(files: ReadOnlyFiles, arguments: argparse.Namespace) -> list[Source]:
     if arguments.config is None and not arguments.set:
         raise ConfigurationError("name a file, a directory of a bookie, or its configuration with --config or --set")
     service = load(arguments.config, arguments.set).service
-    ledgers = [layout.current(each) for each in service.ledger_directories]
-    journals = [layout.current(each) for each in service.journal_directories]
-    directories = journals if arguments.kind == "journal" else ledgers
+    bookie = Bookie(
+        tuple(map(layout.current, service.journal_directories)), tuple(map(layout.current, service.ledger_directories))
+    )
+    directories = bookie.journals if arguments.kind == "journal" else bookie.ledgers
     for directory in directories:
         if not files.is_directory(directory):
             raise ConfigurationError(f"{directory} does not exist: no bookie with this configuration ever ran here")
-    found = [list(places.files_of(files, [each], arguments.kind, arguments.ledger)) for each in directories]
-    return [Source(paths, ledgers, index) for index, paths in enumerate(found)]
+    return [
+        Source(each, list(places.files_of(files, [each], arguments.kind, arguments.ledger)), bookie)
+        for each in directories
+    ]
 
 
-def _named(files: ReadOnlyFiles, path: str, kind: str, ledger_id: int | None) -> Source:
+def _named(files: ReadOnlyFiles, path: str, kind: str, ledger_id: int | None) -> list[Source]:
     if files.exists(path) and not files.is_directory(path):
         if not places.KINDS[kind](os.path.basename(path)):
             raise ConfigurationError(f"{path} is not named like a file of kind {kind}; see bkspark dump --help")
-        # An index file lies two directories deeper.
-        ups = 3 if kind == "index" else 1
-        directory = os.path.normpath(os.path.join(path, *[os.pardir] * ups))
-        return Source([path], places.ledger_directories_of(files, directory))
+        directory = os.path.dirname(path)
+        if kind == "index":
+            # <current>/<hex>/<hex>/<hex ledger id>.idx
+            directory = os.path.dirname(os.path.dirname(directory))
+        return [Source(directory, [path], places.bookie_of(files, directory, [directory]))]
     directories = places.directories_below(files, path)
-    found = list(places.files_of(files, directories, kind, ledger_id))
+    sources = [
+        Source(each, list(places.files_of(files, [each], kind, ledger_id)), places.bookie_of(files, each, directories))
+        for each in directories
+    ]
+    found = [source for source in sources if source.paths]
     if not found:
         whose = f" of ledger {ledger_id}" if kind == "index" and ledger_id is not None else ""
         raise ConfigurationError(f"{path} holds no {kind} files{whose}: looked in {', '.join(directories)}")
-    known = [each for directory in directories for each in places.ledger_directories_of(files, directory)]
-    return Source(found, list(dict.fromkeys(known)))
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +142,7 @@ class Dump:
         """Yield (path, what the file holds) of every file."""
         judge = DigestJudge(os.environ.get("BKSPARK_PASSWORD", "").encode())
         for source in self.sources:
-            lookup = LogLookup(self.files, source.ledger_directories) if self.kind == "index" else None
+            lookup = LogLookup(self.files, source.bookie.ledgers) if self.kind == "index" else None
             for path in source.paths:
                 yield path, self._guarded(path, self._findings(path, source, judge, lookup))
             if lookup is not None:
@@ -151,9 +158,8 @@ class Dump:
         return read_mark_file(self.files, path)
 
     def _mark(self, source: Source) -> JournalPosition | None:
-        if source.journal_index is None:
-            return None
-        return highest_mark(self.files, list(source.ledger_directories), source.journal_index)
+        journal_index = source.bookie.journal_index(source.directory)
+        return None if journal_index is None else highest_mark(self.files, source.bookie.ledgers, journal_index)
 
     def _guarded(self, path: str, findings: Iterator[Finding]) -> Iterator[Finding]:
         """Yield the findings; a file that a running bookie deleted meanwhile simply ends."""

@@ -40,6 +40,15 @@ class DigestJudge:
         bounds = np.zeros(1, np.int64), np.array([len(entry)])
         return any(_matches(each, entry, *bounds, ledger_id, np.array([entry_id])) for each in self._digests)
 
+    def belongs_to(self, ledger_id: int, entry: bytes | memoryview) -> bool:
+        """Return whether these bytes are an entry of that ledger, certainly, but for the ledger id in them."""
+        digest = self._known.get(ledger_id)
+        if digest is None:
+            return False
+        restored = ledger_id.to_bytes(8, "big") + bytes(entry[8:])
+        entry_ids = np.array([int.from_bytes(restored[8:16], "big", signed=True)])
+        return _matches(digest, restored, np.zeros(1, np.int64), np.array([len(restored)]), ledger_id, entry_ids)
+
     def judge(
         self,
         buffer: bytes | memoryview,

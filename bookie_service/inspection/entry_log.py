@@ -18,7 +18,7 @@ from bkspark.wire.framing import LENGTH_BYTES, gather_i32, gather_i64
 from bookie_service.formats import entry_log as log_format
 from bookie_service.formats.entry_log import HEADER_BYTES
 from bookie_service.inspection.digests import DigestJudge
-from bookie_service.inspection.findings import WRONG, Damage, EntryRun, Fact, Finding, Incomplete
+from bookie_service.inspection.findings import UNVERIFIED, WRONG, Damage, EntryRun, Fact, Finding, Incomplete
 from bookie_service.storage.files import File, ReadOnlyFiles
 
 _WINDOW_BYTES = 4 * 1024 * 1024
@@ -115,6 +115,12 @@ class _EntryLog:
         octets = np.frombuffer(data, np.uint8)
         ledger_ids, entry_ids = (gather_i64(octets, chain.starts + at) for at in (0, 8))
         states = self._judge.judge(data, chain.starts, chain.ends, ledger_ids, entry_ids)
+        for row in np.flatnonzero(states == UNVERIFIED).tolist():
+            # An entry of no known ledger may be one of its neighbour's, with damage in the id itself.
+            entry = memoryview(data)[int(chain.starts[row]) : int(chain.ends[row])]
+            neighbours = {*ledger_ids[max(0, row - 1) : row + 2].tolist()} - {int(ledger_ids[row])}
+            if any(self._judge.belongs_to(ledger_id, entry) for ledger_id in neighbours):
+                states[row] = WRONG
         offsets = chain.starts - LENGTH_BYTES + offset
         return EntryRun(self._path, offsets, chain.ends - chain.starts + LENGTH_BYTES, ledger_ids, entry_ids, states)
 

@@ -43,7 +43,7 @@ def read_journal(files: ReadOnlyFiles, path: str, mark: JournalPosition | None, 
 
     Args:
         mark: of this journal where known; all before it was durable once.
-        start: where to begin, the beginning of a record; 0: with the file header.
+        start: where to begin behind the file header, the beginning of a record.
     """
     directory, name = os.path.split(path)
     file_id = journal_format.parse_file_name(name)
@@ -93,11 +93,9 @@ class _JournalFile:
         self._durable = max(self._durable, self._highest_synced())
 
     def read(self, start: int) -> Iterator[Finding]:
-        if not start:
-            yield from self._header()
-            start = FILE_HEADER_BYTES
+        yield from self._header()
         end = self._size if self._known_end is None else min(self._known_end, self._size)
-        offset = start
+        offset = max(start, FILE_HEADER_BYTES)
         while offset < end:
             record = self._record_at(offset)
             if record is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from bookie_service.formats import entry_log as log_format
 from bookie_service.formats import marks as mark_format
@@ -33,7 +33,7 @@ def read_mark_file(files: ReadOnlyFiles, path: str) -> Iterator[Finding]:
         yield _mark(path, data, journal_index)
 
 
-def highest_mark(files: ReadOnlyFiles, directories: list[str], journal_index: int) -> JournalPosition | None:
+def highest_mark(files: ReadOnlyFiles, directories: Sequence[str], journal_index: int) -> JournalPosition | None:
     """Return the mark of a journal that counts: the highest readable one; None when there is none."""
     paths = [os.path.join(directory, mark_format.file_name(journal_index)) for directory in directories]
     found = [_decoded(files.read_all(path)) for path in paths if files.exists(path)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 from bkspark.errors import ConfigurationError, MetadataFormat
 from bkspark.metadata import cookies
@@ -51,19 +52,36 @@ def files_of(files: ReadOnlyFiles, directories: Sequence[str], kind: str, ledger
             yield from _index_files(files, directory)
 
 
-def ledger_directories_of(files: ReadOnlyFiles, directory: str) -> list[str]:
-    """Return the `current` directories of the bookie to which this one of its ledger directories belongs.
+@dataclass(frozen=True, slots=True)
+class Bookie:
+    """The `current` directories of one bookie, as far as known, in configured order."""
 
-    They stand in its cookie. The directory alone, when it has none, or when it is a copy that lies elsewhere.
+    journals: tuple[str, ...]
+    ledgers: tuple[str, ...]
+
+    def journal_index(self, directory: str) -> int | None:
+        """Return which journal of the bookie lies in a directory, None when none does."""
+        return self.journals.index(directory) if directory in self.journals else None
+
+
+def bookie_of(files: ReadOnlyFiles, directory: str, siblings: Sequence[str]) -> Bookie:
+    """Return the bookie that a `current` directory belongs to, as the cookie in it says.
+
+    Without a readable cookie, or in a copy that lies elsewhere, `siblings` are taken for its ledger directories.
     """
+    alone = Bookie((), tuple(siblings))
     path = os.path.join(directory, layout.COOKIE_NAME)
     if not files.exists(path):
-        return [directory]
+        return alone
     try:
-        named = [layout.current(each) for each in cookies.decode(files.read_all(path), path).ledger_directories]
+        cookie = cookies.decode(files.read_all(path), path)
     except MetadataFormat:
-        return [directory]
-    return named if directory in named and all(map(files.is_directory, named)) else [directory]
+        return alone
+    named = Bookie(
+        tuple(map(layout.current, cookie.journal_directories)), tuple(map(layout.current, cookie.ledger_directories))
+    )
+    every = (*named.journals, *named.ledgers)
+    return named if directory in every and all(map(files.is_directory, every)) else alone
 
 
 def _index_files(files: ReadOnlyFiles, directory: str) -> Iterator[str]:
