@@ -35,8 +35,9 @@ _DEEP_SHARE = 0.15
 class Campaign:
     """Counts what was done; `images` are those audited, without the ones that equal another of their script."""
 
-    def __init__(self, stop: Callable[[Campaign], bool] = lambda campaign: False) -> None:
+    def __init__(self, stop: Callable[[Campaign], bool] = lambda campaign: False, deep_every: int = DEEP_EVERY) -> None:
         """`stop(campaign)` is asked at every boundary; True ends the script there."""
+        self._deep_every = deep_every
         self.counts: Counter[str] = Counter()
         self._stop = stop
         self._seen: set[tuple[int, int]] = set()
@@ -85,7 +86,7 @@ class Campaign:
         self._seen.add(key)
         self.counts["images"] += 1
         self.counts[loss.value] += 1
-        if self.images % DEEP_EVERY == 0:
+        if self.images % self._deep_every == 0:
             self._crash_again(image, setup, history, random)
         else:
             audit(reopened(image, setup, history), history)

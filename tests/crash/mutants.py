@@ -35,13 +35,18 @@ class Mutant:
     hunt: Callable[[], None]
 
 
-def hunt_crashes() -> None:
+def hunt_crashes(deep_every: int = 40) -> None:
     """Crash scripts of ascending seeds at every boundary."""
-    campaign = Campaign(lambda campaign: campaign.images >= IMAGES_MAX)
+    campaign = Campaign(lambda campaign: campaign.images >= IMAGES_MAX, deep_every)
     seed = 1
     while campaign.images < IMAGES_MAX:
         campaign.run_script(seed)
         seed += 1
+
+
+def hunt_twice() -> None:
+    """The same, with a second crash after most of the first ones."""
+    hunt_crashes(deep_every=2)
 
 
 def hunt_errors() -> None:
@@ -75,7 +80,7 @@ MUTANTS = (
     _crash("key not journaled", "S14, #1255: entries without their ledger's key", planted.unjournaled_key),
     _crash("key after entries", "replay meets an entry before the key of its ledger", planted.late_key),
     _crash("key not flushed", "S14: the mark passes a key the index lacks", planted.unflushed_key),
-    _crash("key skipped in replay", "S22: the index has the key already, not durably", planted.key_skipped_in_replay),
+    _crash("replay drops keys", "S22: the key is not put back, and the journal goes", planted.replay_drops_keys),
     _crash("mark before flush", "S15, #659: the mark moves before the entry logs", planted.mark_before_flush),
     _crash("mark newer than flush", "S15, #1345: the mark is taken when the flush ends", planted.mark_newer_than_flush),
     _crash("journal removed before mark", "S20: a crash finds neither mark nor file", planted.journal_removed_first),
@@ -88,8 +93,10 @@ MUTANTS = (
     _crash("shared mark", "S18, #1254: two journals write one mark", planted.shared_mark),
     _crash("replay stops early", "S11, #2176: the last record is not applied", planted.replay_stops_early),
     _crash("replay drops fences", "BOOKKEEPER-500: replay does not know the record", planted.replay_drops_fences),
-    _crash("replay trusts the page cache", "a killed process's tail counts as durable", planted.trusting_replay),
-    _crash("replay trusts names", "a killed process's index file counts as durable", planted.trusted_names),
+    Mutant(
+        "replay trusts the page cache", "a killed process's tail counts as durable", planted.trusting_replay, hunt_twice
+    ),
+    Mutant("replay trusts names", "a killed process's index file counts as durable", planted.trusted_names, hunt_twice),
     _crash("torn tail not cut", "S10: the next file says that the torn record is whole", planted.uncut_tail),
     _crash("torn tail refused", "S10, BOOKKEEPER-166: a torn record stops the start", planted.refused_tail),
     _crash("unborn file kept", "a file without a durable header stops the start", planted.kept_unborn_file),
@@ -138,7 +145,9 @@ EQUIVALENT = {
     "mark in one directory only": "the highest of all copies counts, and each copy is true by itself",
     "lowest mark counts": "journals go only after every copy is durable, so the lowest copy's journals are there too",
     "lastId not written": "the highest of it and of the log files found counts, and no log is ever removed yet",
-    "equal generations": "both header slots of one change hold the same bytes, and while they differ the journal has it",
+    "equal generations": "both header slots of one change hold the same bytes; while they differ the journal has it",
+    "key not put back when the index shows it": "a key is journaled with the entries or the fence that brought it, so "
+    "replay writes and syncs that index file again, and the key with it",
 }
 
 

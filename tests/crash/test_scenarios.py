@@ -1,0 +1,532 @@
+"""The scenarios of bugs that bookies had (reliability §3.2), each on a disk that can crash; the number is theirs.
+
+Not here: S05 to S08, S12, S13, S16, S24, S34, S35 (garbage collection and compaction), S36 (autorecovery), S17 and S25
+(`tests/bookie/test_write_cache.py`, and S09's rule), S28 (`tests/bookie/test_bookie.py`, with its threads), S39
+(`tests/bookie/test_bookie.py`, `tests/wire`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import errno
+from random import Random
+
+import pytest
+
+from bkspark.errors import ConfigurationError, StorageDamaged
+from bkspark.metadata.bookies import BookieRegistry
+from bkspark.metadata.memory import MemoryStore
+from bkspark.metadata.uri import MetadataUri
+from bkspark.wire import v2
+from bkspark.wire.v2 import Status
+from bookie_service.formats import entry_log as log_format
+from bookie_service.formats import index as index_format
+from bookie_service.formats import journal as journal_format
+from bookie_service.formats import marks as mark_format
+from bookie_service.identity import Identity
+from bookie_service.storage.journal import JournalOptions
+from bookie_service.storage.ledger_store import StoreOptions
+from tests.crash.audit import Violation, audit
+from tests.crash.campaign import reopened
+from tests.crash.history import History
+from tests.crash.images import Loss, crash_image
+from tests.crash.simulated_files import Inode, SimulatedDisk, SimulatedFiles, os_error
+from tests.crash.twins import BookieTwin, Setup
+
+ROOMY = Setup(
+    store=StoreOptions(cache_half_bytes=1 << 16, log_bytes_max=1 << 20, open_files_max=2),
+    journal=JournalOptions(file_bytes_max=1 << 20, preallocate_bytes=4096, backups_max=0),
+)
+WRONG_KEY = b"a key of another one"
+
+
+def new_bookie(setup: Setup = ROOMY) -> BookieTwin:
+    return BookieTwin(setup.new_disk(), setup, History())
+
+
+def restarted(twin: BookieTwin, loss: Loss = Loss.LOST, seed: int = 0) -> BookieTwin:
+    """Crash a bookie, start it on what is left, and hold it against what it promised."""
+    twin.disk.before_operation = None
+    history = twin.history.after_crash()
+    new = reopened(crash_image(twin.disk, loss, Random(seed)), twin.setup, history)
+    audit(new, history)
+    return new
+
+
+def put(twin: BookieTwin, ledger_id: int, ids: range, size: int = 30, flags: int = 0) -> None:
+    """Add entries and wait until they are acknowledged."""
+    twin.add(ledger_id, [(entry_id, bytes([entry_id % 251]) * size) for entry_id in ids], flags)
+    twin.settle()
+
+
+def file_at(disk: SimulatedDisk, name: str) -> tuple[str, Inode]:
+    """Return (path, file) of the only file whose path ends so."""
+    found = [(path, inode) for path, inode in disk.visible_files().items() if path.endswith(name)]
+    assert len(found) == 1, (name, sorted(disk.visible_files()))
+    return found[0]
+
+
+def overwrite(inode: Inode, offset: int, data: bytes) -> None:
+    """Damage a file, durably."""
+    inode.cached[offset : offset + len(data)] = inode.durable[offset : offset + len(data)] = data
+
+
+def crash_everywhere(twin: BookieTwin, act: object, audits: int = 1) -> int:
+    """Run `act()` and crash the bookie before each of its operations, in every way; return how many there were."""
+    boundaries = 0
+
+    def crash(operation: str, path: str) -> None:
+        nonlocal boundaries
+        boundaries += 1
+        history = twin.history.after_crash()
+        for loss in Loss:
+            for seed in range(audits):
+                audit(reopened(crash_image(twin.disk, loss, Random(seed)), twin.setup, history), history)
+
+    twin.disk.before_operation = crash
+    try:
+        act()
+    finally:
+        twin.disk.before_operation = None
+    return boundaries
+
+
+def operations_of(disk: SimulatedDisk, act: object) -> list[tuple[str, str]]:
+    """Return (operation, path) of everything that `act()` changed."""
+    found: list[tuple[str, str]] = []
+    disk.before_operation = lambda operation, path: found.append((operation, path))
+    act()
+    disk.before_operation = None
+    return found
+
+
+@pytest.mark.parametrize("loss", list(Loss))
+def test_s01_acknowledged_fence_survives_a_crash(loss: Loss) -> None:
+    twin = new_bookie()
+    put(twin, 1, range(3))
+    twin.fence(1)
+    twin.settle()
+    assert twin.history.ledgers[1].fence_acknowledged
+    twin = restarted(twin, loss)
+    twin.add(1, [(3, b"of the old writer")])
+    twin.settle()
+    assert twin.history.ledgers[1].entries[3].refused
+
+
+def test_s02_fence_survives_the_checkpoint_that_removes_its_journal_record() -> None:
+    twin = new_bookie()
+    for ledger_id in range(1, 9):
+        put(twin, ledger_id, range(1))
+        twin.fence(ledger_id)
+    twin.settle()
+    twin.checkpoint()
+    restarted(twin)
+
+
+def test_s03_wrong_password_neither_writes_nor_fences_nor_creates() -> None:
+    twin = new_bookie()
+    put(twin, 1, range(2))
+    twin.checkpoint()
+    submitted = twin.journals[0].is_idle
+    twin.fence(1, key=WRONG_KEY)
+    twin.add(1, [(2, b"intruder")], v2.RECOVERY_ADD, WRONG_KEY)
+    assert submitted
+    assert twin.journals[0].is_idle, "nothing was journaled"
+    assert twin.store.is_clean, "nothing was changed"
+    assert not twin.history.ledgers[1].fence_acknowledged
+    restarted(twin)
+
+
+def test_s04_index_is_written_only_after_the_entry_log_is_durable() -> None:
+    twin = new_bookie()
+    put(twin, 1, range(20))
+    twin.bookie.checkpoint()
+    done = operations_of(twin.disk, twin.settle)
+    first_index = next(at for at, (operation, path) in enumerate(done) if operation == "write" and ".idx" in path)
+    log = [at for at, (operation, path) in enumerate(done) if path.endswith(".log")]
+    assert max(log) < first_index
+    assert done[max(log)][0] == "sync_data"
+
+
+def test_s04_position_beyond_the_log_is_an_error_and_replay_gets_over_it() -> None:
+    twin = new_bookie()
+    put(twin, 1, range(5))
+    twin.checkpoint()
+    put(twin, 1, range(5, 8))
+    _, index = file_at(twin.disk, "/1.idx")
+    overwrite(index, index_format.position_at(2), (1 << 32 | 1 << 20).to_bytes(8, "big"))
+    twin = reopened(crash_image(twin.disk, Loss.LOST, Random(0)), twin.setup, twin.history.after_crash())
+    assert twin.read(1, 2)[0] == Status.EIO
+    assert twin.read(1, 6)[0] == Status.EOK
+
+
+@pytest.mark.parametrize("last_id", [None, b"", b"\xff\xfe garbage", b"0\n", b"-7"])
+def test_s09_new_log_never_takes_the_id_of_another_whatever_last_id_says(last_id: bytes | None) -> None:
+    twin = new_bookie()
+    put(twin, 1, range(5))
+    twin.checkpoint()
+    disk = crash_image(twin.disk, Loss.LOST, Random(0))
+    files = SimulatedFiles(disk)
+    path, _ = file_at(disk, log_format.LAST_ID_NAME)
+    files.remove(path)
+    if last_id is not None:
+        files.replace(path, last_id)
+    files.sync_directory("/ledgers0/current")
+    before = {name: bytes(inode.cached) for name, inode in disk.visible_files().items() if name.endswith(".log")}
+    twin = reopened(disk, twin.setup, twin.history.after_crash())
+    put(twin, 1, range(5, 9))
+    twin.checkpoint()
+    after = disk.visible_files()
+    assert {name: bytes(after[name].cached) for name in before} == before
+    restarted(twin)
+
+
+def test_s10_journal_cut_at_every_byte_of_its_last_record_starts() -> None:
+    twin = new_bookie()
+    put(twin, 1, range(3))
+    twin.add(1, [(3, b"not acknowledged")])
+    history = twin.history.after_crash()
+    _, journal = file_at(twin.disk, ".txn")
+    begins = len(bytes(journal.cached).rstrip(b"\0"))
+    twin.settle()
+    ends = len(bytes(journal.cached).rstrip(b"\0"))
+    assert ends - begins > journal_format.RECORD_HEADER_BYTES
+    for cut in range(begins, ends):
+        for size in (cut, len(journal.cached)):
+            image = crash_image(twin.disk, Loss.LOST, Random(0))
+            _, torn = file_at(image, ".txn")
+            torn.durable = torn.cached[:cut] + bytes(size - cut)
+            torn.cached = bytearray(torn.durable)
+            audit(reopened(image, ROOMY, history), history)
+
+
+@pytest.mark.parametrize("length", [-1, -(1 << 31), (1 << 31) - 1, 0])
+def test_s11_impossible_length_in_the_middle_refuses_with_file_offset_and_remedy(length: int) -> None:
+    twin = new_bookie()
+    put(twin, 1, range(1))
+    _, journal = file_at(twin.disk, ".txn")
+    offset = len(bytes(journal.cached).rstrip(b"\0"))
+    put(twin, 1, range(1, 2))
+    put(twin, 1, range(2, 3))
+    overwrite(journal, offset + 8, length.to_bytes(4, "big", signed=True))
+    with pytest.raises(StorageDamaged) as caught:
+        BookieTwin(crash_image(twin.disk, Loss.LOST, Random(0)), ROOMY, History())
+    assert f".txn offset {offset}" in str(caught.value)
+    assert "restore the file" in str(caught.value)
+
+
+def test_s14_key_of_a_new_ledger_is_behind_the_mark_before_its_journal_record_goes() -> None:
+    twin = new_bookie()
+    put(twin, 1, range(2))
+    twin.fence(2)
+    twin.settle()
+    twin.bookie.checkpoint()
+    assert crash_everywhere(twin, twin.settle) > 10
+    put(twin, 1, range(2, 4))
+    restarted(twin)
+
+
+def test_s15_entries_added_while_a_flush_runs_stay_behind_the_mark() -> None:
+    twin = new_bookie()
+    put(twin, 1, range(5))
+    twin.bookie.checkpoint()
+    added = 5
+
+    def add_more(operation: str, path: str) -> None:
+        nonlocal added
+        if "journal" not in path:
+            twin.add(1, [(added, b"while a flush runs")])
+            twin.journals[0].step()
+            added += 1
+
+    twin.disk.before_operation = add_more
+    twin.checkpoints.step()
+    assert added > 10
+    restarted(twin)
+
+
+def test_s18_every_journal_has_a_mark_of_its_own() -> None:
+    setup = Setup(journals=2)
+    twin = new_bookie(setup)
+    for round_ in range(4):
+        put(twin, 1, range(4 * round_, 4 * round_ + 4), 400)
+        put(twin, 2, range(round_, round_ + 1))
+        twin.checkpoint()
+    put(twin, 2, range(4, 8))
+    marks = [name for name in SimulatedFiles(twin.disk).names("/ledgers0/current") if "lastMark" in name]
+    assert marks == ["lastMark", "lastMark.1"]
+    restarted(twin)
+
+
+def test_s19_mark_moves_only_when_every_ledger_directory_is_flushed() -> None:
+    twin = new_bookie(Setup(ledger_directories=3))
+    for ledger_id in range(1, 7):
+        put(twin, ledger_id, range(3))
+    twin.bookie.checkpoint()
+    assert crash_everywhere(twin, twin.settle) > 30
+
+
+def test_s20_second_checkpoint_waits_for_the_first_and_marks_only_move_forward() -> None:
+    twin = new_bookie()
+    seen = []
+    for first in range(0, 12, 4):
+        put(twin, 1, range(first, first + 4), 600)
+        assert twin.bookie.checkpoint()
+        twin.add(1, [(first + 3, b"again")], v2.RECOVERY_ADD)
+        assert not twin.bookie.checkpoint(), "one flush at a time"
+        twin.settle()
+        _, mark = file_at(twin.disk, "lastMark")
+        seen.append(mark_format.decode_mark(bytes(mark.durable)))
+    assert None not in seen
+    assert seen == sorted(set(seen))
+    restarted(twin)
+
+
+def test_s21_second_crash_at_any_point_of_a_recovery_loses_nothing() -> None:
+    twin = new_bookie(Setup())
+    put(twin, 1, range(8), 200)
+    twin.fence(1)
+    put(twin, 2, range(8), 200)
+    for loss in Loss:
+        image = crash_image(twin.disk, loss, Random(1))
+        history = twin.history.after_crash()
+
+        def crash(operation: str, path: str, image: SimulatedDisk = image, history: History = history) -> None:
+            for second in Loss:
+                audit(reopened(crash_image(image, second, Random(2)), Setup(), history), history)
+
+        image.before_operation = crash
+        reopened(image, Setup(), history)
+
+
+def test_s22_ledger_keeps_its_key_when_replayed_and_its_journal_removed() -> None:
+    twin = new_bookie()
+    put(twin, 1, range(2))
+    for _ in range(3):
+        twin = restarted(twin, Loss.KEPT)
+    assert len([path for path in twin.disk.visible_files() if path.endswith(".txn")]) == 1
+    twin = restarted(twin, Loss.LOST)
+    twin.fence(1, key=WRONG_KEY)
+    twin.settle()
+    assert not twin.history.ledgers[1].fence_acknowledged
+
+
+def test_s23_garbage_in_an_entry_log_header_costs_no_entry() -> None:
+    twin = new_bookie()
+    put(twin, 1, range(5))
+    twin.checkpoint()
+    _, log = file_at(twin.disk, "/1.log")
+    overwrite(log, 0, Random(5).randbytes(log_format.HEADER_BYTES))
+    restarted(twin)
+
+
+def test_s26_half_written_group_is_not_acknowledged_and_shifts_nothing() -> None:
+    twin = new_bookie()
+    put(twin, 1, range(3))
+    twin.add(1, [(3, b"x" * 300)])
+    twin.disk.fault = lambda operation, path: os_error(errno.ENOSPC, path) if operation == "write" else None
+    with pytest.raises(OSError):
+        twin.settle()
+    twin.disk.fault = None
+    for loss in Loss:
+        again = restarted(twin, loss)
+        put(again, 1, range(3, 9))
+        again.checkpoint()
+        restarted(again)
+
+
+@pytest.mark.parametrize("operation", ["create", "write", "sync_data", "rename", "sync_directory", "create_directory"])
+def test_s27_failed_flush_moves_no_mark_and_is_not_tried_again(operation: str) -> None:
+    twin = new_bookie()
+    put(twin, 1, range(5))
+    _, before = file_at(twin.disk, "lastMark")
+    content = bytes(before.cached)
+    twin.bookie.checkpoint()
+    twin.disk.fault = lambda done, path: (
+        os_error(errno.EIO, path) if done == operation and path.startswith("/ledgers") else None
+    )
+    with pytest.raises(OSError):
+        twin.checkpoints.step()
+    twin.disk.fault = None
+    _, after = file_at(twin.disk, "lastMark")
+    assert bytes(after.cached) == content
+    assert not twin.bookie.checkpoint(), "the half that failed is never taken for flushed"
+    restarted(twin, Loss.KEPT)
+    restarted(twin, Loss.LOST)
+
+
+def test_s29_every_add_is_acknowledged_without_later_traffic() -> None:
+    twin = new_bookie()
+    random = Random(29)
+    for entry_id in range(30):
+        twin.add(1, [(entry_id, random.randbytes(10))])
+        if random.random() < 0.5:
+            twin.bookie.checkpoint()
+        twin.settle()
+        assert twin.history.ledgers[1].entries[entry_id].acknowledged == 0
+
+
+def test_s30_half_is_flushed_once_and_serves_until_it_is_on_disk() -> None:
+    twin = new_bookie()
+    put(twin, 1, range(6))
+    assert twin.store.begin_flush() is not None
+    assert twin.store.begin_flush() is None
+    audit(twin, twin.history)
+
+
+@pytest.mark.parametrize("place", ["/journal0", "/ledgers0"])
+def test_s31_full_disk_refuses_to_start_with_the_path_and_loses_nothing(place: str) -> None:
+    twin = new_bookie()
+    put(twin, 1, range(5))
+    image = crash_image(twin.disk, Loss.LOST, Random(0))
+    grows = ("create", "write", "preallocate", "create_directory")
+    image.fault = lambda operation, path: (
+        os_error(errno.ENOSPC, path) if operation in grows and path.startswith(place) else None
+    )
+    with pytest.raises(OSError) as caught:
+        BookieTwin(image, twin.setup, History())
+    assert caught.value.filename.startswith(place)
+    image.fault = None
+    history = twin.history.after_crash()
+    audit(reopened(image, twin.setup, history), history)
+
+
+def new_cluster() -> MemoryStore:
+    store = MemoryStore()
+    uri = MetadataUri.parse("zk://127.0.0.1:2181/ledgers")
+    asyncio.run(BookieRegistry(store.session(), uri).initialize_cluster())
+    return store
+
+
+def establish(disk: SimulatedDisk, cluster: MemoryStore) -> None:
+    """Establish whose directories these are, as a bookie's process does before it opens them."""
+    uri = MetadataUri.parse("zk://127.0.0.1:2181/ledgers")
+    identity = Identity(SimulatedFiles(disk), ROOMY.journal_paths, ROOMY.ledger_paths)
+    asyncio.run(identity.establish(BookieRegistry(cluster.session(), uri), "127.0.0.1:3181"))
+    identity.release()
+
+
+@pytest.mark.parametrize("lost", ["/journal0", "/ledgers0"])
+def test_s32_emptied_directory_is_no_new_bookie(lost: str) -> None:
+    cluster, disk = new_cluster(), ROOMY.new_disk()
+    establish(disk, cluster)
+    put(BookieTwin(disk, ROOMY, History()), 1, range(3))
+    disk.directory("/").change({lost[1:]: None})
+    SimulatedFiles(disk).make_directory(lost)
+    with pytest.raises(ConfigurationError, match=f"{lost} of bookie .* has lost its contents"):
+        establish(disk, cluster)
+
+
+def test_s33_bookie_that_the_cluster_does_not_know_does_not_start() -> None:
+    cluster, disk = new_cluster(), ROOMY.new_disk()
+    as_it_was = copy.deepcopy(cluster)
+    establish(disk, cluster)
+    put(BookieTwin(disk, ROOMY, History()), 1, range(3))
+    with pytest.raises(ConfigurationError, match="does not know bookie"):
+        establish(disk, as_it_was)
+
+
+def test_x5_first_boot_that_crashes_anywhere_is_finished_by_the_next() -> None:
+    cluster, disk = new_cluster(), ROOMY.new_disk()
+    images: list[SimulatedDisk] = []
+    disk.before_operation = lambda operation, path: images.extend(
+        crash_image(disk, loss, Random(len(images))) for loss in Loss
+    )
+    as_it_was = copy.deepcopy(cluster)
+    establish(disk, cluster)
+    assert len(images) > 60
+    for image in images:
+        establish(image, copy.deepcopy(as_it_was))
+        put(BookieTwin(image, ROOMY, History()), 1, range(2))
+    establish(crash_image(disk, Loss.LOST, Random(0)), cluster)
+
+
+def test_s37_index_file_with_a_cut_header_is_made_again_by_replay() -> None:
+    twin = new_bookie()
+    put(twin, 1, range(3))
+    history = twin.history.after_crash()
+    for size in range(0, 2 * index_format.SLOT_BYTES, 37):
+        image = crash_image(twin.disk, Loss.LOST, Random(0))
+        files = SimulatedFiles(image)
+        directory = "/ledgers0/current/0/1"
+        files.make_directory(directory)
+        header = index_format.encode_slot(index_format.LedgerHeader(1, 1, False, history.ledgers[1].master_key))
+        files.replace(f"{directory}/1.idx", (header + header)[:size])
+        audit(reopened(image, twin.setup, history), history)
+
+
+@pytest.mark.parametrize("garbage", [b"\0", b"\xa5"])
+def test_s38_record_whose_body_never_reached_the_disk_is_not_taken(garbage: bytes) -> None:
+    twin = new_bookie()
+    put(twin, 1, range(3))
+    _, journal = file_at(twin.disk, ".txn")
+    begins = len(bytes(journal.cached).rstrip(b"\0"))
+    twin.add(1, [(3, b"not acknowledged")])
+    history = twin.history.after_crash()
+    twin.settle()
+    body_at = begins + journal_format.RECORD_HEADER_BYTES
+    ends = len(bytes(journal.cached).rstrip(b"\0"))
+    overwrite(journal, body_at, garbage * (ends - body_at))
+    new = reopened(crash_image(twin.disk, Loss.LOST, Random(0)), twin.setup, history)
+    audit(new, history)
+    assert any(f"offset {begins}: cut a record" in notice for notice in new.notices)
+
+
+@pytest.mark.parametrize("entry_id", [0, 7, v2.LAST_ENTRY])
+def test_x2_no_answer_to_a_fencing_read_leaves_before_the_fence_is_durable(entry_id: int) -> None:
+    twin = new_bookie()
+    put(twin, 1, range(1))
+    for ledger_id in (1, 2):
+        twin.fence(ledger_id, entry_id)
+        assert not twin.history.ledger(ledger_id).fence_acknowledged
+    twin.settle()
+    assert twin.history.ledgers[1].fence_acknowledged
+    assert twin.history.ledgers[2].fence_acknowledged
+    restarted(twin)
+
+
+def test_d6_block_of_another_entry_is_an_error_not_data() -> None:
+    twin = new_bookie()
+    put(twin, 1, range(2), 100)
+    put(twin, 2, range(2), 100)
+    twin.checkpoint()
+    _, log = file_at(twin.disk, "/1.log")
+    half = (len(log.cached) - log_format.HEADER_BYTES) // 2
+    overwrite(log, log_format.HEADER_BYTES, bytes(log.cached[log_format.HEADER_BYTES + half :]))
+    assert twin.read(1, 0)[0] == Status.EIO
+    assert twin.read(2, 0)[0] == Status.EOK
+
+
+def test_d12_lost_journal_directory_is_never_a_silent_empty_replay() -> None:
+    twin = new_bookie()
+    put(twin, 1, range(3))
+    twin.disk.directory("/journal0").change({"current": None})
+    with pytest.raises(Violation, match=r"journal file .* is missing"):
+        restarted(twin, Loss.KEPT)
+
+
+def test_index_cut_inside_a_position_is_written_again() -> None:
+    twin = new_bookie()
+    put(twin, 1, range(0, 6, 2))
+    history = twin.history.after_crash()
+    for size in range(index_format.POSITIONS_AT, index_format.POSITIONS_AT + 40):
+        image = crash_image(twin.disk, Loss.LOST, Random(0))
+        files = SimulatedFiles(image)
+        files.make_directory("/ledgers0/current/0/1")
+        header = index_format.encode_slot(index_format.LedgerHeader(1, 1, False, history.ledgers[1].master_key))
+        files.replace("/ledgers0/current/0/1/1.idx", (header + header + b"\x00\x00\x00\x01" * 99)[:size])
+        audit(reopened(image, twin.setup, history), history)
+
+
+def test_power_cut_after_a_kill_takes_nothing_that_the_restart_built_on() -> None:
+    twin = new_bookie(Setup())
+    put(twin, 1, range(3))
+    twin.add(1, [(3, b"written, not synced")])
+    twin.disk.fault = lambda operation, path: os_error(errno.EIO, path) if operation == "sync_data" else None
+    for journal in twin.journals:
+        with pytest.raises(OSError):
+            journal.step()
+    twin.disk.fault = None
+    twin = restarted(twin, Loss.KEPT)
+    assert crash_everywhere(twin, lambda: put(twin, 1, range(4, 7), 300)) > 2
