@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import Any
 
-from bkspark.cli import bench, bookie, demo, dump, ledger, local, log
+from bkspark.cli import bench, bookie, cluster, demo, dump, ledger, local, log
 from bkspark.cli.arguments import USAGE, Parser
 from bkspark.errors import BookKeeperError, ConfigurationError
 
@@ -26,7 +26,7 @@ def build_parser() -> Parser:
     """Return the parser of the whole command line; `arguments.run(arguments)` is the chosen command."""
     parser = Parser(prog="bkspark", description="Apache BookKeeper for Spark and Python.")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, dest="command")
-    for module in (demo, local, bookie, ledger, log, dump, bench):
+    for module in (demo, local, bookie, ledger, log, cluster, dump, bench):
         module.add_parser(commands)
     return parser
 

@@ -25,6 +25,7 @@ from typing import IO, Any
 
 from bkspark.cli.bookie import bookie_command
 from bkspark.cli.child_process import ChildProcess
+from bkspark.cli.cluster import initialize
 from bkspark.cli.zookeeper_process import HOST, ZooKeeperProcess
 from bkspark.errors import BookieUnavailable, ConfigurationError
 
@@ -204,7 +205,7 @@ class ClusterProcess:
             ports = self._choose_ports()
             self.zookeeper = ZooKeeperProcess(self.directory / "zookeeper", port=ports.zookeeper)
             self.zookeeper.start()
-            asyncio.run(_initialize(self.uri))
+            asyncio.run(initialize(self.uri))
             for number, port in enumerate(ports.bookies, start=1):
                 directory = self.directory / f"bookie{number}"
                 self.bookies.append(BookieProcess(number, port, directory, self.uri, self._settings))
@@ -309,17 +310,3 @@ def _empty(directory: Path) -> None:
             shutil.rmtree(entry, ignore_errors=True)
         else:
             entry.unlink()
-
-
-async def _initialize(uri: str) -> None:
-    """Write the cluster's metadata root when it is not there yet."""
-    from bkspark.metadata.bookies import BookieRegistry
-    from bkspark.metadata.uri import MetadataUri
-    from bkspark.metadata.zookeeper import open_tree
-
-    parsed = MetadataUri.parse(uri)
-    tree = await open_tree(parsed)
-    try:
-        await BookieRegistry(tree, parsed).initialize_cluster()
-    finally:
-        await tree.close()

@@ -90,7 +90,9 @@ def test_old_java_is_refused(monkeypatch, tmp_path):
         find_java()
 
 
-@pytest.mark.parametrize("command", ["", "local", "bookie", "demo", "ledger", "ledger write", "log", "bench spark"])
+@pytest.mark.parametrize(
+    "command", ["", "local", "bookie", "demo", "ledger", "ledger write", "log", "cluster init", "bench spark"]
+)
 def test_help_is_printed_for_every_command(command, capsys):
     assert main([*command.split(), "--help"]) == 0
     assert capsys.readouterr().out.startswith("usage: bkspark")
