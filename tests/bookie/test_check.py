@@ -1,0 +1,238 @@
+"""`bkspark bookie --check`: a whole folder passes, and each kind of damage is named with file and offset."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bkspark.cli.__main__ import main as bkspark
+from bkspark.metadata import cookies
+from bookie_service.__main__ import main
+from bookie_service.storage.files import LocalFiles
+from tests.bookie.folders import Folder, add, cut, flip
+from tests.bookie.serving import Serving, service_options
+
+Capture = pytest.CaptureFixture[str]
+
+
+def check(folder: Folder, capsys: Capture) -> tuple[int, dict[str, Any]]:
+    """Return the exit code and what was found."""
+    code = main(["--check", "--json", *folder.settings])
+    output = capsys.readouterr()
+    assert output.err == ""
+    return code, json.loads(output.out)
+
+
+def damage(folder: Folder, capsys: Capture) -> list[tuple[str, int]]:
+    """Return (file, offset) of everything that is damaged, which is something."""
+    code, report = check(folder, capsys)
+    assert (code, report["ok"]) == (1, False)
+    assert report["damaged"] == len(report["damage"])
+    return [(each["file"], each["offset"]) for each in report["damage"]]
+
+
+# ---- whole folders ----
+
+
+def test_whole_folder_passes_with_everything_counted(stopped: Folder, capsys: Capture) -> None:
+    code, report = check(stopped, capsys)
+    assert (code, report["ok"], report["damage"], report["notes"]) == (0, True, [], [])
+    counts = {"cookies": 2, "marks": 1, "journal_files": 1, "journal_entries": 0, "entry_logs": 2, "ledgers": 2}
+    counts |= {"logged_entries": 35, "positions": 35, "unindexed_entries": 0, "unverified_entries": 0}
+    assert {name: report[name] for name in counts} == counts
+
+
+def test_folder_after_a_crash_passes_and_the_journal_holds_the_rest(crashed: Folder, capsys: Capture) -> None:
+    code, report = check(crashed, capsys)
+    assert (code, report["damage"]) == (0, [])
+    assert (report["positions"], report["journal_entries"]) == (30, 5)
+
+
+def test_torn_last_record_is_a_note_and_not_damage(crashed: Folder, capsys: Capture) -> None:
+    path = crashed.journal(2)
+    data = path.read_bytes()
+    end = len(data.rstrip(b"\0"))
+    path.write_bytes(data[: end - 10].ljust(len(data), b"\0"))
+    code, report = check(crashed, capsys)
+    assert code == 0
+    (note,) = report["notes"]
+    assert str(path) in note
+
+
+def test_entries_of_a_deleted_ledger_are_counted_and_no_damage(stopped: Folder, capsys: Capture) -> None:
+    stopped.small_index.unlink()
+    code, report = check(stopped, capsys)
+    assert (code, report["unindexed_entries"]) == (0, 25)
+
+
+def test_nothing_is_changed_and_the_directories_are_free_again(crashed: Folder, capsys: Capture) -> None:
+    before = crashed.state()
+    check(crashed, capsys)
+    assert crashed.state() == before
+    LocalFiles().lock(str(crashed.directory / "journal")).release()
+
+
+def test_people_get_a_verdict(stopped: Folder, capsys: Capture) -> None:
+    assert main(["--check", *stopped.settings]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "the bookie's folder is whole"
+    flip(stopped.small_index, 1024)
+    assert main(["--check", *stopped.settings]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(f"DAMAGED {stopped.small_index} offset 1024: ")
+    assert lines[-1] == "the bookie's folder is damaged"
+
+
+# ---- damage ----
+
+
+def test_flipped_byte_of_an_entry_is_named(stopped: Folder, capsys: Capture) -> None:
+    log = stopped.ledgers / "1.log"
+    flip(log, log.stat().st_size - 1)
+    assert damage(stopped, capsys) == [(str(log), log.stat().st_size - 1040)]
+
+
+def test_flipped_id_of_an_entry_is_named_in_log_and_index(stopped: Folder, capsys: Capture) -> None:
+    log = stopped.ledgers / "2.log"
+    flip(log, 1024 + 4 + 15)
+    assert set(damage(stopped, capsys)) >= {(str(log), 1024), (str(stopped.small_index), 1024 + 8 * 20)}
+
+
+def test_truncated_entry_log_is_named_with_where_it_ends(stopped: Folder, capsys: Capture) -> None:
+    log = stopped.ledgers / "2.log"
+    cut(log, -30)
+    found = damage(stopped, capsys)
+    assert (str(stopped.small_index), 1024 + 8 * 24) in found
+
+
+def test_missing_entry_log_is_named_by_every_position_in_it(stopped: Folder, capsys: Capture) -> None:
+    (stopped.ledgers / "2.log").unlink()
+    assert damage(stopped, capsys) == [(str(stopped.small_index), 1024 + 8 * entry_id) for entry_id in range(20, 25)]
+
+
+@pytest.mark.parametrize(("offset", "named"), [(30, 0), (530, 512), (1024, 1024), (1024 + 8 * 7 + 5, 1024 + 8 * 7)])
+def test_flipped_byte_of_an_index_is_named(offset: int, named: int, stopped: Folder, capsys: Capture) -> None:
+    flip(stopped.small_index, offset)
+    assert damage(stopped, capsys) == [(str(stopped.small_index), named)]
+
+
+def test_position_that_points_to_another_entry_is_named(stopped: Folder, capsys: Capture) -> None:
+    data = bytearray(stopped.small_index.read_bytes())
+    data[1024 + 8 * 3 : 1024 + 8 * 4] = data[1024 + 8 * 5 : 1024 + 8 * 6]
+    stopped.small_index.write_bytes(data)
+    assert damage(stopped, capsys) == [(str(stopped.small_index), 1024 + 8 * 3)]
+
+
+@pytest.mark.parametrize("entries_left", [0, 18])
+def test_truncated_index_is_named_though_its_length_alone_tells_nothing(
+    entries_left: int, stopped: Folder, capsys: Capture
+) -> None:
+    cut(stopped.small_index, 1024 + 8 * entries_left)
+    found = damage(stopped, capsys)
+    assert found[0] == (str(stopped.small_index), 1024 + 8 * entries_left)
+    assert {path for path, _ in found} == {str(stopped.small_index)}
+
+
+def test_header_that_a_crash_left_unwritten_is_a_note_while_the_journal_holds_it(
+    stopped: Folder, capsys: Capture
+) -> None:
+    with Serving(service_options(stopped.directory)) as serving, serving.connect() as peer:
+        add(peer, 9, 0, [b"new"])
+        serving.abandon()
+    path = stopped.ledgers / "0" / "9" / "9.idx"
+    path.parent.mkdir()
+    path.write_bytes(bytes(1024))
+    code, report = check(stopped, capsys)
+    assert code == 0
+    assert len(report["notes"]) == 2
+    assert all(str(path) in note for note in report["notes"])
+
+
+def test_flipped_byte_of_a_record_that_replay_needs_is_named(crashed: Folder, capsys: Capture) -> None:
+    # The first of two records: the second proves that it was durable.
+    flip(crashed.journal(2), 512 + 48 + 20)
+    assert damage(crashed, capsys) == [(str(crashed.journal(2)), 512)]
+
+
+def test_damage_in_a_journal_behind_the_mark_does_no_harm(stopped: Folder, capsys: Capture) -> None:
+    flip(stopped.journal(1), 700)
+    assert check(stopped, capsys)[0] == 0
+
+
+def test_truncated_journal_is_named_with_where_it_ends(stopped: Folder, capsys: Capture) -> None:
+    cut(stopped.journal(2), -1)
+    assert damage(stopped, capsys) == [(str(stopped.journal(2)), stopped.journal(2).stat().st_size)]
+
+
+def test_missing_journal_file_is_named(stopped: Folder, capsys: Capture) -> None:
+    stopped.journal(2).unlink()
+    assert damage(stopped, capsys) == [(str(stopped.journal(2)), 0)]
+
+
+@pytest.mark.parametrize("name", ["lastMark", "lastId"])
+def test_damaged_mark_and_last_id_are_named(name: str, stopped: Folder, capsys: Capture) -> None:
+    path = stopped.ledgers / name
+    path.write_bytes(b"?" + path.read_bytes()[1:])
+    assert damage(stopped, capsys) == [(str(path), 0)]
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lambda path: path.unlink(),
+        lambda path: path.write_bytes(b"garbage"),
+        lambda path: _move(path),
+    ],
+)
+def test_missing_unreadable_and_foreign_cookies_are_named(
+    harm: Callable[[Path], None], stopped: Folder, capsys: Capture
+) -> None:
+    path = stopped.ledgers / "VERSION"
+    harm(path)
+    assert damage(stopped, capsys) == [(str(path), 0)]
+
+
+def _move(path: Path) -> None:
+    cookie = cookies.decode(path.read_bytes(), str(path))
+    path.write_bytes(cookies.encode(replace(cookie, ledger_directories=("/another",))))
+
+
+def test_wiped_directory_is_named(stopped: Folder, capsys: Capture) -> None:
+    shutil.rmtree(stopped.ledgers)
+    assert damage(stopped, capsys) == [(str(stopped.ledgers), 0)]
+
+
+# ---- refusing ----
+
+
+def test_running_bookie_is_not_checked(stopped: Folder, capsys: Capture) -> None:
+    lock = LocalFiles().lock(str(stopped.directory / "ledgers"))
+    try:
+        assert main(["--check", *stopped.settings]) == 1
+    finally:
+        lock.release()
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert len(output.err.splitlines()) == 1
+    assert str(stopped.directory / "ledgers") in output.err
+
+
+def test_directories_that_do_not_exist_are_one_line(tmp_path: Path, capsys: Capture) -> None:
+    folder = Folder(tmp_path)
+    assert main(["--check", *folder.settings]) == 1
+    output = capsys.readouterr()
+    assert len(output.err.splitlines()) == 1
+    assert str(tmp_path / "journal") in output.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_command_line_hands_the_check_to_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[list[str]] = []
+    monkeypatch.setattr("os.execv", lambda program, command: ran.append(command))
+    bkspark(["bookie", "--check", "--json", "--set", "bookiePort=0"])
+    assert ran[0][1:] == ["-m", "bookie_service", "--set", "bookiePort=0", "--json", "--check"]
