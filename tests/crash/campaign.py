@@ -17,6 +17,8 @@ from collections.abc import Callable
 from random import Random
 
 from bkspark.errors import StorageDamaged
+from bkspark.wire.v2 import RECOVERY_ADD
+from bookie_service.storage.journal import JournalOptions
 from tests.crash.audit import Violation, audit, observe
 from tests.crash.history import History
 from tests.crash.images import Loss, crash_image, fingerprint
@@ -133,15 +135,28 @@ def reopened(image: SimulatedDisk, setup: Setup, history: History) -> BookieTwin
         raise Violation(f"did not start: {type(error).__name__}: {error}") from error
 
 
-def run(seed: int, images: int | None, seconds: float | None) -> Counter[str]:
-    """Run scripts of seeds from `seed` on until one budget is used up; return the counts."""
+def crash_reused_journals() -> None:
+    """Write records of one size into journal files that held such records before, and crash behind each.
+
+    Raises:
+        Violation: a record that an older file left was taken for one of the newer file.
+    """
+    setup = Setup(journal=JournalOptions(file_bytes_max=2000, preallocate_bytes=1024, backups_max=0, reuse_files=True))
+    twin = BookieTwin(setup.new_disk(), setup, History())
+    for version in range(30):
+        twin.add(1, [(0, bytes([version]) * 400)], RECOVERY_ADD)
+        twin.settle()
+        if version % 7 == 6:
+            twin.checkpoint()
+        history = twin.history.after_crash()
+        audit(reopened(crash_image(twin.disk, Loss.LOST, Random(version)), setup, history), history)
+
+
+def run(seed: int, images: int | None, seconds: float | None = None) -> Counter[str]:
+    """Run whole scripts of seeds from `seed` on until there are `images`, or for `seconds`; return the counts."""
     ends = None if seconds is None else time.monotonic() + seconds
-
-    def stop(campaign: Campaign) -> bool:
-        return (images is not None and campaign.images >= images) or (ends is not None and time.monotonic() >= ends)
-
-    campaign = Campaign(stop)
-    while not stop(campaign):
+    campaign = Campaign(lambda campaign: ends is not None and time.monotonic() >= ends)
+    while (images is None or campaign.images < images) and (ends is None or time.monotonic() < ends):
         campaign.run_script(seed)
         seed += 1
     return campaign.counts

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.crash import planted
-from tests.crash.campaign import Campaign
+from tests.crash.campaign import Campaign, crash_reused_journals
 from tests.crash.faults import fail_every_call, flip_bytes
 
 IMAGES_MAX = 6000
@@ -102,7 +102,9 @@ MUTANTS = (
     _crash("unborn file kept", "a file without a durable header stops the start", planted.kept_unborn_file),
     _crash("body not verified", "S38, #4659: a zero body behind a durable header is taken", planted.unverified_body),
     _crash("synced too new", "a record calls others of its own group durable", planted.synced_too_new),
-    _crash("stale records", "D4: a reused file's old records are taken for new ones", planted.stale_records),
+    Mutant(
+        "stale records", "D4: a reused file's old records are replayed", planted.stale_records, crash_reused_journals
+    ),
     _crash(
         "index before entry log", "S04, BOOKKEEPER-447: positions of bytes that are lost", planted.unsynced_entry_log
     ),

@@ -28,7 +28,7 @@ from bookie_service.identity import Identity
 from bookie_service.storage.journal import JournalOptions
 from bookie_service.storage.ledger_store import StoreOptions
 from tests.crash.audit import Violation, audit
-from tests.crash.campaign import reopened
+from tests.crash.campaign import crash_reused_journals, reopened
 from tests.crash.history import History
 from tests.crash.images import Loss, crash_image
 from tests.crash.simulated_files import Inode, SimulatedDisk, SimulatedFiles, os_error
@@ -484,6 +484,10 @@ def test_x2_no_answer_to_a_fencing_read_leaves_before_the_fence_is_durable(entry
     assert twin.history.ledgers[1].fence_acknowledged
     assert twin.history.ledgers[2].fence_acknowledged
     restarted(twin)
+
+
+def test_d4_stale_records_of_a_reused_journal_file_are_none() -> None:
+    crash_reused_journals()
 
 
 def test_d6_block_of_another_entry_is_an_error_not_data() -> None:

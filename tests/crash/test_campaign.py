@@ -1,0 +1,33 @@
+"""Every operation boundary of seeded scripts, crashed under six loss policies: nothing promised is lost."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.crash.campaign import main, run
+from tests.crash.images import Loss
+
+IMAGES = 30_000
+_PARTS = 10
+
+
+@pytest.mark.parametrize("part", range(_PARTS))
+def test_every_crash_image_starts_and_keeps_its_promises(part: int) -> None:
+    counts = run(1 + 1000 * part, IMAGES // _PARTS)
+    print(json.dumps(counts))
+    assert counts["images"] >= IMAGES // _PARTS
+    assert all(counts[loss.value] for loss in Loss)
+    assert counts["double"] > 100
+
+
+def test_same_seed_makes_the_same_campaign() -> None:
+    assert run(7, 300) == run(7, 300)
+
+
+def test_command_prints_one_line_of_counts(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--seed", "3", "--images", "100"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["seed"] == 3
+    assert printed["images"] >= 100
