@@ -32,7 +32,7 @@ _MIB = 1024 * 1024
 _DEFAULT_URI = "zk+hierarchical://localhost:2181/ledgers"
 _TRUE, _FALSE = ("true", "yes", "on"), ("false", "no", "off")
 
-_PROTECTING = {
+PROTECTING = {
     "bookieAuthProviderFactoryClass": "authentication",
     "authorizedRoles": "authorisation",
     "tlsProviderFactoryClass": "TLS",
@@ -41,8 +41,19 @@ _PROTECTING = {
 }
 """Keys that would protect something and are not served: set, they are refused."""
 
-_HARMLESS = frozenset({"allowEphemeralPorts", "journalAdaptiveGroupWrites", "allowMultipleDirsUnderSameDiskPartition"})
+HARMLESS = frozenset({"allowEphemeralPorts", "journalAdaptiveGroupWrites", "allowMultipleDirsUnderSameDiskPartition"})
 """Keys whose every value is satisfied by what this bookie does anyway."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a key that is served takes: its type, its default as text, its unit and bounds where it is a number."""
+
+    type: str
+    default: str
+    unit: str = ""
+    least: int | None = None
+    most: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +102,18 @@ def configure(values: Mapping[str, str]) -> Configuration:
     """Return the configuration that keys and values make. Raises ConfigurationError."""
     for key in values:
         _check_key(key)
-    keys = _Values(values)
-    for key, what in _PROTECTING.items():
+    return _configured(_Values(values), values)
+
+
+def served_settings() -> dict[str, Setting]:
+    """Return every key whose value has an effect, in the order in which they are read."""
+    keys = _Values({})
+    _configured(keys, {})
+    return {key: setting for key, setting in keys.asked.items() if key not in PROTECTING}
+
+
+def _configured(keys: _Values, values: Mapping[str, str]) -> Configuration:
+    for key, what in PROTECTING.items():
         if keys.text(key) not in (None, "null", *_FALSE):
             raise ConfigurationError(
                 f"{key}={values[key]}: this bookie has no {what} yet; remove the key to go without"
@@ -101,13 +122,13 @@ def configure(values: Mapping[str, str]) -> Configuration:
         configuration = Configuration(
             address=_address(keys),
             metadata_uri=MetadataUri.parse(_uri(keys)),
-            session_timeout_s=keys.number("zkTimeout", 10_000, least=1) / 1000,
+            session_timeout_s=keys.number("zkTimeout", 10_000, least=1, unit="ms") / 1000,
             service=_service(keys),
             unused_keys=(),
         )
     except ValueError as error:
         raise ConfigurationError(str(error)) from None
-    unused = sorted(key for key in values if key not in keys.asked and key not in _HARMLESS and values[key].strip())
+    unused = sorted(key for key in values if key not in keys.asked and key not in HARMLESS and values[key].strip())
     return Configuration(
         configuration.address,
         configuration.metadata_uri,
@@ -131,9 +152,9 @@ def _address(keys: _Values) -> AddressOptions:
 
 
 def _uri(keys: _Values) -> str:
-    uri = keys.text("metadataServiceUri")
+    uri = keys.text("metadataServiceUri", default=f"made of zkServers, else {_DEFAULT_URI}")
     servers = keys.text("zkServers")
-    root = keys.text("zkLedgersRootPath") or "/ledgers"
+    root = keys.text("zkLedgersRootPath", default="/ledgers") or "/ledgers"
     if uri is not None or servers is None:
         return uri or _DEFAULT_URI
     return f"zk://{servers.replace(',', ';')}{root}"
@@ -141,37 +162,41 @@ def _uri(keys: _Values) -> str:
 
 def _service(keys: _Values) -> ServiceOptions:
     return ServiceOptions(
-        journal_directories=keys.directories("journalDirectories", keys.text("journalDirectory") or "/tmp/bk-txn"),
+        journal_directories=keys.directories(
+            "journalDirectories", keys.text("journalDirectory", default="/tmp/bk-txn") or "/tmp/bk-txn"
+        ),
         ledger_directories=keys.directories("ledgerDirectories", "/tmp/bk-data"),
-        connections_max=keys.number("maxConnections", 10_000, least=1),
-        checkpoint_interval_s=keys.number("flushInterval", 10_000, least=1) / 1000,
+        connections_max=keys.number("maxConnections", 10_000, least=1, unit="connections"),
+        checkpoint_interval_s=keys.number("flushInterval", 10_000, least=1, unit="ms") / 1000,
         bookie=BookieOptions(
             read_only=keys.flag("forceReadOnlyBookie", False),
-            adds_in_flight_max=keys.number("maxAddsInProgressLimit", 0, least=0),
-            batch_read_bytes_max=keys.number("maxBatchReadSize", 5 * _MIB, least=1),
+            adds_in_flight_max=keys.number("maxAddsInProgressLimit", 0, least=0, unit="adds, 0: no limit"),
+            batch_read_bytes_max=keys.number("maxBatchReadSize", 5 * _MIB, least=1, unit="bytes"),
         ),
         connection=ConnectionOptions(
-            frame_bytes_max=keys.number("nettyMaxFrameSizeBytes", FRAME_BYTES_MAX, least=1024, most=64 * _MIB),
+            frame_bytes_max=keys.number(
+                "nettyMaxFrameSizeBytes", FRAME_BYTES_MAX, least=1024, most=64 * _MIB, unit="bytes"
+            ),
             no_delay=keys.flag("serverTcpNoDelay", True),
             keep_alive=keys.flag("serverSockKeepalive", True),
         ),
         flush=FlushLimits(
-            bytes_max=keys.number("journalBufferedWritesThreshold", 512 * 1024, least=1),
-            age_ns_max=keys.number("journalMaxGroupWaitMSec", 2, least=0) * 1_000_000,
+            bytes_max=keys.number("journalBufferedWritesThreshold", 512 * 1024, least=1, unit="bytes"),
+            age_ns_max=keys.number("journalMaxGroupWaitMSec", 2, least=0, unit="ms") * 1_000_000,
             flush_when_idle=keys.flag("journalFlushWhenQueueEmpty", True),
         ),
         journal=JournalOptions(
-            file_bytes_max=keys.number("journalMaxSizeMB", 2048, least=1) * _MIB,
-            preallocate_bytes=keys.number("journalPreAllocSizeMB", 16, least=0) * _MIB,
-            backups_max=keys.number("journalMaxBackups", 5, least=0),
+            file_bytes_max=keys.number("journalMaxSizeMB", 2048, least=1, unit="MiB") * _MIB,
+            preallocate_bytes=keys.number("journalPreAllocSizeMB", 16, least=0, unit="MiB") * _MIB,
+            backups_max=keys.number("journalMaxBackups", 5, least=0, unit="files"),
             reuse_files=keys.flag("journalReuseFiles", False),
         ),
         store=StoreOptions(
-            cache_half_bytes=keys.number("skipListSizeLimit", 64 * _MIB, least=1),
-            log_bytes_max=keys.number("logSizeLimit", 1024 * _MIB, least=_MIB),
+            cache_half_bytes=keys.number("skipListSizeLimit", 64 * _MIB, least=1, unit="bytes"),
+            log_bytes_max=keys.number("logSizeLimit", 1024 * _MIB, least=_MIB, unit="bytes"),
             # 0 means "at the end of a flush only" to Apache's bookies; it gets our default here.
-            log_sync_bytes=keys.number("flushEntrylogBytes", 0, least=0) or 2 * _MIB,
-            open_files_max=keys.number("openFileLimit", 20_000, least=16),
+            log_sync_bytes=keys.number("flushEntrylogBytes", 0, least=0, unit="bytes, 0: 2 MiB") or 2 * _MIB,
+            open_files_max=keys.number("openFileLimit", 20_000, least=16, unit="files"),
         ),
     )
 
@@ -190,14 +215,18 @@ class _Values:
 
     def __init__(self, values: Mapping[str, str]) -> None:
         self._values = values
-        self.asked: set[str] = set()
+        self.asked: dict[str, Setting] = {}
 
-    def text(self, key: str) -> str | None:
-        self.asked.add(key)
+    def text(self, key: str, *, default: str = "unset") -> str | None:
+        """Return the value, None when it is not set; `default` says what that means."""
+        return self._ask(key, Setting("text", default))
+
+    def _ask(self, key: str, setting: Setting) -> str | None:
+        self.asked[key] = setting
         return self._values.get(key, "").strip() or None
 
-    def number(self, key: str, default: int, *, least: int, most: int | None = None) -> int:
-        text = self.text(key)
+    def number(self, key: str, default: int, *, least: int, most: int | None = None, unit: str = "") -> int:
+        text = self._ask(key, Setting("whole number", str(default), unit, least, most))
         if text is None:
             return default
         try:
@@ -210,7 +239,7 @@ class _Values:
         return value
 
     def flag(self, key: str, default: bool) -> bool:
-        text = self.text(key)
+        text = self._ask(key, Setting("true or false", str(default).lower()))
         if text is None:
             return default
         if text.lower() not in _TRUE + _FALSE:
@@ -218,7 +247,7 @@ class _Values:
         return text.lower() in _TRUE
 
     def directories(self, key: str, default: str) -> tuple[str, ...]:
-        text = self.text(key) or default
+        text = self._ask(key, Setting("directories", default)) or default
         paths = tuple(os.path.abspath(part.strip()) for part in text.split(",") if part.strip())
         if len(set(paths)) != len(paths) or not paths:
             raise ConfigurationError(f"{key}={text}: it must name different directories, commas between")

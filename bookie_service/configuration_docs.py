@@ -1,0 +1,85 @@
+"""The page about configuration keys, made from the code that reads them.
+
+python -m bookie_service.configuration_docs > docs/configuration.md
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Sequence
+
+from bookie_service.configuration import HARMLESS, PROTECTING, Setting, served_settings
+from bookie_service.configuration_keys import APACHE_KEYS, APACHE_PREFIXES, OWN_KEYS
+
+_INTRODUCTION = """\
+# Configuration keys of a bookie
+
+Made by `python -m bookie_service.configuration_docs > docs/configuration.md`; a test compares the two.
+
+A bookie reads Apache's `bk_server.conf` (`--config FILE`); `--set KEY=VALUE` wins over the file. Names, units and
+defaults are Apache's, but for two: a journal flushes when its queue is empty (the lowest latency), and a frame may have
+10 KiB more (Pulsar's brokers need them). Keys that are ours alone say so. There are four kinds of key:
+
+| Kind | What happens |
+|---|---|
+| honoured | the value has its effect; one that is not usable ends the start with one line and exit code 2 |
+| always so | accepted without a word: this bookie does what every value of it asks for |
+| refused | it would protect data or access, and is not served: ignoring it would be worse than not starting |
+| accepted | Apache's, without effect here; named in one line at start |
+
+A key in none of these lists is a mistake: the bookie does not start, and names the nearest key there is. An empty value
+counts as not set.
+"""
+
+
+def page() -> str:
+    """Return the whole page, as Markdown."""
+    served = served_settings()
+    accepted = APACHE_KEYS | OWN_KEYS
+    accepted -= {*served, *HARMLESS, *PROTECTING}
+    families = ", ".join(f"`{prefix}`" for prefix in APACHE_PREFIXES)
+    return "\n".join(
+        [
+            _INTRODUCTION,
+            "## Honoured\n",
+            _table(("Key", "Type", "Default", "Unit", "Bounds"), (_row(key, served[key]) for key in _sorted(served))),
+            "## Always so\n",
+            _paragraph(HARMLESS),
+            "## Refused\n",
+            _table(
+                ("Key", "What this bookie does not have", "Values that it starts with"),
+                ((f"`{key}`", PROTECTING[key], "empty, null, false, no, off") for key in _sorted(PROTECTING)),
+            ),
+            "## Accepted, without effect\n",
+            _paragraph(accepted),
+            f"And every key that begins with {families}: the stream and table service, which shares Apache's file.\n",
+        ]
+    )
+
+
+def _row(key: str, setting: Setting) -> Sequence[str]:
+    name = f"`{key}` (ours)" if key in OWN_KEYS else f"`{key}`"
+    return name, setting.type, setting.default, setting.unit, _bounds(setting)
+
+
+def _bounds(setting: Setting) -> str:
+    if setting.least is None:
+        return ""
+    return f"at least {setting.least}" if setting.most is None else f"{setting.least} to {setting.most}"
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+def _paragraph(keys: Iterable[str]) -> str:
+    return textwrap.fill(" ".join(f"`{key}`" for key in _sorted(keys)), 120, break_on_hyphens=False) + "\n"
+
+
+def _sorted(keys: Iterable[str]) -> list[str]:
+    return sorted(keys, key=lambda key: (key.lower(), key))
+
+
+if __name__ == "__main__":
+    print(page(), end="")
