@@ -396,5 +396,6 @@ def _print(report: Report, as_json: bool) -> None:
         print(f"DAMAGED {each.path} offset {each.offset}: {each.reason}")
     for note in report.notes:
         print(f"note: {note}")
-    print("  ".join(f"{name.replace('_', ' ')}: {count}" for name, count in counts.items()))
+    for name, count in counts.items():
+        print(f"{name.replace('_', ' '):<20} {count:>12}")
     print("the bookie's folder is damaged" if report.damaged else "the bookie's folder is whole", flush=True)
