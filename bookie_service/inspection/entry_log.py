@@ -83,6 +83,9 @@ class _EntryLog:
                 offset = yield from self._unreadable(end, end)
             else:
                 offset = end
+        if self._map_offset >= self._size:
+            reason = f"the file ends at {self._size}, its ledgers map lay at {self._map_offset}: it was truncated"
+            yield Damage(self._path, self._size, None, reason)
 
     def _header(self) -> Iterator[Finding]:
         header = log_format.decode_header(self._file.read(HEADER_BYTES, 0), self._log_id)

@@ -124,15 +124,31 @@ def _positions(file: File, ledger_id: int, lookup: LogLookup, entry_id: int | No
     first = 0
     if entry_id is not None:
         first, end = entry_id, min(end, entry_id + 1)
-    for start in range(first, end, _POSITIONS_PER_READ):
+    following = first
+    while (start := _next_written(file, following, end)) is not None:
         positions = _read_positions(file, start, min(end - start, _POSITIONS_PER_READ))
         held = np.flatnonzero(positions)
         if len(held):
             for run in np.split(held, np.flatnonzero(np.diff(held) > 1) + 1):
                 yield from _run(file, ledger_id, start + int(run[0]), positions[run], lookup)
+        following = start + _POSITIONS_PER_READ
     torn = (size - POSITIONS_AT) % POSITION_BYTES if size >= POSITIONS_AT else 0
     if torn:
         yield Damage(file.path, size - torn, torn, "the file ends within a position: it was truncated", ledger_id)
+
+
+def _next_written(file: File, entry_id: int, end: int) -> int | None:
+    """Return the first entry id from `entry_id` on, below `end`, whose position may have been written; None: no more.
+
+    The index of a striped ledger, or of one with a stray high entry id, is mostly holes.
+    """
+    if entry_id >= end:
+        return None
+    data_at = file.next_data(index_format.position_at(entry_id))
+    if data_at is None:
+        return None
+    found = max(entry_id, (data_at - POSITIONS_AT) // POSITION_BYTES)
+    return found if found < end else None
 
 
 def _read_positions(file: File, first_entry: int, count: int) -> np.ndarray:

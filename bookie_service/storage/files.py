@@ -11,6 +11,7 @@ same names. Rules that the callers rely on:
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 from collections.abc import Iterator, Sequence
@@ -72,6 +73,18 @@ class File:
     def size(self) -> int:
         with _naming(self.path):
             return os.fstat(self._fd).st_size
+
+    def next_data(self, offset: int) -> int | None:
+        """Return where the next bytes lie that are no hole, at `offset` or behind; None when there are none.
+
+        A hole reads as zeros; a file system without holes returns `offset`.
+        """
+        try:
+            return os.lseek(self._fd, offset, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return None
+            raise OSError(error.errno, error.strerror, self.path) from None
 
     def sync_data(self) -> None:
         """Make everything written to this file durable, with the size that reading it back needs."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from bkspark.cli.__main__ import main as bkspark
 from bkspark.entries import EntryBatch
 from bkspark.wire import v2
 from bkspark.wire.digest import DigestType, EntryDigest
@@ -285,6 +286,15 @@ def _add_until(stop: threading.Event, peer: Peer, acknowledged: list[int]) -> No
         acknowledged[0] += 10
 
 
+def test_index_of_terabytes_of_holes_is_read_at_once(tmp_path: Path, capsys: Capture) -> None:
+    with Serving(service_options(tmp_path)) as serving, serving.connect() as peer:
+        add(peer, SMALL, 0, [b"first"])
+        add(peer, SMALL, 1 << 39, [b"far"])
+    code, rows = dump(capsys, "index", tmp_path)
+    assert code == 0
+    assert [row["entry"] for row in of_kind(rows, "position")] == [0, 1 << 39]
+
+
 # ---- usage ----
 
 
@@ -320,3 +330,9 @@ def test_command_line_runs_it_and_hands_on_the_exit_code(stopped: Folder) -> Non
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
     assert json.loads(done.stdout.splitlines()[-1])["damaged"] == 1
+
+
+@pytest.mark.parametrize("kind", ["journal", "entry-log", "index", "marks"])
+def test_help_of_each_kind_shows_how_to_call_it(kind: str, capsys: Capture) -> None:
+    assert bkspark(["dump", kind, "--help"]) == 0
+    assert f"bkspark dump {kind} --ledger 17 --entry 4 DIR" in capsys.readouterr().out
