@@ -29,7 +29,7 @@ from bkspark.blocking import Client, LedgerWriter
 from bkspark.entries import EntryBatch
 from bkspark.errors import ConfigurationError
 from bkspark.spark.demo_input import FLIGHTS, read_input
-from bkspark.spark.job import main_of, say, session
+from bkspark.spark.job import SHORT_RUN, main_of, say, session
 
 LOG = "demo"
 STREAM_LOG = "demo-streamed"
@@ -256,7 +256,7 @@ def job() -> dict[str, Any]:
     """Run the demo on the cluster that BKSPARK_URI names."""
     options = _options()
     say("starting Spark ...")
-    with session(options.dir) as spark, Client(os.environ["BKSPARK_URI"]) as client:
+    with session(options.dir, java_options=SHORT_RUN) as spark, Client(os.environ["BKSPARK_URI"]) as client:
         return Demo(spark, client, options.dir, options).run()
 
 

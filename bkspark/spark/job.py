@@ -24,6 +24,9 @@ from pyspark.sql import SparkSession
 from bkspark.errors import BookKeeperError, ConfigurationError
 
 JVM_STOP_TIMEOUT_S = 10.0
+SHORT_RUN = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Java options of a job of a minute: compiling for the long run costs it a fifth of its processor time."""
+
 _REASON_CHARACTERS_MAX = 500
 
 
@@ -65,9 +68,9 @@ def _reason(error: Exception) -> str:
 
 
 @contextmanager
-def session(folder: Path, cores: int = 2) -> Iterator[SparkSession]:
+def session(folder: Path, cores: int = 2, java_options: str = "") -> Iterator[SparkSession]:
     """Yield a local session on `cores` threads that keeps its files in `folder`; end it and its JVM afterwards."""
-    spark = _builder(folder, cores).getOrCreate()
+    spark = _builder(folder, cores, java_options).getOrCreate()
     try:
         spark.sparkContext.setLogLevel("ERROR")
         yield spark
@@ -79,9 +82,8 @@ def session(folder: Path, cores: int = 2) -> Iterator[SparkSession]:
         _end_jvm(gateway.proc)
 
 
-def _builder(folder: Path, cores: int) -> SparkSession.Builder:
+def _builder(folder: Path, cores: int, java_options: str) -> SparkSession.Builder:
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    java_options = f"-Djava.io.tmpdir={folder} -XX:-UsePerfData"
     return (
         SparkSession.builder.master(f"local[{cores}]")
         .appName("bkspark")
@@ -90,7 +92,7 @@ def _builder(folder: Path, cores: int) -> SparkSession.Builder:
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.memory", "2g")
-        .config("spark.driver.extraJavaOptions", java_options)
+        .config("spark.driver.extraJavaOptions", f"-Djava.io.tmpdir={folder} -XX:-UsePerfData {java_options}")
         .config("spark.local.dir", str(folder))
         .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
         .config("spark.sql.session.timeZone", "UTC")
