@@ -1,4 +1,4 @@
-"""Makes Spark find `format("bookkeeper")` by itself: it looks for `DefaultSource` in every top-level `pyspark_*` package.
+"""Makes Spark find `format("bookkeeper")`: it looks for `DefaultSource` in every top-level `pyspark_*` package.
 
 Importing this never raises: one such package that cannot be imported hides all of them from Spark.
 """
