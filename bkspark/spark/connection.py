@@ -33,10 +33,10 @@ def connect(options: SourceOptions) -> Client:
     Raises:
         MetadataError: the metadata store cannot be reached; names the address.
     """
-    key = (os.getpid(), options.uri, options.digest.name, options.password)
+    key = (os.getpid(), options.uri, options.digest, options.password)
     with _lock:
         client = _clients.get(key)
         if client is None:
-            client = Client(options.uri, digest=options.digest.name.lower(), password=options.password)
+            client = Client(options.uri, digest=options.digest, password=options.password)
             _clients[key] = client
     return client

@@ -20,9 +20,6 @@ from typing import Any
 from bkspark.errors import ConfigurationError
 from bkspark.log.positions import Position
 
-_POSITION_KEYS = {"entry", "ledger", "ordinal", "version"}
-_LOG_KEYS = {"log", "log_id"}
-
 
 @dataclass(frozen=True, slots=True)
 class LogOffset:
@@ -47,21 +44,21 @@ class LogOffset:
         Raises:
             ConfigurationError: a key is missing, unknown or out of range; the version is newer; the log is another.
         """
-        facts = {key: value.get(key) for key in _LOG_KEYS}
-        if not all(type(fact) is str for fact in facts.values()):
+        name, log_id = value.get("log"), value.get("log_id")
+        if not isinstance(name, str) or not isinstance(log_id, str):
             raise ConfigurationError(
                 f"{source} {dict(value)!r} is no offset of a stream: 'log' and 'log_id' are missing"
             )
-        if facts["log"] != log:
+        if name != log:
             raise ConfigurationError(
-                f"{source} is a position in log {facts['log']!r}, but log {log!r} is read: "
+                f"{source} is a position in log {name!r}, but log {log!r} is read: "
                 "use the checkpoint or position of that log, or a new checkpoint"
             )
-        position = position_of({key: item for key, item in value.items() if key not in _LOG_KEYS}, source)
-        return cls(log, facts["log_id"], position)
+        position = {key: item for key, item in value.items() if key not in ("log", "log_id")}
+        return cls(log, log_id, position_of(position, source))
 
 
-def position_of(value: Mapping[str, Any], source: str) -> Position:
+def position_of(value: Any, source: str) -> Position:
     """Return the position that an option or offset holds.
 
     Raises:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from bkspark.core.metadata import DigestType, check_quorums
+from bkspark.core.metadata import check_quorums
 from bkspark.errors import ConfigurationError
 from bkspark.ids import LEDGER_ID_MAX
 from bkspark.metadata.uri import MetadataUri
@@ -31,6 +31,7 @@ ENTRY_BYTES_MAX = 4 * MIB
 EARLIEST = "earliest"
 LATEST = "latest"
 PAYLOAD_FORMATS = ("raw", "json", "msgpack", "arrow")
+DIGESTS = ("crc32c", "crc32", "mac", "dummy")
 MALFORMED_MODES = ("FAILFAST", "PERMISSIVE", "DROPMALFORMED")
 
 READ, STREAM, WRITE = "a batch read", "a stream read", "a write"
@@ -104,10 +105,6 @@ def _one_of(*choices: str) -> Callable[[str], str]:
         raise ValueError(f"is none of {', '.join(choices)}")
 
     return check
-
-
-def _digest(value: str) -> DigestType:
-    return DigestType[_one_of(*(digest.name.lower() for digest in DigestType))(value).upper()]
 
 
 def _offsets(value: str) -> str | dict[str, Any]:
@@ -187,7 +184,13 @@ OPTIONS = (
     Option("minPartitions", "partitions_min", _count, _READS, "tasks to plan at least, when there are as many entries"),
     Option("maxEntriesPerTrigger", "trigger_entries_max", _count, frozenset({STREAM}), "entries in one micro-batch"),
     Option("maxBytesPerTrigger", "trigger_bytes_max", _size, frozenset({STREAM}), "bytes in one micro-batch, about"),
-    Option("digestType", "digest", _digest, frozenset({WRITE}), "check of written entries: crc32c, crc32, mac, dummy"),
+    Option(
+        "digestType",
+        "digest",
+        _one_of(*DIGESTS),
+        frozenset({WRITE}),
+        "check of written entries: crc32c, crc32, mac, dummy",
+    ),
     Option("ensembleSize", "ensemble_size", _count, frozenset({WRITE}), "bookies that store a ledger"),
     Option("writeQuorum", "write_quorum", _count, frozenset({WRITE}), "bookies that store each entry"),
     Option("ackQuorum", "ack_quorum", _count, frozenset({WRITE}), "bookies that must confirm an entry"),
@@ -225,7 +228,7 @@ class SourceOptions:
     partitions_min: int | None = None
     trigger_entries_max: int | None = None
     trigger_bytes_max: int | None = None
-    digest: DigestType = DigestType.CRC32C
+    digest: str = DIGESTS[0]
     ensemble_size: int = 3
     write_quorum: int = 3
     ack_quorum: int = 2
@@ -269,9 +272,10 @@ class SourceOptions:
             ConfigurationError: an option given has no effect on a batch read, or the range is impossible.
         """
         self._refuse_foreign(READ)
-        if self.ending_offsets == EARLIEST:
+        if self.starting_offsets == LATEST or self.ending_offsets == EARLIEST:
             raise ConfigurationError(
-                "option 'endingOffsets' is 'earliest', which reads nothing: use latest or a position"
+                "a batch read that starts at 'latest' or ends at 'earliest' reads nothing: "
+                "set startingOffsets to earliest or a position, endingOffsets to latest or a position"
             )
         for name, value in (("startingOffsets", self.starting_offsets), ("endingOffsets", self.ending_offsets)):
             if self.log is None and isinstance(value, dict):

@@ -6,7 +6,6 @@ restart on a checkpoint goes on exactly where the last run stood. `read` runs in
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -97,8 +96,8 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         entries_max, bytes_max = self._options.trigger_entries_max, self._options.trigger_bytes_max
         if isinstance(limit, ReadAllAvailable) or (entries_max is None and bytes_max is None):
             return end
-        with contextlib.closing(iterate(lambda: planner.extents(snapshot, begin.ordinal, end))) as extents:
-            return advance(extents, begin, entries_max, bytes_max)
+        extents = iterate(lambda: planner.extents(snapshot, begin.ordinal, end))
+        return advance(extents, begin, entries_max, bytes_max)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return the limit of a micro-batch. Spark has no limit of two kinds: `latestOffset` heeds both options."""
