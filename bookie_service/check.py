@@ -225,7 +225,7 @@ class Check:
                 if isinstance(finding, PositionRun):
                     self._count_positions(finding)
                 elif isinstance(finding, Fact):
-                    self._indexed.add(int(str(finding.values["ledger"])))
+                    self._indexed.add(finding.values["ledger"])
                 elif isinstance(finding, Damage) and finding.entry_id is None and finding.ledger_id is not None:
                     self._slot_damage.setdefault(finding.ledger_id, []).append(finding)
                 else:
@@ -270,7 +270,7 @@ class Check:
     def _check_link(self, path: str, before: int | None, header: Fact) -> None:
         previous = header.values["previous"]
         if before is not None and previous != before:
-            missing = journal_format.file_name(int(str(previous)))
+            missing = journal_format.file_name(previous)
             self._report.add(Damage(path, 0, None, f"the file before it, {missing}, is missing"))
 
     def _replay(self, finding: Finding) -> None:
@@ -279,7 +279,7 @@ class Check:
             self._journal.add_entries(finding)
             self._need_keys(finding.path, int(finding.offsets[0]), np.unique(finding.ledger_ids).tolist())
         elif isinstance(finding, Fact) and finding.kind in ("ledger-key", "fence"):
-            ledger_id = int(str(finding.values["ledger"]))
+            ledger_id = finding.values["ledger"]
             self._journal.changed.add(ledger_id)
             if finding.kind == "ledger-key":
                 self._journal.keyed.add(ledger_id)

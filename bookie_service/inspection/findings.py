@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +25,7 @@ class Fact:
     offset: int
     length: int
     checksum_ok: bool | None
-    values: Mapping[str, object]
+    values: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

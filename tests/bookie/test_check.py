@@ -15,8 +15,8 @@ from bkspark.cli.__main__ import main as bkspark
 from bkspark.metadata import cookies
 from bookie_service.__main__ import main
 from bookie_service.storage.files import LocalFiles
-from tests.bookie.folders import Folder, add, cut, flip
-from tests.bookie.serving import Serving, service_options
+from tests.bookie.folders import FENCED, LARGE_PAYLOADS, SMALL, SMALL_PAYLOADS, Folder, add, cut, flip
+from tests.bookie.serving import Serving, service_options, stored
 
 Capture = pytest.CaptureFixture[str]
 
@@ -93,8 +93,9 @@ def test_people_get_a_verdict(stopped: Folder, capsys: Capture) -> None:
 
 def test_flipped_byte_of_an_entry_is_named(stopped: Folder, capsys: Capture) -> None:
     log = stopped.ledgers / "1.log"
-    flip(log, log.stat().st_size - 1)
-    assert damage(stopped, capsys) == [(str(log), log.stat().st_size - 1040)]
+    item = log.read_bytes().index(stored(FENCED, 9, LARGE_PAYLOADS[9])) - 4
+    flip(log, item + 500)
+    assert damage(stopped, capsys) == [(str(log), item)]
 
 
 def test_flipped_id_of_an_entry_is_named_in_log_and_index(stopped: Folder, capsys: Capture) -> None:
@@ -105,9 +106,11 @@ def test_flipped_id_of_an_entry_is_named_in_log_and_index(stopped: Folder, capsy
 
 def test_truncated_entry_log_is_named_with_where_it_ends(stopped: Folder, capsys: Capture) -> None:
     log = stopped.ledgers / "2.log"
-    cut(log, -30)
+    last = log.read_bytes().index(stored(SMALL, 24, SMALL_PAYLOADS[24])) - 4
+    cut(log, last + 10)
     found = damage(stopped, capsys)
     assert (str(stopped.small_index), 1024 + 8 * 24) in found
+    assert all(offset == last for path, offset in found if path == str(log))
 
 
 def test_missing_entry_log_is_named_by_every_position_in_it(stopped: Folder, capsys: Capture) -> None:
