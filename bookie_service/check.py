@@ -8,7 +8,7 @@ Holds the directory locks meanwhile, so that no bookie can start, and changes no
 * every mark is readable, and the journal file where replay begins exists;
 * the journals can be replayed from there, and every ledger in them has a master key;
 * every header is readable, and every index position points to a whole entry of that id;
-* entry logs are whole up to the last entry that an index points to;
+* entry logs are whole, one without a ledgers map up to the last entry that an index points to;
 * every entry of a ledger in the entry logs has a position in the index, or is still in the journal.
 
 Entries of ledgers without an index file are of ledgers that were deleted; they are counted, not damage. Memory: 8 bytes
@@ -303,12 +303,15 @@ class Check:
             self._report.entry_logs += 1
             end = self._indexed_to.get(log_format.parse_file_name(os.path.basename(path)) or 0, 0)
             for finding in read_entry_log(self._files, path, judge):
-                if isinstance(finding, EntryRun):
+                if isinstance(finding, Fact) and finding.kind == "entry-log" and finding.values["map_offset"]:
+                    # A log that has a map was durable as a whole before the header named it.
+                    end = finding.values["bytes"] + 1
+                elif isinstance(finding, EntryRun):
                     self._report.logged_entries += len(finding.entry_ids)
                     self._report.unverified_entries += int((finding.states == UNVERIFIED).sum())
                     self._check_indexed(finding)
                 elif isinstance(finding, Incomplete) and finding.offset < end:
-                    reason = f"the log was truncated or damaged here: index positions point as far as {end}"
+                    reason = f"the log was truncated or damaged here: it was durable as far as {end}"
                     self._report.add(Damage(path, finding.offset, finding.length, reason))
                 elif isinstance(finding, Damage) and finding.offset >= end:
                     self._report.notes.append(
