@@ -2,6 +2,8 @@
 
     python -m bookie_service [--config FILE] [--set key=value]... [--json] [--check]
 
+SIGUSR1 collects garbage at once: ledgers that are deleted go, and entry logs are compacted as by a major compaction.
+
 Exit code 0 after SIGTERM or SIGINT; 1 when the bookie cannot start or had to end; 2 for wrong usage or configuration.
 With --check no bookie runs: see `check`.
 What went wrong is the last line on stderr.
@@ -24,10 +26,12 @@ from bkspark.errors import BookKeeperError, ConfigurationError
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.ledgers import read_manager
 from bkspark.metadata.registration import BookieAddress
+from bkspark.metadata.tree import Tree
 from bkspark.metadata.zookeeper import open_tree
 from bookie_service import address, check
 from bookie_service.address import BoundAddress
 from bookie_service.arguments import Parser, add_configuration, describe, fail
+from bookie_service.census import Census
 from bookie_service.configuration import Configuration, load
 from bookie_service.identity import Identity
 from bookie_service.registration import Registration
@@ -73,11 +77,17 @@ def _parser() -> argparse.ArgumentParser:
 async def _run(configuration: Configuration, as_json: bool) -> None:
     """Serve until a signal comes, or raise what makes going on impossible."""
     stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+        loop.add_signal_handler(number, stopping.set)
+    # Until there is something to collect, the signal means nothing; it must not end the process.
+    loop.add_signal_handler(signal.SIGUSR1, lambda: None)
     bound = address.bind(configuration.address)
     try:
-        async with _metadata(configuration) as registry, _identified(configuration, registry, bound) as files:
+        async with contextlib.AsyncExitStack() as held:
+            tree = await held.enter_async_context(_metadata(configuration))
+            registry = BookieRegistry(tree, configuration.metadata_uri)
+            files = await held.enter_async_context(_identified(configuration, registry, bound))
             service = BookieService(files, configuration.service)
             await service.start(bound.listener)
             registration = Registration(
@@ -87,7 +97,11 @@ async def _run(configuration: Configuration, as_json: bool) -> None:
                 read_only=configuration.service.bookie.read_only,
             )
             try:
+                census = Census(tree, configuration.metadata_uri, bound.bookie_id)
+                await census.open()
                 await registration.enter()
+                service.start_collecting(census)
+                loop.add_signal_handler(signal.SIGUSR1, service.force_collection)
                 _announce(bound, as_json)
                 await _first_of(stopping, service.failed, registration.lost)
             except BaseException:
@@ -100,13 +114,13 @@ async def _run(configuration: Configuration, as_json: bool) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _metadata(configuration: Configuration) -> AsyncIterator[BookieRegistry]:
+async def _metadata(configuration: Configuration) -> AsyncIterator[Tree]:
     timeout_s = configuration.session_timeout_s
     tree = await open_tree(configuration.metadata_uri, session_timeout_s=timeout_s, call_timeout_s=timeout_s)
     try:
         # Says what is wrong when there is no cluster at the root, before any directory is touched.
         await read_manager(tree, configuration.metadata_uri.root, configuration.metadata_uri.manager)
-        yield BookieRegistry(tree, configuration.metadata_uri)
+        yield tree
     finally:
         await tree.close()
 

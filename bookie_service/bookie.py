@@ -171,6 +171,8 @@ class Bookie:
             ledger = self._store.ledger(ledger_id)
         except (StorageDamaged, OSError) as error:
             return _failed(error)
+        if ledger is None and ledger_id in self._store.tombstones:
+            return Status.EFENCED
         keys = run.keys(octets)
         is_known = ledger is not None and ledger.master_key != rules.UNKNOWN_KEY
         key = ledger.master_key if ledger is not None and is_known else keys[0].tobytes()

@@ -10,6 +10,7 @@ ignoring it would be worse than not starting. Other keys that are not served are
 from __future__ import annotations
 
 import difflib
+import math
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from bkspark.metadata.uri import MetadataUri
 from bkspark.wire.framing import FRAME_BYTES_MAX
 from bookie_service import properties
 from bookie_service.bookie import BookieOptions
+from bookie_service.collection import CompactionLevel
+from bookie_service.collector import CollectionOptions
 from bookie_service.configuration_keys import APACHE_KEYS, APACHE_PREFIXES, OWN_KEYS
 from bookie_service.connection import ConnectionOptions
 from bookie_service.service import ServiceOptions
@@ -198,6 +201,28 @@ def _service(keys: _Values) -> ServiceOptions:
             log_sync_bytes=keys.number("flushEntrylogBytes", 0, least=0, unit="bytes, 0: 2 MiB") or 2 * _MIB,
             open_files_max=keys.number("openFileLimit", 20_000, least=16, unit="files"),
         ),
+        collection=_collection(keys),
+    )
+
+
+def _collection(keys: _Values) -> CollectionOptions:
+    return CollectionOptions(
+        interval_s=keys.number("gcWaitTime", 600_000, least=1, unit="ms") / 1000,
+        overreplicated_interval_s=keys.number("gcOverreplicatedLedgerWaitTime", 86_400_000, unit="ms, 0 or less: never")
+        / 1000,
+        minor=_compaction(keys, "minor", 0.2, 3600),
+        major=_compaction(keys, "major", 0.8, 86_400),
+        deleted_share_max=keys.share("gcDeletedShareMax", 0.9, unit="of the bookie's ledgers, in one pass"),
+        entries_per_s=keys.number("compactionRateByEntries", 1000, least=0, unit="entries/s, 0: no limit"),
+        bytes_per_s=keys.number("compactionRateByBytes", 1_000_000, least=0, unit="bytes/s, 0: no limit"),
+        limit_by_bytes=keys.flag("isThrottleByBytes", False),
+    )
+
+
+def _compaction(keys: _Values, kind: str, threshold: float, interval_s: int) -> CompactionLevel:
+    return CompactionLevel(
+        keys.share(f"{kind}CompactionThreshold", threshold, unit="of an entry log, 0 or less: never"),
+        keys.number(f"{kind}CompactionInterval", interval_s, unit="s, 0 or less: never"),
     )
 
 
@@ -225,7 +250,20 @@ class _Values:
         self.asked[key] = setting
         return self._values.get(key, "").strip() or None
 
-    def number(self, key: str, default: int, *, least: int, most: int | None = None, unit: str = "") -> int:
+    def share(self, key: str, default: float, *, unit: str) -> float:
+        text = self._ask(key, Setting("number up to 1", f"{default:g}", unit))
+        try:
+            value = default if text is None else float(text)
+        except ValueError:
+            value = math.nan
+        # Written so that nan is refused, too.
+        if not value <= 1:
+            raise ConfigurationError(f"{key}={text}: it must be a number up to 1")
+        return value
+
+    def number(
+        self, key: str, default: int, *, least: int | None = None, most: int | None = None, unit: str = ""
+    ) -> int:
         text = self._ask(key, Setting("whole number", str(default), unit, least, most))
         if text is None:
             return default
@@ -233,7 +271,7 @@ class _Values:
             value = int(text)
         except ValueError:
             raise ConfigurationError(f"{key}={text}: it must be a whole number") from None
-        if value < least or (most is not None and value > most):
+        if least is not None and (value < least or (most is not None and value > most)):
             bounds = f"at least {least}" if most is None else f"{least} to {most}"
             raise ConfigurationError(f"{key}={text}: it must be {bounds}")
         return value

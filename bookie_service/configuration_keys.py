@@ -79,5 +79,5 @@ APACHE_KEYS = frozenset(_APACHE_KEYS.split())
 APACHE_PREFIXES = ("dlog.", "storage.", "storageserver.")
 """Families of the stream and table service, which shares Apache's file."""
 
-OWN_KEYS = frozenset({"maxConnections"})
+OWN_KEYS = frozenset({"gcDeletedShareMax", "maxConnections"})
 """Keys that only this bookie has."""

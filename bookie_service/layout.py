@@ -1,7 +1,8 @@
 """Every directory and file name of a bookie, as Apache's bookies lay them out.
 
 <journal directory>/current/   VERSION (cookie), <id>.txn
-<ledger directory>/current/    VERSION, lastMark, lastMark.<i>, lastId, <hex>.log, <hex>/<hex>/<hex>.idx
+<ledger directory>/current/    VERSION, lastMark, lastMark.<i>, lastId, <hex>.log, <hex>/<hex>/<hex>.idx;
+                               in the first one fencedDeleted, and compaction while one runs
 """
 
 from __future__ import annotations

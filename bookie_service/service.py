@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from bookie_service.bookie import Bookie, BookieOptions
+from bookie_service.collector import CollectionOptions, Collector, LedgerCensus
 from bookie_service.connection import Connection, ConnectionOptions
 from bookie_service.storage.checkpoint import Checkpoint, CheckpointThread, carry_out
 from bookie_service.storage.files import LocalFiles
@@ -39,6 +40,7 @@ class ServiceOptions:
     flush: FlushLimits = field(default_factory=FlushLimits)
     journal: JournalOptions = field(default_factory=JournalOptions)
     store: StoreOptions = field(default_factory=StoreOptions)
+    collection: CollectionOptions = field(default_factory=CollectionOptions)
 
     def __post_init__(self) -> None:
         frame_bytes, half_bytes = self.connection.frame_bytes_max, self.store.cache_half_bytes
@@ -57,6 +59,8 @@ class BookieService:
         self._options = options
         self._connections: set[Connection] = set()
         self._loop = asyncio.get_running_loop()
+        self._collector: Collector | None = None
+        self._flushed: list[asyncio.Future[None]] = []
         self.failed: asyncio.Future[BaseException] = self._loop.create_future()
         """Done when a thread of the service died; the process must end."""
 
@@ -82,9 +86,24 @@ class BookieService:
         self._server = await self._loop.create_server(self._connect, sock=listener, backlog=1024)
         self._timer = self._loop.call_later(options.checkpoint_interval_s, self._checkpoint_now_and_then)
 
+    def start_collecting(self, census: LedgerCensus) -> None:
+        """Begin to collect garbage, now and then; for this alone the service needs to know of metadata."""
+        storage = self._storage
+        self._collector = Collector(
+            storage.store, storage.compactor, census, self._options.collection, self._flush, self._on_failure
+        )
+        self._collector.start()
+
+    def force_collection(self) -> None:
+        """Collect garbage now, with a major compaction, once collecting has begun."""
+        if self._collector is not None:
+            self._collector.force()
+
     async def stop(self) -> None:
         """Stop serving, move everything into entry logs and index, end the threads."""
         self.abandon()
+        if self._collector is not None:
+            await self._collector.stop()
         await asyncio.to_thread(self._checkpoints.stop)
         # The end of the last checkpoint is on its way to this loop.
         await asyncio.sleep(0)
@@ -96,11 +115,14 @@ class BookieService:
             storage.store.end_flush(flush)
         for journal in self._journals:
             await asyncio.to_thread(journal.stop)
+        await asyncio.to_thread(storage.store.seal_log)
         storage.store.close()
 
     def abandon(self) -> None:
         """Close the listening socket and every connection at once; adds in flight get no reply."""
         self._timer.cancel()
+        if self._collector is not None:
+            self._collector.abandon()
         self._server.close()
         for connection in list(self._connections):
             connection.close()
@@ -144,6 +166,20 @@ class BookieService:
 
     def _on_checkpoint_done(self, checkpoint: Checkpoint) -> None:
         self._bookie.on_checkpoint_done(checkpoint)
+        flushed, self._flushed = self._flushed, []
+        for waiter in flushed:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def _flush(self) -> None:
+        """Return when all that was added before is in entry logs and index."""
+        for _ in range(2):  # a checkpoint that runs already was begun before
+            self._bookie.checkpoint()
+            if not self._storage.store.is_flushing:
+                return
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._flushed.append(waiter)
+            await waiter
 
     def _on_failure(self, error: BaseException) -> None:
         if not self.failed.done():

@@ -10,11 +10,22 @@
     20      984   zero
     1004    4     "BKS1": the three fields below are ours (Apache leaves zeros here and does not read them)
     1008    8     i64 log id
-    1016    4     zero
+    1016    4     u32 CRC32C of all bytes from the ledgers map to the end of the file, 0 without a map
     1020    4     u32 CRC32C of bytes 0 .. 1019
 
 From byte 1024 on, records `i32 length, entry`, which is byte for byte an item of a batch-read reply. A length of 0 or
 less is padding. An entry begins with its ledger id and entry id, so each record says whose it is.
+
+The ledgers map stands behind the last entry of a log that is complete: records of at most 10,000 ledgers each,
+
+    0       4     i32 length of what follows
+    4       8     i64 -1
+    12      8     i64 -2
+    20      4     i32 count
+    24      16 n  count times i64 ledger id, i64 bytes of its records here, length words included
+
+It is written and synced before the header names it, so a crash in between leaves a log without a map. Which of these
+bytes an index still points to, it does not say.
 
 Log ids begin at 1 and are never used twice; `lastId` holds the highest as hex text and a newline. A position is
 `log id << 32 | offset of the entry` (behind its length word).
@@ -25,6 +36,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
+import numpy as np
 from crc32c import crc32c
 
 VERSION = 1
@@ -34,12 +46,15 @@ OFFSET_BITS = 32
 OFFSET_MASK = (1 << OFFSET_BITS) - 1
 LOG_BYTES_MAX = 1 << 31
 LAST_ID_NAME = "lastId"
+MAP_LEDGERS_PER_RECORD = 10_000
 
 _MAGIC = b"BKLO"
 _OURS = b"BKS1"
 _HEAD = struct.Struct(">4siqi")
-_TAIL = struct.Struct(">4sqi")
+_TAIL = struct.Struct(">4sqI")
 _CRC = struct.Struct(">I")
+_MAP_FRONT = struct.Struct(">iqqi")
+_MAP_LEDGER, _MAP_ENTRY = -1, -2
 
 
 def file_name(log_id: int) -> str:
@@ -57,10 +72,10 @@ def parse_file_name(name: str) -> int | None:
         return None
 
 
-def encode_header(log_id: int) -> bytes:
-    """Return the 1024 bytes that begin a log without a ledgers map."""
-    head = _HEAD.pack(_MAGIC, VERSION, 0, 0)
-    head = head.ljust(HEADER_BYTES - _TAIL.size - _CRC.size, b"\0") + _TAIL.pack(_OURS, log_id, 0)
+def encode_header(log_id: int, map_offset: int = 0, map_ledgers: int = 0, map_crc: int = 0) -> bytes:
+    """Return the 1024 bytes that begin a log; the other arguments are 0 for one without a ledgers map."""
+    head = _HEAD.pack(_MAGIC, VERSION, map_offset, map_ledgers)
+    head = head.ljust(HEADER_BYTES - _TAIL.size - _CRC.size, b"\0") + _TAIL.pack(_OURS, log_id, map_crc)
     return head + _CRC.pack(crc32c(head))
 
 
@@ -72,6 +87,7 @@ class LogHeader:
     map_offset: int
     map_ledgers: int
     checksum_ok: bool | None
+    map_crc: int = 0
 
 
 def decode_header(data: bytes, log_id: int) -> LogHeader | None:
@@ -82,11 +98,48 @@ def decode_header(data: bytes, log_id: int) -> LogHeader | None:
     checked = data[: HEADER_BYTES - _CRC.size]
     if not any(checked[_HEAD.size :]):
         return LogHeader(version, map_offset, map_ledgers, None)
-    ours, found_id, _ = _TAIL.unpack_from(data, len(checked) - _TAIL.size)
+    ours, found_id, map_crc = _TAIL.unpack_from(data, len(checked) - _TAIL.size)
     is_whole = _CRC.unpack_from(data, len(checked))[0] == crc32c(checked)
     if is_whole and (ours != _OURS or found_id != log_id):
         return None
-    return LogHeader(version, map_offset, map_ledgers, is_whole)
+    return LogHeader(version, map_offset, map_ledgers, is_whole, map_crc)
+
+
+def encode_map(ledger_ids: np.ndarray, ledger_bytes: np.ndarray) -> bytes:
+    """Return the ledgers map: ledger_ids[i] has ledger_bytes[i] bytes of records."""
+    pairs = np.column_stack((ledger_ids, ledger_bytes)).astype(">i8")
+    records = []
+    for first in range(0, len(pairs), MAP_LEDGERS_PER_RECORD):
+        some = pairs[first : first + MAP_LEDGERS_PER_RECORD]
+        length = _MAP_FRONT.size - LENGTH_BYTES + some.nbytes
+        records.append(_MAP_FRONT.pack(length, _MAP_LEDGER, _MAP_ENTRY, len(some)) + some.tobytes())
+    return b"".join(records)
+
+
+def map_checksum(table: bytes) -> int:
+    """Return what the header says of a ledgers map."""
+    return crc32c(table)
+
+
+def decode_map(data: bytes, header: LogHeader) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return (ledger ids, bytes of each) of the map that `data`, a log from `map_offset` on, holds.
+
+    None when the header or the map fails its checksum, or their numbers of ledgers differ.
+    """
+    if not header.checksum_ok or header.map_crc != map_checksum(data):
+        return None
+    pieces = [np.empty((0, 2), np.int64)]
+    at = 0
+    while at < len(data):
+        if len(data) - at < _MAP_FRONT.size:
+            return None
+        length, ledger, entry, count = _MAP_FRONT.unpack_from(data, at)
+        first, at = at + _MAP_FRONT.size, at + LENGTH_BYTES + length
+        if (ledger, entry) != (_MAP_LEDGER, _MAP_ENTRY) or count < 0 or first + 16 * count != at or at > len(data):
+            return None
+        pieces.append(np.frombuffer(data, ">i8", 2 * count, first).astype(np.int64).reshape(count, 2))
+    pairs = np.concatenate(pieces)
+    return (pairs[:, 0], pairs[:, 1]) if len(pairs) == header.map_ledgers else None
 
 
 def encode_last_id(log_id: int) -> bytes:

@@ -58,6 +58,15 @@ def relative_path(ledger_id: int) -> tuple[str, str, str]:
     return f"{ledger_id >> 8 & 0xFF:x}", f"{ledger_id & 0xFF:x}", f"{ledger_id:x}.idx"
 
 
+def parse_file_name(name: str) -> int | None:
+    """Return the ledger id, or None when `name` is not an index file's."""
+    stem, dot, suffix = name.partition(".")
+    try:
+        return int(stem, 16) if dot and suffix == "idx" else None
+    except ValueError:
+        return None
+
+
 def encode_slot(header: LedgerHeader) -> bytes:
     """Return the 512 bytes of one slot."""
     bits = _FENCED if header.fenced else 0

@@ -14,7 +14,7 @@ import numpy as np
 from bkspark.errors import StorageDamaged
 from bookie_service.formats import index as index_format
 from bookie_service.formats.entry_log import HEADER_BYTES, OFFSET_BITS, OFFSET_MASK
-from bookie_service.formats.index import POSITION_BYTES, POSITIONS_AT, SLOT_BYTES
+from bookie_service.formats.index import POSITION_BYTES, POSITIONS_AT, SLOT_BYTES, parse_file_name
 from bookie_service.inspection.findings import VERIFIED, WRONG, Damage, Fact, Finding, PositionRun
 from bookie_service.storage.entry_log import EntryLogReader, EntryLogs
 from bookie_service.storage.files import File, ReadOnlyFiles
@@ -24,15 +24,6 @@ _READ_BYTES = 4 * 1024 * 1024
 _LOGS_OPEN_MAX = 16
 _ATTEMPTS = 3
 """A header that a running bookie is just writing is whole when it is read again."""
-
-
-def parse_file_name(name: str) -> int | None:
-    """Return the ledger id, or None when `name` is not an index file's."""
-    stem, dot, suffix = name.partition(".")
-    try:
-        return int(stem, 16) if dot and suffix == "idx" else None
-    except ValueError:
-        return None
 
 
 class LogLookup:

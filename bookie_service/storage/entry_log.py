@@ -2,12 +2,14 @@
 
 Log ids ascend and are never used twice, whatever `lastId` says: the highest of it and of the files found counts, and a
 log is created only where no file of its name exists. A crash in the middle of an append leaves bytes that no index
-position points to; nothing is ever appended behind them, because a new process begins a new log.
+position points to; nothing is ever appended behind them, because a new process begins a new log. A log that is full
+is closed with a ledgers map; it is settled once the index is durable for all that it holds.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,26 +18,30 @@ from bkspark.errors import StorageDamaged
 from bkspark.wire.framing import LENGTH_BYTES, gather_i32, gather_i64
 from bookie_service.formats import entry_log as log_format
 from bookie_service.formats.entry_log import HEADER_BYTES, OFFSET_BITS, OFFSET_MASK
-from bookie_service.storage.files import File, LocalFiles
+from bookie_service.storage.files import LocalFiles
 from bookie_service.storage.items import Items, contiguous_spans
+from bookie_service.storage.log_writer import LogWriter
 from bookie_service.storage.open_files import OpenFiles
 
 ENTRY_BYTES_MIN = 16
 _GAP_BYTES_MAX = 256 * 1024
 """Entries of one ledger that lie further apart than this are read one by one."""
 _FIRST_READ_BYTES = 4096
-_ITEM_BYTES_MAX = 64 * 1024 * 1024
+ITEM_BYTES_MAX = 64 * 1024 * 1024
 """A length word above this is damage, not an entry."""
 
 
 class EntryLogs:
-    """Which entry logs exist, in which directory. Shared by the appender and the reader."""
+    """Which entry logs exist, in which directory. Shared by all threads of the storage."""
 
     def __init__(self, files: LocalFiles, directories: Sequence[str]) -> None:
         """`directories`: the `current` directories; log n lies in the one that had its turn (n mod their number)."""
         self.files = files
         self._directories = directories
         self._directory_of: dict[int, str] = {}
+        self._creating = threading.Lock()
+        self._appended: set[int | None] = set()
+        self._adopted: set[int] = set()
         highest = 0
         for directory in directories:
             for name in files.names(directory):
@@ -53,22 +59,62 @@ class EntryLogs:
         directory = self._directory_of.get(log_id)
         return None if directory is None else os.path.join(directory, log_format.file_name(log_id))
 
-    def create(self) -> tuple[int, File]:
-        """Create the next log, with its header written; return (log id, file)."""
+    def create(self) -> LogWriter:
+        """Create the next log, with its header written; it is unsettled."""
+        with self._creating:
+            log_id, writer = self._create("")
+            self._appended.add(log_id)
+            self._directory_of[log_id] = self._directory(log_id)
+        return writer
+
+    def create_temporary(self, suffix: str) -> LogWriter:
+        """Create a log under its name and `suffix`, not yet one of the logs: `adopt` makes it one."""
+        with self._creating:
+            return self._create(suffix)[1]
+
+    def temporary_path(self, log_id: int, suffix: str) -> str:
+        return os.path.join(self._directory(log_id), log_format.file_name(log_id) + suffix)
+
+    def adopt(self, log_id: int, suffix: str) -> None:
+        """Give a temporary log its name, durably; it is unsettled. The file must be durable."""
+        self._adopted.add(log_id)
+        self.files.rename(self.temporary_path(log_id, suffix), self.temporary_path(log_id, ""))
+        self.files.sync_directory(self._directory(log_id))
+        self._directory_of[log_id] = self._directory(log_id)
+
+    def settle_appended(self, except_for: int | None) -> None:
+        """Note that the index is durable for all created logs but the one that is still appended to."""
+        self._appended &= {except_for}
+
+    def settle_adopted(self, log_id: int) -> None:
+        """Note that the index is durable for an adopted log."""
+        self._adopted.discard(log_id)
+
+    def settled(self) -> list[int]:
+        """Return the logs that only compaction changes any more: all that the index will ever say of them, it says."""
+        return sorted(set(self._directory_of) - self._appended - self._adopted)
+
+    def forget(self, log_id: int) -> None:
+        """Take a log out of the list; its file stays."""
+        del self._directory_of[log_id]
+
+    def _directory(self, log_id: int) -> str:
+        return self._directories[log_id % len(self._directories)]
+
+    def _create(self, suffix: str) -> tuple[int, LogWriter]:
         log_id = self._last_id + 1
-        directory = self._directories[log_id % len(self._directories)]
-        file = self.files.create(os.path.join(directory, log_format.file_name(log_id)))
+        directory = self._directory(log_id)
+        file = self.files.create(self.temporary_path(log_id, suffix))
         file.write([log_format.encode_header(log_id)], 0)
         file.sync_data()
         self.files.sync_directory(directory)
         self.files.replace(os.path.join(directory, log_format.LAST_ID_NAME), log_format.encode_last_id(log_id))
         self._last_id = log_id
-        self._directory_of[log_id] = directory
-        return log_id, file
+        return log_id, LogWriter(log_id, file)
 
 
 class EntryLogAppender:
-    """Appends items to the newest log; rolls when it would exceed `log_bytes_max`. For one thread.
+    """Appends items to the newest log; rolls when it would exceed `log_bytes_max`. For one thread at a time.
 
     After an OSError the log's end is unknown and the appender must not be used again.
     """
@@ -78,9 +124,12 @@ class EntryLogAppender:
         self._logs = logs
         self._log_bytes_max = log_bytes_max
         self._sync_bytes = sync_bytes
-        self._log_id = 0
-        self._file: File | None = None
-        self._end = 0
+        self._log: LogWriter | None = None
+
+    @property
+    def log_id(self) -> int | None:
+        """The log that the next item may go to, None when that will be a new one."""
+        return None if self._log is None else self._log.log_id
 
     def append(self, memory: np.ndarray, addresses: np.ndarray, sizes: np.ndarray) -> np.ndarray:
         """Write the items at memory[addresses[i]:][:sizes[i]] in this order; return their positions, int64.
@@ -88,39 +137,45 @@ class EntryLogAppender:
         They are durable after `sync`.
         """
         positions = np.empty(len(addresses), np.int64)
+        ledger_ids = gather_i64(memory, addresses + LENGTH_BYTES)
         done = 0
         while done < len(addresses):
-            file = self._log_with_room(int(sizes[done]))
-            ends = np.cumsum(sizes[done:]) + self._end
+            log = self._log_with_room(int(sizes[done]))
+            ends = np.cumsum(sizes[done:]) + log.end
             # At least one item, also when a single one exceeds the limit of a whole log.
             count = max(1, int(ends.searchsorted(self._log_bytes_max, side="right")))
             ends = ends[:count]
             chosen = slice(done, done + count)
-            positions[chosen] = (self._log_id << OFFSET_BITS) + ends - sizes[chosen] + LENGTH_BYTES
-            self._write(file, memory, addresses[chosen], sizes[chosen])
+            positions[chosen] = (log.log_id << OFFSET_BITS) + ends - sizes[chosen] + LENGTH_BYTES
+            log.count(ledger_ids[chosen], sizes[chosen])
+            self._write(log, memory, addresses[chosen], sizes[chosen])
             done += count
         return positions
 
     def sync(self) -> None:
         """Make everything appended durable."""
-        if self._file is not None:
-            self._file.sync_data()
+        if self._log is not None:
+            self._log.sync()
+
+    def seal(self) -> None:
+        """Complete the present log, durably; the next item goes to a new one."""
+        if self._log is not None:
+            self._log.seal()
+            self.close()
 
     def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        if self._log is not None:
+            self._log.close()
+            self._log = None
 
-    def _log_with_room(self, size: int) -> File:
-        if self._file is not None and self._end + size > self._log_bytes_max and self._end > HEADER_BYTES:
-            self.sync()
-            self.close()
-        if self._file is None:
-            self._log_id, self._file = self._logs.create()
-            self._end = HEADER_BYTES
-        return self._file
+    def _log_with_room(self, size: int) -> LogWriter:
+        if self._log is not None and self._log.end + size > self._log_bytes_max and self._log.end > HEADER_BYTES:
+            self.seal()
+        if self._log is None:
+            self._log = self._logs.create()
+        return self._log
 
-    def _write(self, file: File, memory: np.ndarray, addresses: np.ndarray, sizes: np.ndarray) -> None:
+    def _write(self, log: LogWriter, memory: np.ndarray, addresses: np.ndarray, sizes: np.ndarray) -> None:
         view = memory.data
         buffers: list[memoryview] = []
         gathered = 0
@@ -129,11 +184,11 @@ class EntryLogAppender:
                 buffers.append(view[piece : min(end, piece + self._sync_bytes)])
                 gathered += len(buffers[-1])
                 if gathered >= self._sync_bytes:
-                    self._end += file.write(buffers, self._end)
-                    file.sync_data()
+                    log.write(buffers)
+                    log.sync()
                     buffers, gathered = [], 0
         if buffers:
-            self._end += file.write(buffers, self._end)
+            log.write(buffers)
 
 
 class EntryLogReader:
@@ -177,6 +232,10 @@ class EntryLogReader:
         spans = [view[start:end] for start, end in contiguous_spans(starts, sizes)]
         return Items(first_entry, spans[0] if len(spans) == 1 else b"".join(spans), sizes)
 
+    def forget(self, path: str) -> None:
+        """Let go of a log that is about to be removed."""
+        self._open.forget(path)
+
     def close(self) -> None:
         self._open.close()
 
@@ -189,7 +248,7 @@ class EntryLogReader:
             return file.read(int(2 * items_at[-1] - items_at[-2]) - first, first)
         data = file.read(_FIRST_READ_BYTES, first)
         size = LENGTH_BYTES + int.from_bytes(data[:LENGTH_BYTES], "big", signed=True)
-        if len(data) < size <= _ITEM_BYTES_MAX:
+        if len(data) < size <= ITEM_BYTES_MAX:
             data = file.read(size, first)
         return data
 

@@ -24,6 +24,7 @@ _DENSE_GAP_MAX = 512
 """Positions with wider gaps between them are written separately."""
 _FILES_PER_SYNC = 256
 _SCAN_POSITIONS = 1024
+_HEX = frozenset("0123456789abcdef")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,15 @@ class IndexPaths:
         innermost = os.path.dirname(self.path(ledger_id))
         outer = os.path.dirname(innermost)
         return os.path.dirname(outer), outer, innermost
+
+    def ledgers(self, files: LocalFiles) -> np.ndarray:
+        """Return the ids of all ledgers that have an index file, int64, ascending."""
+        found = []
+        for top in self._directories:
+            for middle in _hex_directories(files, top):
+                for inner in _hex_directories(files, middle):
+                    found += [index_format.parse_file_name(name) for name in files.names(inner)]
+        return np.array(sorted(each for each in found if each is not None), np.int64)
 
 
 class IndexReader:
@@ -103,6 +113,10 @@ class IndexReader:
                 return first + int(held[-1])
             end = first
         return NO_ENTRY
+
+    def forget(self, ledger_id: int) -> None:
+        """Let go of a ledger whose file is about to be removed."""
+        self._open.forget(self._paths.path(ledger_id))
 
     def close(self) -> None:
         self._open.close()
@@ -163,6 +177,11 @@ class IndexWriter:
         self._files.make_directory(directory)
         new_names.add(directory)
         return self._files.create(path), True
+
+
+def _hex_directories(files: LocalFiles, directory: str) -> list[str]:
+    names = [name for name in files.names(directory) if 0 < len(name) <= 2 and set(name) <= _HEX]
+    return [path for name in names if files.is_directory(path := os.path.join(directory, name))]
 
 
 def _write_positions(file: File, update: LedgerUpdate) -> None:

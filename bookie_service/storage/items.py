@@ -45,3 +45,11 @@ def rows_by_ledger(ledger_ids: np.ndarray) -> list[tuple[int, slice | np.ndarray
     ordered = ledger_ids[order]
     bounds = [0, *(np.flatnonzero(np.diff(ordered)) + 1).tolist(), len(ordered)]
     return [(int(ordered[start]), order[start:end]) for start, end in itertools.pairwise(bounds)]
+
+
+def ledger_sums(ledger_ids: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return (ledger ids ascending, sum of the sizes of each)."""
+    ids, places = np.unique(ledger_ids, return_inverse=True)
+    sums = np.zeros(len(ids), np.int64)
+    np.add.at(sums, places.ravel(), sizes)
+    return ids, sums

@@ -4,12 +4,18 @@ An entry is in the half that fills, or in the half that is being flushed, or in 
 index; it leaves a half only after it is durable behind. Lookups go in that order, so there is no moment in which an
 entry that was added is not found.
 
-The event loop calls everything but `write_flush`; the checkpoint thread calls that one, for one flush at a time.
+The event loop calls everything but what takes the lock `writing`: `write_flush`, on the checkpoint thread, for one
+flush at a time, and `move` and `seal_log`, on the collector's thread. So a position never changes under a flush.
+
+A ledger is dropped only when nothing of it is in a half or in a flush. Its journal records then lie behind the durable
+marks, and neither a flush nor replay can bring it back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import threading
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +28,7 @@ from bookie_service.storage.entry_log import ENTRY_BYTES_MIN, EntryLogAppender, 
 from bookie_service.storage.files import LocalFiles
 from bookie_service.storage.index import IndexPaths, IndexReader, IndexWriter, LedgerUpdate
 from bookie_service.storage.items import Items
+from bookie_service.storage.tombstones import Tombstones
 from bookie_service.storage.write_cache import CacheHalf
 
 _POSITIONS_PER_LOOKUP = 8192
@@ -70,18 +77,23 @@ class LedgerStore:
 
     def __init__(self, files: LocalFiles, directories: Sequence[str], options: StoreOptions) -> None:
         """`directories`: the `current` directories of all ledger directories, in configured order."""
-        self._logs = EntryLogs(files, directories)
-        paths = IndexPaths(directories)
-        self._appender = EntryLogAppender(self._logs, options.log_bytes_max, options.log_sync_bytes)
-        self._index_writer = IndexWriter(files, paths)
+        self._files = files
+        self.logs = EntryLogs(files, directories)
+        self.paths = IndexPaths(directories)
+        self.tombstones = Tombstones(files, directories[0])
+        self._appender = EntryLogAppender(self.logs, options.log_bytes_max, options.log_sync_bytes)
+        self._index_writer = IndexWriter(files, self.paths)
         # Half of the open files for each reader; the appender and the writer need few.
-        self._reader = EntryLogReader(self._logs, max(1, options.open_files_max // 2))
-        self._index = IndexReader(files, paths, max(1, options.open_files_max // 2))
+        self._reader = EntryLogReader(self.logs, max(1, options.open_files_max // 2))
+        self._index = IndexReader(files, self.paths, max(1, options.open_files_max // 2))
         self.filling = CacheHalf(options.cache_half_bytes)
         self._idle: CacheHalf | None = CacheHalf(options.cache_half_bytes)
         self._flushing: CacheHalf | None = None
         self._ledgers: dict[int, Ledger] = {}
         self._changed: set[int] = set()
+        self._headers_in_flight: frozenset[int] = frozenset()
+        self.writing = threading.Lock()
+        """Held while the index is written: a flush, or a move of positions."""
 
     # ---- ledgers ----
 
@@ -182,6 +194,7 @@ class LedgerStore:
             ledger = self._ledgers[ledger_id]
             ledger.generation += 1
             headers.append(LedgerHeader(ledger_id, ledger.generation, ledger.fenced, ledger.master_key))
+        self._headers_in_flight = frozenset(self._changed)
         self._changed.clear()
         return Flush(self._flushing, headers)
 
@@ -193,6 +206,15 @@ class LedgerStore:
         Raises:
             OSError: a write failed; what reached the disk is unknown, and the mark must not move.
         """
+        with self.writing:
+            self._write_flush(flush, names_are_durable)
+            self._settle_logs()
+
+    def _settle_logs(self) -> None:
+        """The index is durable for all that was appended so far: only the log that goes on is unsettled."""
+        self.logs.settle_appended(self._appender.log_id)
+
+    def _write_flush(self, flush: Flush, names_are_durable: bool) -> None:
         half = flush.half
         ledger_ids = sorted(half.ledgers)
         held = [half.ledgers[ledger_id].sorted() for ledger_id in ledger_ids]
@@ -215,6 +237,83 @@ class LedgerStore:
         """Forget what a flush wrote; from now on it is read from the disk."""
         flush.half.clear()
         self._idle, self._flushing = flush.half, None
+        self._headers_in_flight = frozenset()
+
+    # ---- dropping and moving ----
+
+    @property
+    def is_flushing(self) -> bool:
+        """True between `begin_flush` and `end_flush`."""
+        return self._flushing is not None
+
+    def ledger_ids(self) -> np.ndarray:
+        """Return the ids of all ledgers that the index has, int64, ascending. For any thread."""
+        return self.paths.ledgers(self._files)
+
+    def droppable(self, ledger_ids: Sequence[int]) -> list[tuple[int, bool]]:
+        """Return (ledger id, is fenced) of those ledgers of which nothing waits to be flushed.
+
+        A ledger whose header is unreadable counts as fenced.
+        """
+        found = []
+        for ledger_id in ledger_ids:
+            if self._is_settled(ledger_id):
+                try:
+                    ledger = self.ledger(ledger_id)
+                except StorageDamaged:
+                    found.append((ledger_id, True))
+                    continue
+                if ledger is not None:
+                    found.append((ledger_id, ledger.fenced))
+        return found
+
+    def drop(self, ledger_ids: Sequence[int]) -> list[int]:
+        """Remove ledgers that are still droppable; return them. `sync_dropped` makes it durable.
+
+        The entries go when their entry logs do.
+        """
+        dropped = []
+        for ledger_id in ledger_ids:
+            if self._is_settled(ledger_id):
+                self._index.forget(ledger_id)
+                with contextlib.suppress(FileNotFoundError):
+                    self._files.remove(self.paths.path(ledger_id))
+                self._ledgers.pop(ledger_id, None)
+                dropped.append(ledger_id)
+        return dropped
+
+    def sync_dropped(self, ledger_ids: Collection[int]) -> None:
+        """Make the removal of ledgers durable."""
+        for directory in sorted({self.paths.directories(ledger_id)[-1] for ledger_id in ledger_ids}):
+            self._files.sync_directory(directory)
+
+    def _is_settled(self, ledger_id: int) -> bool:
+        """True when all that the bookie knows of a ledger is in entry logs and index, and the marks are behind it."""
+        halves = [self.filling] if self._flushing is None else [self.filling, self._flushing]
+        held = any(ledger_id in half.ledgers for half in halves)
+        return not held and ledger_id not in self._changed and ledger_id not in self._headers_in_flight
+
+    def forget_log(self, log_id: int) -> None:
+        """Read no more from a log to which no position points."""
+        path = self.logs.path(log_id)
+        if path is not None:
+            self._reader.forget(path)
+            self.logs.forget(log_id)
+
+    def move(self, updates: Sequence[LedgerUpdate]) -> None:
+        """Make changed positions durable. The caller holds `writing` since it read the old ones.
+
+        Raises:
+            OSError: a write failed; which of the positions are changed is unknown.
+        """
+        assert self.writing.locked()
+        self._index_writer.store(updates)
+
+    def seal_log(self) -> None:
+        """Complete the entry log that is being appended to; the next flush begins another."""
+        with self.writing:
+            self._appender.seal()
+            self._settle_logs()
 
     def close(self) -> None:
         self._appender.close()

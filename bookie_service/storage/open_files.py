@@ -31,6 +31,12 @@ class OpenFiles:
         file = self._open[path] = self._files.open(path)
         return file
 
+    def forget(self, path: str) -> None:
+        """Close a file if it is open."""
+        file = self._open.pop(path, None)
+        if file is not None:
+            file.close()
+
     def close(self) -> None:
         for file in self._open.values():
             file.close()

@@ -1,4 +1,4 @@
-"""Opening a bookie's storage: replay the journals, flush everything, move the marks, begin new journal files.
+"""Opening a bookie's storage: finish a compaction, replay the journals, flush everything, move the marks.
 
 After it the write cache is empty and the marks stand at the beginning of the new files, so a second crash right behind
 it finds nothing to replay. Until the marks are durable the old files stay, and a crash in between only repeats.
@@ -19,6 +19,7 @@ from bookie_service import layout
 from bookie_service.formats import journal as journal_format
 from bookie_service.formats.journal import RecordKind
 from bookie_service.storage.checkpoint import Marks
+from bookie_service.storage.compaction import Compactor
 from bookie_service.storage.entry_log import ENTRY_BYTES_MIN
 from bookie_service.storage.files import LocalFiles
 from bookie_service.storage.items import rows_by_ledger
@@ -35,6 +36,7 @@ class Storage:
     store: LedgerStore
     marks: Marks
     journals: Sequence[Journal]
+    compactor: Compactor
     notices: Sequence[str]
 
 
@@ -59,8 +61,12 @@ def open_storage(
         files.sync_directory(os.path.dirname(directory))
     store = LedgerStore(files, ledgers_at, store_options)
     marks = Marks(files, ledgers_at)
+    compactor = Compactor(files, store, ledgers_at)
+    # Before replay, whose positions are newer.
+    notices = compactor.recover()
+    if store.tombstones.notice is not None:
+        notices.append(store.tombstones.notice)
     replay = _Replay(store)
-    notices = []
     ends = []
     for index, directory in enumerate(journals_at):
         replayed = replay_journal(files, directory, marks.read(index), replay.apply)
@@ -72,7 +78,7 @@ def open_storage(
     marks.write([journal.end for journal in journals])
     for journal in journals:
         journal.forget_before(journal.end)
-    return Storage(store, marks, journals, notices)
+    return Storage(store, marks, journals, compactor, notices)
 
 
 class _Replay:

@@ -10,6 +10,7 @@ import pytest
 
 from bkspark.errors import ConfigurationError
 from bookie_service import address, properties
+from bookie_service.collector import CollectionOptions
 from bookie_service.configuration import AddressOptions, Configuration, configure, load
 from bookie_service.configuration_keys import APACHE_KEYS
 
@@ -100,6 +101,12 @@ def test_older_keys_stand_in_for_the_newer_ones() -> None:
         ({"logSizeLimit": str(1 << 40)}, "logSizeLimit must be"),
         ({"skipListSizeLimit": "1024"}, "skipListSizeLimit 1024 is less than twice nettyMaxFrameSizeBytes"),
         ({"metadataServiceUri": "zk://h"}, "names no root path"),
+        ({"majorCompactionThreshold": "half"}, "majorCompactionThreshold=half: it must be a number up to 1"),
+        ({"gcDeletedShareMax": "nan"}, "gcDeletedShareMax=nan: it must be a number up to 1"),
+        ({"majorCompactionThreshold": "1"}, "majorCompactionThreshold 1 must be below 1; 0 turns it off"),
+        ({"minorCompactionThreshold": "0.9"}, "minorCompactionThreshold 0.9 must be below majorCompactionThreshold"),
+        ({"minorCompactionInterval": "90000"}, "minorCompactionInterval 90000 must be below majorCompactionInterval"),
+        ({"gcWaitTime": "7200000"}, "minorCompactionInterval 3600 s is shorter than gcWaitTime 7200000 ms"),
         ({"tlsProviderFactoryClass": "org.x"}, "this bookie has no TLS"),
         ({"zkEnableSecurity": "true"}, "this bookie has no ZooKeeper access control"),
     ],
@@ -112,8 +119,8 @@ def test_mistakes_are_told_in_one_line(values: dict[str, str], complaint: str) -
 
 
 def test_every_key_of_apache_is_accepted_and_what_has_no_effect_is_told() -> None:
-    configuration = configure({**dict.fromkeys(APACHE_KEYS, ""), "gcWaitTime": "1", "dlog.bkcEnsembleSize": "3"})
-    assert configuration.unused_keys == ("dlog.bkcEnsembleSize", "gcWaitTime")
+    configuration = configure({**dict.fromkeys(APACHE_KEYS, ""), "compactionRate": "1", "dlog.bkcEnsembleSize": "3"})
+    assert configuration.unused_keys == ("compactionRate", "dlog.bkcEnsembleSize")
 
 
 def test_settings_win_over_the_file(tmp_path: Path) -> None:
@@ -171,3 +178,11 @@ def test_port_in_use_is_named() -> None:
         port = other.getsockname()[1]
         with pytest.raises(ConfigurationError, match=f"bookiePort={port} .*in use"):
             address.bind(AddressOptions(port=port, advertised_address="127.0.0.1"))
+
+
+def test_compaction_is_off_with_a_threshold_or_an_interval_of_zero_or_less() -> None:
+    off = {"minorCompactionThreshold": "0", "majorCompactionInterval": "-1"}
+    collection = configure(off).service.collection
+    assert not collection.minor.is_on
+    assert not collection.major.is_on
+    assert configure({}).service.collection == CollectionOptions()

@@ -1,0 +1,104 @@
+"""What the metadata store says of ledgers: the two questions of `collection`, and nothing that is a guess.
+
+Any failure raises. An instance id that changed means that the metadata are another cluster's, or are being restored.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+from collections.abc import AsyncIterator
+
+import numpy as np
+
+from bkspark.errors import MetadataError, NodeExists, NoSuchLedger
+from bkspark.metadata import paths
+from bkspark.metadata.bookies import BookieRegistry
+from bkspark.metadata.ledgers import LedgerStore
+from bkspark.metadata.tree import Tree
+from bkspark.metadata.uri import MetadataUri
+from bookie_service import collection
+
+
+class Census:
+    """Asks about ledgers on behalf of one bookie."""
+
+    def __init__(self, tree: Tree, uri: MetadataUri, bookie_id: str) -> None:
+        self._tree = tree
+        self._root = uri.root
+        self._ledgers = LedgerStore(tree, uri)
+        self._registry = BookieRegistry(tree, uri)
+        self._bookie_id = bookie_id
+        self._instance_id: str | None = None
+
+    async def open(self) -> None:
+        """Remember which cluster this is. Raises MetadataError."""
+        self._instance_id = await self._registry.instance_id()
+
+    async def listed(self) -> np.ndarray:
+        """Return the ids of all ledgers, int64.
+
+        Raises:
+            MetadataError: the listing could not be finished.
+        """
+        await self._check_instance()
+        found = array.array("q")
+        async for ledger_id in self._ledgers.ids():
+            found.append(ledger_id)
+        await self._check_instance()
+        return np.array(found, np.int64)
+
+    async def is_deleted(self, ledger_id: int) -> bool:
+        """Return whether a direct read says that a ledger does not exist.
+
+        Raises:
+            BookKeeperError: the store failed, or what is stored cannot be read: nothing is known.
+        """
+        try:
+            await self._ledgers.read(ledger_id)
+        except NoSuchLedger:
+            await self._check_instance()
+            return True
+        return False
+
+    @contextlib.asynccontextmanager
+    async def elsewhere(self, ledger_id: int) -> AsyncIterator[bool]:
+        """Give whether a ledger certainly lives on other bookies only; while inside, nobody repairs it.
+
+        Raises:
+            BookKeeperError: the store failed: nothing is known.
+        """
+        # One read for nearly all ledgers; only what may go is worth a lock and a second look.
+        if not await self._is_elsewhere(ledger_id):
+            yield False
+            return
+        lock = f"{self._root}/{paths.UNDERREPLICATION}/locks/urL{ledger_id:010d}"
+        try:
+            await self._tree.create(
+                lock, f'bookieId: "{self._bookie_id}"\n'.encode(), ephemeral=True, make_parents=True
+            )
+        except NodeExists:
+            yield False
+            return
+        try:
+            marked = f"{self._root}/{paths.UNDERREPLICATION}/ledgers/{paths.underreplication_path(ledger_id)}"
+            yield await self._tree.exists(marked) is None and await self._is_elsewhere(ledger_id)
+        finally:
+            # Ephemeral: what cannot be deleted now goes with the session.
+            with contextlib.suppress(MetadataError):
+                await self._tree.delete(lock)
+
+    async def _is_elsewhere(self, ledger_id: int) -> bool:
+        try:
+            metadata = (await self._ledgers.read(ledger_id)).metadata
+        except NoSuchLedger:
+            return False  # deleted: that takes the other proof
+        ensembles = (fragment.bookies for fragment in metadata.fragments)
+        return collection.is_elsewhere(metadata.is_closed, ensembles, self._bookie_id)
+
+    async def _check_instance(self) -> None:
+        found = await self._registry.instance_id()
+        if found is None or found != self._instance_id:
+            raise MetadataError(
+                f"the cluster's instance id is {found}, it was {self._instance_id} when this bookie started"
+            )

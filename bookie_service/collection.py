@@ -1,0 +1,95 @@
+"""What garbage collection may do. Pure functions of facts that the collector gathers; when unsure, data is kept.
+
+A ledger is dropped by one of two proofs:
+
+* deleted: it was on this bookie *before* the listing of all ledgers began, the listing was finished and does not have
+  it, and a direct read says that it does not exist (reliability B8);
+* over-replicated: it is closed, no ensemble of it names this bookie, and nobody is repairing it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+BRAKE_LEDGERS_MIN = 20
+"""Up to so many ledgers may vanish in one pass, whatever share of all they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionLevel:
+    """Logs of which less than `threshold` (a share of their bytes) counts are rewritten every `interval_s`."""
+
+    threshold: float
+    interval_s: float
+
+    @property
+    def is_on(self) -> bool:
+        """False when the threshold or the interval is 0 or less."""
+        return self.threshold > 0 and self.interval_s > 0
+
+
+@dataclass(frozen=True, slots=True)
+class LogUsage:
+    """How many of a log's bytes belong to ledgers that are still there."""
+
+    log_id: int
+    log_bytes: int
+    live_bytes: int
+
+    @property
+    def share(self) -> float:
+        return self.live_bytes / max(1, self.log_bytes)
+
+
+def missing_ledgers(own: np.ndarray, listed: np.ndarray) -> list[int]:
+    """Return the bookie's ledgers that the listing, begun after `own` was taken, does not have."""
+    return own[~np.isin(own, listed)].tolist()
+
+
+def refusal(own_count: int, missing_count: int, share_max: float) -> str | None:
+    """Return why nothing may be dropped in this pass, None when it may (reliability Z10: metadata lost or restored)."""
+    if missing_count <= BRAKE_LEDGERS_MIN or missing_count <= share_max * own_count:
+        return None
+    return (
+        f"{missing_count} of {own_count} ledgers of this bookie are not in the metadata store; nothing is dropped, "
+        f"because that is more than gcDeletedShareMax={share_max:g} of them. If they were deleted on purpose, restart "
+        "this bookie once with gcDeletedShareMax=1; if not, restore the metadata"
+    )
+
+
+def is_elsewhere(is_closed: bool, ensembles: Iterable[Sequence[str]], bookie_id: str) -> bool:
+    """Return whether metadata says for certain that this bookie has no part in a ledger."""
+    return is_closed and all(bookie_id not in ensemble for ensemble in ensembles)
+
+
+def usage(log_id: int, log_bytes: int, ledger_ids: np.ndarray, ledger_bytes: np.ndarray, held: np.ndarray) -> LogUsage:
+    """Return a log's usage; `held`: the ledgers that are still there, ascending, listed after the log was settled."""
+    return LogUsage(log_id, log_bytes, int(ledger_bytes[np.isin(ledger_ids, held)].sum()))
+
+
+def dead_logs(usages: Sequence[LogUsage]) -> list[int]:
+    """Return the logs in which nothing counts."""
+    return [each.log_id for each in usages if not each.live_bytes]
+
+
+def logs_to_compact(usages: Sequence[LogUsage], threshold: float) -> list[int]:
+    """Return the logs that are worth rewriting, those first that free most for the least copying."""
+    chosen = [each for each in usages if each.live_bytes > 0 and each.share < threshold]
+    return [each.log_id for each in sorted(chosen, key=lambda each: each.share)]
+
+
+def due_threshold(minor: CompactionLevel, major: CompactionLevel, since_minor_s: float, since_major_s: float) -> float:
+    """Return the threshold of the compaction that is due, 0 for none. A major one is a minor one, too."""
+    if major.is_on and since_major_s >= major.interval_s:
+        return major.threshold
+    if minor.is_on and since_minor_s >= minor.interval_s:
+        return minor.threshold
+    return 0.0
+
+
+def pause_s(done: int, per_second: int, elapsed_s: float) -> float:
+    """Return how long to wait after `done` units in `elapsed_s`, so that the rate holds; a rate of 0 is no limit."""
+    return max(0.0, done / per_second - elapsed_s) if per_second > 0 else 0.0

@@ -1,0 +1,317 @@
+"""Entry logs after their ledgers are gone: what of a log still counts, and moving that into a new log.
+
+Replacing a log is a transaction. Steps, each durable before the next:
+
+1. the entries that the index points to are copied to a new log with a temporary name, ledgers map included;
+2. the intent (`formats.compaction`) is written, then the new log gets its name;
+3. the index points to the new log, entry by entry, except where a flush wrote an entry again meanwhile;
+4. the old log is removed (the event loop has let go of it before), then the intent.
+
+A crash before the intent leaves a temporary file, which `recover` removes. After it, `recover` does the rest again; it
+runs before replay. So no entry is ever without a durable copy, and nothing is copied twice.
+
+For one thread, which is neither the event loop nor that of the checkpoints.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bkspark.errors import StorageDamaged
+from bookie_service.formats import compaction as intent_format
+from bookie_service.formats.compaction import SUFFIX, Intent
+from bookie_service.formats.entry_log import HEADER_BYTES, OFFSET_BITS, OFFSET_MASK
+from bookie_service.storage.entry_log import EntryLogReader
+from bookie_service.storage.files import LocalFiles
+from bookie_service.storage.index import IndexReader, LedgerUpdate
+from bookie_service.storage.items import contiguous_spans, ledger_sums, rows_by_ledger
+from bookie_service.storage.ledger_store import LedgerStore
+from bookie_service.storage.log_scan import LogScan, LogWindow, incomplete, live_rows, stored_positions
+from bookie_service.storage.log_writer import LogWriter
+
+_OPEN_FILES_MAX = 64
+_LEDGERS_PER_MOVE = 128
+"""Index files that one move changes while flushes wait for it."""
+_ROWS_PER_MOVE = 64 * 1024
+_SYNC_BYTES = 2 * 1024 * 1024
+
+Pace = Callable[[int, int], None]
+"""Called with (entries, bytes) that were copied; waits as limits ask, and raises to end the work."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogFacts:
+    """What one log holds: ledger_ids[i] has ledger_bytes[i] bytes of records; `log_bytes` is all behind the header."""
+
+    log_id: int
+    log_bytes: int
+    ledger_ids: np.ndarray
+    ledger_bytes: np.ndarray
+
+
+class Compactor:
+    """Surveys and rewrites the settled logs of one store."""
+
+    def __init__(self, files: LocalFiles, store: LedgerStore, directories: Sequence[str]) -> None:
+        """`directories`: the `current` directories of the store."""
+        self._files = files
+        self._store = store
+        self._directories = directories
+        self._intent_path = os.path.join(directories[0], intent_format.FILE_NAME)
+        self._scanned: dict[int, LogFacts] = {}
+
+    # ---- what a log holds ----
+
+    def facts(self, log_id: int, pace: Pace) -> LogFacts:
+        """Return what a settled log holds: by its ledgers map, or what the index points to when it has no whole one.
+
+        Raises:
+            StorageDamaged: that cannot be told; the log must be kept.
+            OSError: the log or the index cannot be read.
+        """
+        if log_id in self._scanned:
+            return self._scanned[log_id]
+        with self._reading(log_id) as (scan, index, path):
+            if scan.ledgers_map is not None:
+                return LogFacts(log_id, scan.size - HEADER_BYTES, *scan.ledgers_map)
+            ledger_ids = ledger_bytes = np.empty(0, np.int64)
+            for window in scan:
+                live = live_rows(window, index)
+                ledger_ids, ledger_bytes = ledger_sums(
+                    np.concatenate([ledger_ids, window.ledger_ids[live]]),
+                    np.concatenate([ledger_bytes, window.sizes[live]]),
+                )
+                pace(0, 0)
+            if scan.end < scan.size and self._points_behind(log_id, scan.end, index, pace):
+                raise incomplete(scan, path)
+        facts = LogFacts(log_id, max(0, scan.size - HEADER_BYTES), ledger_ids, ledger_bytes)
+        self._scanned[log_id] = facts
+        return facts
+
+    def _points_behind(self, log_id: int, offset: int, index: IndexReader, pace: Pace) -> bool:
+        """Return whether any position points into a log at `offset` or behind."""
+        for ledger_id in self._store.ledger_ids().tolist():
+            first = 0
+            while len(positions := index.positions(ledger_id, first, _ROWS_PER_MOVE)):
+                if bool(((positions >> OFFSET_BITS == log_id) & (positions & OFFSET_MASK >= offset)).any()):
+                    return True
+                first += len(positions)
+            pace(0, 0)
+        return False
+
+    # ---- rewriting ----
+
+    def copy(self, log_id: int, pace: Pace) -> Intent | None:
+        """Do steps 1 and 2; return what is to be finished, None when nothing in the log counts any more.
+
+        Raises:
+            StorageDamaged: the log is not whole; it must be kept. Nothing is changed.
+            OSError: a file could not be read or written. Nothing is changed.
+        """
+        writer: LogWriter | None = None
+        try:
+            with self._reading(log_id) as (scan, index, path):
+                seen = [np.empty(0, np.int64)] * 2
+                for window in scan:
+                    seen = list(
+                        ledger_sums(*map(np.concatenate, zip(seen, (window.ledger_ids, window.sizes), strict=True)))
+                    )
+                    live = live_rows(window, index)
+                    if live.any():
+                        writer = writer or self._store.logs.create_temporary(SUFFIX)
+                        _append(writer, window, live)
+                    pace(int(live.sum()), int(window.sizes[live].sum()))
+                self._check_whole(scan, path, seen, index, pace)
+            if writer is None:
+                return None
+            writer.seal()
+        except BaseException:
+            if writer is not None:
+                writer.close()
+                self._remove_temporary(writer.log_id)
+            raise
+        writer.close()
+        intent = Intent(writer.log_id, log_id)
+        self._files.replace(self._intent_path, intent_format.encode(intent))
+        self._store.logs.adopt(intent.new_id, SUFFIX)
+        return intent
+
+    def _check_whole(
+        self, scan: LogScan, path: str, seen: Sequence[np.ndarray], index: IndexReader, pace: Pace
+    ) -> None:
+        """Raise StorageDamaged unless all that the log holds was seen."""
+        if scan.ledgers_map is None:
+            if scan.end < scan.size and self._points_behind(scan.log_id, scan.end, index, pace):
+                raise incomplete(scan, path)
+        elif scan.end != scan.items_end:
+            raise incomplete(scan, path)
+        elif not all(map(np.array_equal, seen, scan.ledgers_map)):
+            raise StorageDamaged(
+                f"{path}: the ledgers of its entries are not those of its ledgers map, so ids in it are damaged; the "
+                f"log is kept as it is. Look with `bkspark dump entry-log {path}`"
+            )
+
+    def finish(self, intent: Intent, pace: Pace) -> None:
+        """Do step 3: make the index point to the new log, durably. Doing it twice changes nothing.
+
+        Raises:
+            StorageDamaged: the new log is not whole; both logs must be kept.
+            OSError: the index could not be written: `recover` must run before anything else uses the store.
+        """
+        with self._reading(intent.new_id) as (scan, index, path):
+            rows: list[LogWindow] = []
+            for window in scan:
+                rows.append(window)
+                if sum(len(each.positions) for each in rows) >= _ROWS_PER_MOVE:
+                    self._move(intent, rows, index)
+                    rows = []
+                pace(0, 0)
+            if rows:
+                self._move(intent, rows, index)
+            if scan.ledgers_map is None or scan.end != scan.items_end:
+                raise incomplete(scan, path)
+        self._store.logs.settle_adopted(intent.new_id)
+
+    def _move(self, intent: Intent, windows: Sequence[LogWindow], index: IndexReader) -> None:
+        ledger_ids, entry_ids, positions = (
+            np.concatenate([getattr(window, name) for window in windows])
+            for name in ("ledger_ids", "entry_ids", "positions")
+        )
+        groups = [(ledger_id, np.arange(len(ledger_ids))[rows]) for ledger_id, rows in rows_by_ledger(ledger_ids)]
+        groups = [group for group in groups if self._files.exists(self._store.paths.path(group[0]))]
+        for first in range(0, len(groups), _LEDGERS_PER_MOVE):
+            with self._store.writing:
+                updates = []
+                for ledger_id, rows in groups[first : first + _LEDGERS_PER_MOVE]:
+                    rows = rows[np.argsort(entry_ids[rows], kind="stable")]
+                    stored = stored_positions(index, ledger_id, entry_ids[rows])
+                    rows = rows[self._is_replaced(intent, ledger_id, entry_ids[rows], stored)]
+                    updates.append(LedgerUpdate(ledger_id, None, entry_ids[rows], positions[rows]))
+                self._store.move(updates)
+
+    def _is_replaced(self, intent: Intent, ledger_id: int, entry_ids: np.ndarray, stored: np.ndarray) -> np.ndarray:
+        """Return which stored positions give way to those in the new log, bool each.
+
+        Those into the old log do. Those into the new one are written once more, for a killed process may not have
+        synced them. A crash can have torn a position, which then leads to no such entry. All others are newer.
+        """
+        logs = stored >> OFFSET_BITS
+        replaced = (logs == intent.old_id) | (logs == intent.new_id) | (stored == 0)
+        others = np.flatnonzero(~replaced)
+        reader = EntryLogReader(self._store.logs, _OPEN_FILES_MAX)
+        try:
+            for row in others.tolist():
+                try:
+                    reader.read(ledger_id, int(entry_ids[row]), stored[row : row + 1], 0)
+                except StorageDamaged:
+                    replaced[row] = True
+        finally:
+            reader.close()
+        return replaced
+
+    def remove(self, log_id: int) -> None:
+        """Remove the file of a log that the store has forgotten, durably."""
+        self._scanned.pop(log_id, None)
+        path = self._store.logs.temporary_path(log_id, "")
+        with contextlib.suppress(FileNotFoundError):
+            self._files.remove(path)
+        self._files.sync_directory(os.path.dirname(path))
+
+    def forget_intent(self) -> None:
+        """Do the last of step 4."""
+        self._files.remove(self._intent_path)
+        self._files.sync_directory(os.path.dirname(self._intent_path))
+
+    # ---- after a crash ----
+
+    def recover(self) -> list[str]:
+        """Finish what a crash interrupted, remove what came to nothing; return lines for the operator.
+
+        Raises:
+            OSError: a file could not be read or written; the store must not be used.
+            StorageDamaged: the intent is of a later version.
+        """
+        notices = []
+        intent = self._read_intent()
+        if intent is not None:
+            try:
+                self._finish_again(intent)
+            except StorageDamaged as error:
+                # Positions may point into both, so both stay.
+                notices.append(f"the compaction of entry log {intent.old_id:x} could not be finished: {error}")
+        for directory in self._directories:
+            for name in self._files.names(directory):
+                if name.endswith(SUFFIX):
+                    self._files.remove(os.path.join(directory, name))
+        if self._files.exists(self._intent_path):
+            self.forget_intent()
+        return notices
+
+    def _read_intent(self) -> Intent | None:
+        if not self._files.exists(self._intent_path):
+            return None
+        try:
+            return intent_format.decode(self._files.read_all(self._intent_path))
+        except ValueError as error:
+            raise StorageDamaged(f"{self._intent_path}: {error}") from error
+
+    def _finish_again(self, intent: Intent) -> None:
+        logs = self._store.logs
+        if self._files.exists(logs.temporary_path(intent.new_id, SUFFIX)):
+            logs.adopt(intent.new_id, SUFFIX)
+        path = logs.path(intent.new_id)
+        if path is None:
+            raise StorageDamaged(f"the new log {logs.temporary_path(intent.new_id, '')} is missing")
+        # A killed process leaves files and names that are there, but not durable yet.
+        self._sync(path)
+        self.finish(intent, _without_limits)
+        if logs.path(intent.old_id) is not None:
+            self._store.forget_log(intent.old_id)
+            self.remove(intent.old_id)
+
+    def _sync(self, path: str) -> None:
+        file = self._files.open(path)
+        try:
+            file.sync_data()
+        finally:
+            file.close()
+        self._files.sync_directory(os.path.dirname(path))
+
+    def _remove_temporary(self, log_id: int) -> None:
+        # The disk may refuse this, too; then the next start removes it.
+        with contextlib.suppress(OSError):
+            self._files.remove(self._store.logs.temporary_path(log_id, SUFFIX))
+
+    @contextlib.contextmanager
+    def _reading(self, log_id: int) -> Iterator[tuple[LogScan, IndexReader, str]]:
+        """Open a log to be scanned, and the index for this thread."""
+        path = self._store.logs.path(log_id)
+        assert path is not None, f"entry log {log_id:x} is none of the settled ones"
+        index = IndexReader(self._files, self._store.paths, _OPEN_FILES_MAX)
+        file = self._files.open(path)
+        try:
+            yield LogScan(file, log_id), index, path
+        finally:
+            file.close()
+            index.close()
+
+
+def _without_limits(entries: int, size: int) -> None:
+    """Go on at once."""
+
+
+def _append(writer: LogWriter, window: LogWindow, live: np.ndarray) -> None:
+    """Write the chosen items of a window; they are durable once the log is sealed."""
+    view = window.octets.data
+    starts, sizes = window.starts[live], window.sizes[live]
+    writer.count(window.ledger_ids[live], sizes)
+    begin = writer.end
+    writer.write([view[start:end] for start, end in contiguous_spans(starts, sizes)])
+    if begin // _SYNC_BYTES != writer.end // _SYNC_BYTES:
+        # Little by little, so that the journal's syncs never wait for much.
+        writer.sync()

@@ -1,0 +1,176 @@
+"""A store whose journals are left out, a metadata store that is a dictionary, and a collector between the two."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import struct
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import numpy as np
+
+from bookie_service.collection import CompactionLevel
+from bookie_service.collector import CollectionOptions, Collector, PassReport
+from bookie_service.formats import entry_log as log_format
+from bookie_service.formats.entry_log import HEADER_BYTES
+from bookie_service.storage.compaction import Compactor
+from bookie_service.storage.files import LocalFiles
+from bookie_service.storage.ledger_store import LedgerStore, StoreOptions
+
+STORE_OPTIONS = StoreOptions(cache_half_bytes=1 << 20, log_bytes_max=8192, open_files_max=8)
+UNLIMITED = CollectionOptions(
+    minor=CompactionLevel(0.2, 3600), major=CompactionLevel(0.8, 86_400), entries_per_s=0, bytes_per_s=0
+)
+KEY = b"k" * 20
+
+
+def item(ledger_id: int, entry_id: int, size: int = 100) -> bytes:
+    """Return an entry as logs hold it; its bytes depend on its ids and size alone."""
+    entry = struct.pack(">qq", ledger_id, entry_id) + bytes([(ledger_id * 7 + entry_id) % 251]) * size
+    return struct.pack(">i", len(entry)) + entry
+
+
+def without_limits(entries: int, size: int) -> None:
+    """Go on at once."""
+
+
+class FakeCluster:
+    """Ledgers that exist, as a census tells of them; `failure` is raised by every question while it is set."""
+
+    def __init__(self) -> None:
+        self.existing: set[int] = set()
+        self.unlisted: set[int] = set()
+        """Ledgers that exist, but that a listing misses."""
+        self.on_other_bookies: set[int] = set()
+        self.failure: Exception | None = None
+        self.while_listing: Callable[[], None] = lambda: None
+        self.direct_reads: list[int] = []
+
+    def _answer(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+
+    async def listed(self) -> np.ndarray:
+        found = sorted(self.existing - self.unlisted)
+        self.while_listing()
+        self._answer()
+        return np.array(found, np.int64)
+
+    async def is_deleted(self, ledger_id: int) -> bool:
+        self._answer()
+        self.direct_reads.append(ledger_id)
+        return ledger_id not in self.existing
+
+    @contextlib.asynccontextmanager
+    async def elsewhere(self, ledger_id: int) -> AsyncIterator[bool]:
+        self._answer()
+        yield ledger_id in self.on_other_bookies
+
+
+class Bench:
+    """One bookie's store on real files, with ledgers put into it and passes of garbage collection run over it."""
+
+    def __init__(self, directory: Path, files: LocalFiles | None = None, directories: int = 1) -> None:
+        self.paths = [str(directory / f"ledgers{i}") for i in range(directories)]
+        self.files = files or LocalFiles()
+        for path in self.paths:
+            self.files.make_directory(path)
+        self.cluster = FakeCluster()
+        self.open()
+
+    def open(self) -> None:
+        self.store = LedgerStore(self.files, self.paths, STORE_OPTIONS)
+        self.compactor = Compactor(self.files, self.store, self.paths)
+        self.notices = self.compactor.recover()
+
+    def reopen(self, *, cleanly: bool = False) -> None:
+        if cleanly:
+            self.store.seal_log()
+        self.store.close()
+        self.open()
+
+    def put(self, ledger_id: int, entry_ids: range, size: int = 100) -> None:
+        """Add entries; they are in the filling half."""
+        self.cluster.existing.add(ledger_id)
+        ledger = self.store.ledger(ledger_id) or self.store.create_ledger(ledger_id, KEY)
+        items = [item(ledger_id, entry_id, size) for entry_id in entry_ids]
+        sizes = np.array([len(each) for each in items])
+        buffer = np.frombuffer(b"".join(items), np.uint8)
+        addresses = self.store.filling.place(buffer, np.cumsum(sizes) - sizes, sizes)
+        self.store.insert(ledger, np.array(entry_ids), addresses)
+
+    def flush(self) -> None:
+        flush = self.store.begin_flush()
+        assert flush is not None
+        self.store.write_flush(flush)
+        self.store.end_flush(flush)
+
+    async def flush_all(self) -> None:
+        if not self.store.is_clean:
+            self.flush()
+
+    def delete(self, *ledger_ids: int) -> None:
+        """Delete ledgers in the metadata store."""
+        self.cluster.existing -= set(ledger_ids)
+
+    def collect(self, options: CollectionOptions = UNLIMITED, *, forced: bool = True) -> PassReport:
+        """Run one pass."""
+
+        async def run() -> PassReport:
+            collector = Collector(self.store, self.compactor, self.cluster, options, self.flush_all, lambda error: None)
+            try:
+                return await collector.run_pass(forced)
+            finally:
+                await collector.stop()
+
+        return asyncio.run(run())
+
+    def compact(self, log_id: int) -> None:
+        """Rewrite one log, step by step as the collector does, on this thread."""
+        intent = self.compactor.copy(log_id, without_limits)
+        if intent is not None:
+            self.compactor.finish(intent, without_limits)
+        self.store.forget_log(log_id)
+        self.compactor.remove(log_id)
+        if intent is not None:
+            self.compactor.forget_intent()
+
+    def drop(self, *ledger_ids: int) -> None:
+        """Drop ledgers, as the collector does once it has proofs."""
+        assert self.store.drop(ledger_ids) == list(ledger_ids)
+        self.store.sync_dropped(ledger_ids)
+
+    def read(self, ledger_id: int, entry_ids: range) -> list[bytes | None]:
+        """Return each entry as an item, None where it is not held."""
+        found: list[bytes | None] = []
+        ledger = self.store.ledger(ledger_id)
+        for entry_id in entry_ids:
+            pieces = [] if ledger is None else self.store.read(ledger, entry_id, 1, 1 << 20)
+            found.append(bytes(pieces[0].buffer) if pieces else None)
+        return found
+
+    def holds(self, ledger_id: int, entry_ids: range, size: int = 100) -> bool:
+        """Say whether all these entries are there, byte for byte."""
+        return self.read(ledger_id, entry_ids) == [item(ledger_id, entry_id, size) for entry_id in entry_ids]
+
+    @property
+    def log_paths(self) -> list[str]:
+        return [
+            os.path.join(path, name)
+            for path in self.paths
+            for name in self.files.names(path)
+            if log_format.parse_file_name(name) is not None
+        ]
+
+    @property
+    def log_bytes(self) -> int:
+        """Bytes behind the headers of all logs."""
+        return sum(len(self.files.read_all(path)) - HEADER_BYTES for path in self.log_paths)
+
+    @property
+    def other_names(self) -> set[str]:
+        """Names in the directories that are neither logs nor index directories nor `lastId`."""
+        names = {name for path in self.paths for name in self.files.names(path) if len(name) > 2}
+        return {name for name in names if log_format.parse_file_name(name) is None} - {log_format.LAST_ID_NAME}

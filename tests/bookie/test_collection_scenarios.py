@@ -1,0 +1,280 @@
+"""Scenarios of the reliability reference (§3.2) that end in garbage collection, each by its number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from bkspark.errors import MetadataError
+from bookie_service.formats.entry_log import HEADER_BYTES
+from tests.bookie.collecting import UNLIMITED, Bench, item
+from tests.crash.images import Loss, crash_image
+from tests.crash.simulated_files import SimulatedDisk, SimulatedFiles
+
+ROOT = Path("/")
+
+
+def on_disk(disk: SimulatedDisk) -> Bench:
+    return Bench(ROOT, SimulatedFiles(disk))
+
+
+def half_dead() -> tuple[Bench, SimulatedDisk]:
+    """Return a store on a simulated disk whose log 1 holds ledger 1, which lives, and what was ledger 2."""
+    disk = SimulatedDisk()
+    bench = on_disk(disk)
+    bench.put(1, range(6))
+    bench.put(2, range(20))
+    bench.flush()
+    bench.store.seal_log()
+    bench.drop(2)
+    return bench, disk
+
+
+def images_of(work: Callable[[Bench], None], *, seed: int = 1) -> Iterator[tuple[str, SimulatedDisk]]:
+    """Yield what a crash at each operation of `work` leaves of `half_dead`, under every policy of loss."""
+    bench, disk = half_dead()
+    random = Random(seed)
+    images: list[tuple[str, SimulatedDisk]] = []
+
+    def crash(operation: str, path: str) -> None:
+        images.extend(
+            (f"{loss.value} before operation {len(images)}, {operation} {path}", crash_image(disk, loss, random))
+            for loss in Loss
+        )
+
+    disk.before_operation = crash
+    work(bench)
+    crash("nothing", "at the end")
+    disk.before_operation = None
+    return iter(images)
+
+
+def compact_log_1(bench: Bench) -> None:
+    bench.compact(1)
+
+
+def test_s05_crash_before_old_log_is_gone_or_new_one_durable_loses_nothing() -> None:
+    """Every operation of a compaction, every policy: the entries are there after the restart."""
+    count = 0
+    for name, image in images_of(compact_log_1):
+        bench = on_disk(image)
+        assert bench.holds(1, range(6)), name
+        assert not bench.notices, name
+        count += 1
+    assert count > 50
+
+
+def test_s05_second_crash_inside_the_recovery_loses_nothing() -> None:
+    random = Random(2)
+    for name, image in images_of(compact_log_1):
+        again: list[SimulatedDisk] = []
+
+        def crash(operation: str, path: str, image: SimulatedDisk = image, again: list = again) -> None:
+            if random.random() < 0.2:
+                again.append(crash_image(image, random.choice(list(Loss)), random))
+
+        image.before_operation = crash
+        on_disk(image)
+        for each in again:
+            assert on_disk(each).holds(1, range(6)), name
+
+
+def test_s06_index_never_points_to_copies_that_are_not_durable() -> None:
+    """When the first position changes, all of the new log is durable under its name."""
+    bench, disk = half_dead()
+    checked = []
+
+    def before(operation: str, path: str) -> None:
+        if operation == "write" and path.endswith(".idx"):
+            image = crash_image(disk, Loss.LOST, Random(1))
+            log = SimulatedFiles(image).read_all("/ledgers0/2.log")
+            checked.append(log.count(item(1, 5)))
+
+    disk.before_operation = before
+    bench.compact(1)
+    assert checked
+    assert set(checked) == {1}
+
+
+def test_s07_old_log_goes_only_after_the_index_is_durable() -> None:
+    bench, disk = half_dead()
+    images = []
+
+    def before(operation: str, path: str) -> None:
+        if operation == "remove" and path.endswith("1.log"):
+            images.append(crash_image(disk, Loss.LOST, Random(1)))
+
+    disk.before_operation = before
+    bench.compact(1)
+    (image,) = images
+    SimulatedFiles(image).remove("/ledgers0/1.log")
+    SimulatedFiles(image).remove("/ledgers0/compaction")
+    assert on_disk(image).holds(1, range(6))
+
+
+def test_s08_crash_in_mid_compaction_leaks_no_space() -> None:
+    """After the restart and one pass nothing is left but one copy of the live entries."""
+    for name, image in images_of(compact_log_1):
+        bench = on_disk(image)
+        bench.cluster.existing = {1}
+        bench.collect()
+        assert bench.holds(1, range(6)), name
+        assert bench.log_bytes <= 1.05 * 6 * len(item(1, 0)) / UNLIMITED.major.threshold, name
+        assert bench.other_names == set(), name
+
+
+def test_s12_ledger_created_after_the_listing_began_is_kept(tmp_path: Path) -> None:
+    """The bookie's own list comes first, so a ledger that an old listing lacks is not even looked at."""
+    bench = Bench(tmp_path)
+    bench.put(1, range(3))
+    bench.flush()
+
+    def create_meanwhile() -> None:
+        bench.put(2, range(3))
+        bench.flush()
+
+    bench.cluster.while_listing = create_meanwhile
+    assert bench.collect().dropped_ledgers == 0
+    assert bench.cluster.direct_reads == []
+    assert bench.holds(1, range(3))
+    assert bench.holds(2, range(3))
+    bench.store.close()
+
+
+def test_s13_ledgers_that_a_listing_misses_are_kept(tmp_path: Path) -> None:
+    """A direct read is the second proof: it finds them."""
+    bench = Bench(tmp_path)
+    for ledger_id in range(5):
+        bench.put(ledger_id, range(3))
+    bench.flush()
+    bench.cluster.unlisted = {2, 3, 4}
+    bench.delete(4)
+    assert bench.collect().dropped_ledgers == 1
+    assert bench.cluster.direct_reads == [2, 3, 4]
+    assert all(bench.holds(ledger_id, range(3)) for ledger_id in range(4))
+    assert bench.store.ledger(4) is None
+    bench.store.close()
+
+
+def test_b8_failing_metadata_store_deletes_nothing_but_logs_are_still_compacted(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.put(1, range(3))
+    bench.put(2, range(30))
+    bench.put(3, range(3))
+    bench.flush()
+    bench.store.seal_log()
+    bench.drop(2)
+    bench.delete(1)
+    bench.cluster.failure = MetadataError("the session is lost")
+    report = bench.collect()
+    assert (report.dropped_ledgers, report.compacted_logs) == (0, 1)
+    assert bench.holds(1, range(3))
+    bench.cluster.failure = None
+    assert bench.collect().dropped_ledgers == 1
+    bench.store.close()
+
+
+def test_z10_lost_metadata_do_not_delete_all_ledgers(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    for ledger_id in range(30):
+        bench.put(ledger_id, range(1))
+    bench.flush()
+    bench.cluster.existing = set()
+    assert bench.collect().dropped_ledgers == 0
+    assert bench.cluster.direct_reads == []
+    assert all(bench.holds(ledger_id, range(1)) for ledger_id in range(30))
+    bench.store.close()
+
+
+def test_s16_flush_in_flight_does_not_bring_a_dropped_ledger_back(tmp_path: Path) -> None:
+    """What a flush, or the next one, still carries is not dropped; it goes in a later pass."""
+    bench = Bench(tmp_path)
+    bench.put(1, range(3))
+    bench.flush()
+    bench.put(1, range(3, 6))
+    bench.delete(1)
+    assert bench.store.drop([1]) == []
+    flush = bench.store.begin_flush()
+    assert flush is not None
+    assert bench.store.drop([1]) == []
+    bench.store.write_flush(flush)
+    assert bench.store.drop([1]) == []
+    bench.store.end_flush(flush)
+    assert bench.collect(forced=False).dropped_ledgers == 1
+    assert bench.store.ledger(1) is None
+    bench.put(9, range(1))
+    bench.flush()
+    bench.reopen()
+    assert bench.store.ledger(1) is None
+    bench.store.close()
+
+
+@pytest.mark.parametrize("at", [3, 8, 15, 19, 1004, 1016, 1020])
+def test_s23_garbage_in_a_log_header_does_not_make_it_dead(tmp_path: Path, at: int) -> None:
+    """A log whose header or map fails its checksum is scanned."""
+    bench = Bench(tmp_path)
+    bench.put(1, range(3))
+    bench.put(2, range(30))
+    bench.flush()
+    bench.store.seal_log()
+    path = Path(bench.log_paths[0])
+    content = bytearray(path.read_bytes())
+    content[at] ^= 0xFF
+    path.write_bytes(content)
+    bench.delete(2)
+    bench.collect()
+    assert bench.holds(1, range(3))
+    bench.reopen()
+    assert bench.holds(1, range(3))
+    bench.store.close()
+
+
+def test_s24_one_damaged_log_does_not_stop_the_pass(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench(tmp_path)
+    for first in range(0, 300, 30):
+        bench.put(1, range(first, first + 5))
+        bench.put(2, range(first, first + 30))
+        bench.flush()
+    bench.store.seal_log()
+    paths = [Path(path) for path in bench.log_paths]
+    content = bytearray(paths[0].read_bytes())
+    content[HEADER_BYTES] = 0xFF
+    paths[0].write_bytes(content)
+    bench.delete(2)
+    report = bench.collect()
+    assert report.damaged_logs == 1
+    assert report.compacted_logs == len(paths) - 1
+    assert paths[0].exists()
+    assert sum("1.log" in record.getMessage() for record in caplog.records) == 1
+    assert bench.holds(1, range(30, 35))
+    bench.store.close()
+
+
+def test_s35_ledger_of_other_bookies_only_is_removed(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.put(1, range(3))
+    bench.put(2, range(3))
+    bench.flush()
+    bench.cluster.on_other_bookies = {1}
+    assert bench.collect().dropped_ledgers == 1
+    assert bench.store.ledger(1) is None
+    assert bench.holds(2, range(3))
+    bench.store.close()
+
+
+def test_p21_fenced_and_deleted_ledger_is_remembered(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    for ledger_id in (1, 2):
+        bench.put(ledger_id, range(3))
+    ledger = bench.store.ledger(1)
+    assert ledger is not None
+    bench.store.fence(ledger)
+    bench.flush()
+    bench.delete(1, 2)
+    assert bench.collect().dropped_ledgers == 2
+    bench.reopen()
+    assert [ledger_id in bench.store.tombstones for ledger_id in (1, 2)] == [True, False]
+    bench.store.close()
