@@ -59,7 +59,7 @@ class _EntryLog:
         self._log_id = log_id
         self._judge = judge
         self._size = file.size()
-        self._map_offset = 0
+        self._file_header: log_format.LogHeader | None = None
 
     def read(self) -> Iterator[Finding]:
         yield from self._header()
@@ -83,9 +83,7 @@ class _EntryLog:
                 offset = yield from self._unreadable(end, end)
             else:
                 offset = end
-        if self._map_offset >= self._size:
-            reason = f"the file ends at {self._size}, its ledgers map lay at {self._map_offset}: it was truncated"
-            yield Damage(self._path, self._size, None, reason)
+        yield from self._map()
 
     def _header(self) -> Iterator[Finding]:
         header = log_format.decode_header(self._file.read(HEADER_BYTES, 0), self._log_id)
@@ -94,7 +92,7 @@ class _EntryLog:
         elif header is None:
             yield Damage(self._path, 0, HEADER_BYTES, "this is not the header of an entry log of that number")
         else:
-            self._map_offset = header.map_offset
+            self._file_header = header
             values = {
                 "log": self._log_id,
                 "version": header.version,
@@ -105,6 +103,20 @@ class _EntryLog:
             yield Fact("entry-log", self._path, 0, HEADER_BYTES, header.checksum_ok, values)
             if header.checksum_ok is False:
                 yield Damage(self._path, 0, HEADER_BYTES, "the header fails its checksum; the entries are not affected")
+
+    def _map(self) -> Iterator[Finding]:
+        """Report what is wrong with the ledgers map, as a whole."""
+        header = self._file_header
+        if header is None or not header.map_offset:
+            return
+        if header.map_offset >= self._size:
+            reason = f"the file ends at {self._size}, its ledgers map lay at {header.map_offset}: it was truncated"
+            yield Damage(self._path, self._size, None, reason)
+        elif header.checksum_ok:
+            length = self._size - header.map_offset
+            if log_format.decode_map(self._file.read(length, header.map_offset), header) is None:
+                reason = "the ledgers map fails its checksum; the entries are not affected"
+                yield Damage(self._path, header.map_offset, length, reason)
 
     def _window(self, offset: int) -> bytes:
         """Return bytes from `offset` on, at least one whole item if one begins there."""
@@ -142,7 +154,7 @@ class _EntryLog:
         end = self._size if following is None else following
         if self._is_zero(offset, end):
             yield Fact("padding", self._path, offset, end - offset, None, {"log": self._log_id})
-        elif following is None and not self._map_offset:
+        elif following is None and not (self._file_header and self._file_header.map_offset):
             reason = "no whole entry follows: an append that is under way, or that a crash interrupted"
             yield Incomplete(self._path, offset, end - offset, reason)
         else:

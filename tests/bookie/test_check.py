@@ -110,7 +110,14 @@ def test_truncated_entry_log_is_named_with_where_it_ends(stopped: Folder, capsys
     cut(log, last + 10)
     found = damage(stopped, capsys)
     assert (str(stopped.small_index), 1024 + 8 * 24) in found
-    assert all(offset == last for path, offset in found if path == str(log))
+    assert all(offset >= last for path, offset in found if path == str(log))
+
+
+def test_flipped_byte_of_a_ledgers_map_is_named(stopped: Folder, capsys: Capture) -> None:
+    log = stopped.ledgers / "1.log"
+    map_offset = int.from_bytes(log.read_bytes()[8:16], "big")
+    flip(log, log.stat().st_size - 1)
+    assert damage(stopped, capsys) == [(str(log), map_offset)]
 
 
 def test_missing_entry_log_is_named_by_every_position_in_it(stopped: Folder, capsys: Capture) -> None:

@@ -208,6 +208,18 @@ def test_flipped_byte_of_an_index_is_named(offset: int, entry_id: int | None, st
     assert (damage["file"], damage["offset"], damage["entry"]) == (str(stopped.small_index), begin, entry_id)
 
 
+def test_flipped_byte_of_the_ledgers_map_is_named(stopped: Folder, capsys: Capture) -> None:
+    path = stopped.ledgers / "1.log"
+    _, rows = dump(capsys, "entry-log", path)
+    (header,) = of_kind(rows, "entry-log")
+    assert [row["offset"] for row in of_kind(rows, "ledgers-map")] == [header["map_offset"]]
+    flip(path, path.stat().st_size - 1)
+    code, rows = dump(capsys, "entry-log", path)
+    assert code == 1
+    assert [row["offset"] for row in of_kind(rows, "damage")] == [header["map_offset"]]
+    assert len(of_kind(rows, "entry")) == 30
+
+
 @pytest.mark.parametrize("name", ["lastMark", "lastId"])
 def test_damaged_mark_and_last_id_are_named(name: str, stopped: Folder, capsys: Capture) -> None:
     (stopped.ledgers / name).write_bytes(b"garbage")
