@@ -19,6 +19,7 @@ from typing import TypeVar
 
 import pytest
 
+from bkspark.blocking import Client
 from bkspark.cli.bookie import bookie_command
 from bkspark.cli.child_process import ChildProcess
 from bkspark.cli.cluster_process import free_ports
@@ -274,6 +275,90 @@ def check_all(peer: Peer, acknowledged: dict[tuple[int, int], bytes], fenced: se
             assert found[entry_id] == stored(ledger_id, entry_id, acknowledged[ledger_id, entry_id])
         if ledger_id in fenced:
             assert peer.add(ledger_id, 1 << 20, [b"late"]) == [Status.EFENCED]
+
+
+# ---- collecting garbage ----
+
+ENTRIES = [bytes([i % 251]) * 4096 for i in range(300)]
+
+
+def write_ledgers(uri: str, count: int) -> list[int]:
+    """Write ENTRIES to each of so many ledgers, side by side, so that every entry log holds something of all."""
+    with Client(uri) as client, contextlib.ExitStack() as closing:
+        writers = [closing.enter_context(client.create(ensemble=1, write_quorum=1, ack_quorum=1)) for _ in range(count)]
+        for first in range(0, len(ENTRIES), 50):
+            for writer in writers:
+                writer.append_many(ENTRIES[first : first + 50])
+        return [writer.ledger_id for writer in writers]
+
+
+def assert_whole(uri: str, ledger_id: int) -> None:
+    with Client(uri) as client:
+        reader = client.open(ledger_id, recover=False)
+        batch = reader.read(0, reader.last_entry)
+        assert [bytes(batch[i]) for i in range(len(batch))] == ENTRIES
+
+
+def delete_ledgers(uri: str, ledger_ids: list[int]) -> None:
+    with Client(uri) as client:
+        for ledger_id in ledger_ids:
+            client.delete(ledger_id)
+
+
+def collecting_bookie(tmp_path: Path, uri: str, **settings: str) -> BookieChild:
+    sizes = {"logSizeLimit": str(1 << 20), "skipListSizeLimit": str(12 << 20), "flushInterval": "100"}
+    return BookieChild(tmp_path / "bookie", uri, **sizes, **settings)
+
+
+def log_bytes(bookie: BookieChild) -> int:
+    logs = (bookie.directory / "ledgers" / "current").glob("*.log")
+    return sum(path.stat().st_size for path in logs if path.exists())
+
+
+def test_space_of_deleted_ledgers_returns_on_sigusr1(tmp_path: Path, uri: str) -> None:
+    bookie = collecting_bookie(tmp_path, uri, compactionRateByEntries="0")
+    with bookie.running() as process:
+        kept, *deleted = write_ledgers(uri, 4)
+        with bookie.connect() as peer:
+            assert peer.read(deleted[0], 0, v2.DO_FENCING).status == Status.EOK
+        delete_ledgers(uri, deleted)
+        live = len(ENTRIES) * len(ENTRIES[0])
+        process.signal(signal.SIGUSR1)
+        wait_until(lambda: log_bytes(bookie) <= 1.05 * live / 0.8, "the space of the deleted ledgers")
+        assert_whole(uri, kept)
+        with bookie.connect() as peer:
+            assert peer.read(deleted[1], 0).status == Status.ENOLEDGER
+            assert peer.add(deleted[0], len(ENTRIES), [b"late"]) == [Status.EFENCED]
+    with bookie.running():
+        assert_whole(uri, kept)
+        with bookie.connect() as peer:
+            assert peer.add(deleted[0], len(ENTRIES), [b"late"]) == [Status.EFENCED]
+
+
+def test_kill_in_the_middle_of_a_compaction_loses_nothing_and_leaks_nothing(tmp_path: Path, uri: str) -> None:
+    bookie = collecting_bookie(tmp_path, uri, compactionRateByEntries="50")
+    current = bookie.directory / "ledgers" / "current"
+    with bookie.running() as process:
+        kept, *deleted = write_ledgers(uri, 3)
+        delete_ledgers(uri, deleted)
+        process.signal(signal.SIGUSR1)
+        wait_until(lambda: any(current.glob("*.compacting")), "a compaction that is under way")
+        process.kill()
+        assert any(current.glob("*.compacting"))
+    bookie.settings["compactionRateByEntries"] = "0"
+    with bookie.running() as process:
+        assert not any(current.glob("*.compacting"))
+        assert_whole(uri, kept)
+        process.signal(signal.SIGUSR1)
+        live = len(ENTRIES) * len(ENTRIES[0])
+        wait_until(lambda: log_bytes(bookie) <= 1.05 * live / 0.8, "the space of the deleted ledgers")
+        assert_whole(uri, kept)
+        process.signal(signal.SIGTERM)
+        assert process.wait(STOP_S)
+        assert process.exit_code == 0
+    command = [*bookie_command(bookie.settings, json=True), "--check"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=START_S, check=False)
+    assert (result.returncode, json.loads(result.stdout)["damage"]) == (0, [])
 
 
 # ---- refusing to start ----

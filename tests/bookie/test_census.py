@@ -1,0 +1,102 @@
+"""What is known of ledgers, against the metadata tree in memory: doubt is never a proof."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from bkspark.core.metadata import Fragment, LedgerMetadata
+from bkspark.errors import MetadataError, MetadataFormat
+from bkspark.metadata.bookies import BookieRegistry
+from bkspark.metadata.ledgers import LedgerStore
+from bkspark.metadata.memory import MemoryStore, MemoryTree
+from bkspark.metadata.paths import underreplication_path
+from bkspark.metadata.uri import MetadataUri
+from bookie_service.census import Census
+
+URI = MetadataUri.parse("zk://h/ledgers")
+US, OTHER = "us:1", "other:1"
+
+
+def with_cluster(test: Callable[[MemoryTree, LedgerStore, Census], Awaitable[None]]) -> None:
+    """Run a test on a new cluster, as the bookie US."""
+
+    async def run() -> None:
+        tree = MemoryStore().session()
+        await BookieRegistry(tree, URI).initialize_cluster()
+        census = Census(tree, URI, US)
+        await census.open()
+        await test(tree, LedgerStore(tree, URI), census)
+
+    asyncio.run(run())
+
+
+def metadata(*bookies: str, closed: bool = True) -> LedgerMetadata:
+    opened = LedgerMetadata(1, 1, 1, tuple(Fragment(10 * i, (bookie,)) for i, bookie in enumerate(bookies)))
+    return opened.closed(99, 99) if closed else opened
+
+
+def test_listing_and_direct_read_agree_on_what_exists() -> None:
+    async def test(tree: MemoryTree, ledgers: LedgerStore, census: Census) -> None:
+        for ledger_id in (5, 1 << 40):
+            await ledgers.create(metadata(US), ledger_id=ledger_id)
+        assert sorted((await census.listed()).tolist()) == [5, 1 << 40]
+        assert [await census.is_deleted(ledger_id) for ledger_id in (5, 6)] == [False, True]
+
+    with_cluster(test)
+
+
+def test_unreadable_metadata_are_no_proof() -> None:
+    async def test(tree: MemoryTree, ledgers: LedgerStore, census: Census) -> None:
+        await tree.create("/ledgers/00/0000/L0005", b"garbage", make_parents=True)
+        with pytest.raises(MetadataFormat):
+            await census.is_deleted(5)
+
+    with_cluster(test)
+
+
+def test_another_clusters_metadata_are_no_proof() -> None:
+    """Scenario Z10: the store was wiped and set up again, or lost what it had."""
+
+    async def test(tree: MemoryTree, ledgers: LedgerStore, census: Census) -> None:
+        await tree.set("/ledgers/INSTANCEID", b"another", -1)
+        with pytest.raises(MetadataError, match="instance id is another"):
+            await census.listed()
+        with pytest.raises(MetadataError, match="instance id is another"):
+            await census.is_deleted(5)
+        await tree.delete("/ledgers/INSTANCEID")
+        with pytest.raises(MetadataError, match="instance id is None"):
+            await census.listed()
+
+    with_cluster(test)
+
+
+def test_only_closed_ledgers_that_nobody_repairs_are_elsewhere() -> None:
+    """Scenario S35."""
+
+    async def test(tree: MemoryTree, ledgers: LedgerStore, census: Census) -> None:
+        for ledger_id, stored in enumerate(
+            [metadata(OTHER), metadata(OTHER, closed=False), metadata(US, OTHER), metadata(OTHER), metadata(OTHER)]
+        ):
+            await ledgers.create(stored, ledger_id=ledger_id)
+        await tree.create(f"/ledgers/underreplication/ledgers/{underreplication_path(3)}", make_parents=True)
+        await tree.create("/ledgers/underreplication/locks/urL0000000004", make_parents=True)
+        answers = []
+        for ledger_id in range(6):
+            async with census.elsewhere(ledger_id) as answer:
+                answers.append(answer)
+        assert answers == [True, False, False, False, False, False]
+        assert await tree.children("/ledgers/underreplication/locks") == ["urL0000000004"]
+
+    with_cluster(test)
+
+
+def test_ledger_is_locked_against_repair_while_it_is_dropped() -> None:
+    async def test(tree: MemoryTree, ledgers: LedgerStore, census: Census) -> None:
+        await ledgers.create(metadata(OTHER), ledger_id=7)
+        async with census.elsewhere(7):
+            assert await tree.children("/ledgers/underreplication/locks") == ["urL0000000007"]
+
+    with_cluster(test)
