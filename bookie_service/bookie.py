@@ -148,6 +148,10 @@ class Bookie:
         records = []
         if new_keys:
             records.append(Record.of(RecordKind.LEDGER_KEY, len(new_keys), journal_format.encode_keys(new_keys)))
+            fenced = [ledger_id for ledger_id, _ in new_keys if ledgers[ledger_id].fenced]
+            if fenced:
+                # A repair brings back ledgers that were dropped here: their fence was remembered.
+                records.append(Record.of(RecordKind.FENCE, len(fenced), journal_format.encode_fences(fenced)))
         half = self._store.filling
         begin = half.used
         addresses = half.place(octets, run.make_items(octets), run.sizes)
@@ -171,8 +175,7 @@ class Bookie:
             ledger = self._store.ledger(ledger_id)
         except (StorageDamaged, OSError) as error:
             return _failed(error)
-        if ledger is None and ledger_id in self._store.tombstones:
-            return Status.EFENCED
+        was_fenced = ledger is None and ledger_id in self._store.tombstones
         keys = run.keys(octets)
         is_known = ledger is not None and ledger.master_key != rules.UNKNOWN_KEY
         key = ledger.master_key if ledger is not None and is_known else keys[0].tobytes()
@@ -181,12 +184,14 @@ class Bookie:
             run.entry_ids,
             run.flags,
             (keys == np.frombuffer(key, np.uint8)).all(axis=1),
-            fenced=ledger is not None and ledger.fenced,
+            fenced=was_fenced or (ledger is not None and ledger.fenced),
             read_only=self._options.read_only,
         )
         if not is_known and bool((statuses == Status.EOK).any()):
             ledger = self._store.create_ledger(ledger_id, key)
             new_keys.append((ledger_id, key))
+            if was_fenced:
+                self._store.fence(ledger)
         if ledger is not None:
             ledgers[ledger_id] = ledger
         return statuses

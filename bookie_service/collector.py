@@ -59,7 +59,7 @@ class CollectionOptions:
 
     def __post_init__(self) -> None:
         for name, level in (("minor", self.minor), ("major", self.major)):
-            if level.is_on and level.threshold >= 1:
+            if level.threshold >= 1:
                 raise ValueError(f"{name}CompactionThreshold {level.threshold:g} must be below 1; 0 turns it off")
             if level.is_on and level.interval_s < self.interval_s:
                 raise ValueError(

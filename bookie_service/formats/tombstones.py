@@ -1,4 +1,4 @@
-"""Ledgers that were fenced and are deleted: a late writer is still refused. Version 1, all integers big endian.
+"""Ledgers that were fenced and are dropped: a late writer is still refused. Version 1, all integers big endian.
 
 One file `fencedDeleted` in the first ledger directory:
 

@@ -46,7 +46,7 @@ Pace = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class LogFacts:
-    """What one log holds: ledger_ids[i] has ledger_bytes[i] bytes of records; `log_bytes` is all behind the header."""
+    """What one log holds: ledger_ids[i] has ledger_bytes[i] bytes of records, `log_bytes` lie before its map."""
 
     log_id: int
     log_bytes: int
@@ -78,7 +78,7 @@ class Compactor:
             return self._scanned[log_id]
         with self._reading(log_id) as (scan, index, path):
             if scan.ledgers_map is not None:
-                return LogFacts(log_id, scan.size - HEADER_BYTES, *scan.ledgers_map)
+                return LogFacts(log_id, scan.items_end - HEADER_BYTES, *scan.ledgers_map)
             ledger_ids = ledger_bytes = np.empty(0, np.int64)
             for window in scan:
                 live = live_rows(window, index)

@@ -11,6 +11,7 @@ from bkspark.errors import ProtocolError, StorageDamaged
 from bkspark.wire.framing import LENGTH_BYTES, gather_i64, scan_frames
 from bookie_service.formats import entry_log as log_format
 from bookie_service.formats.entry_log import HEADER_BYTES, OFFSET_BITS
+from bookie_service.formats.index import ENTRY_ID_MAX
 from bookie_service.storage.entry_log import ENTRY_BYTES_MIN, ITEM_BYTES_MAX
 from bookie_service.storage.files import File
 from bookie_service.storage.index import IndexReader
@@ -73,7 +74,7 @@ class LogScan:
         starts, ends = _leading_items(data)
         octets = np.frombuffer(data, np.uint8)
         ledger_ids, entry_ids = (gather_i64(octets, starts + at) for at in (0, 8)) if len(starts) else (starts, starts)
-        right = (ledger_ids >= 0) & (entry_ids >= 0)
+        right = (ledger_ids >= 0) & (entry_ids >= 0) & (entry_ids <= ENTRY_ID_MAX)
         if not right.all():
             count = int(np.argmin(right))
             starts, ends, ledger_ids, entry_ids = starts[:count], ends[:count], ledger_ids[:count], entry_ids[:count]

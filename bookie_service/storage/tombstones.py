@@ -1,4 +1,7 @@
-"""Ledgers that were fenced and then deleted, remembered for longer than a writer lives (reliability P21)."""
+"""Ledgers that were fenced and then dropped, remembered for longer than a writer lives (reliability P21).
+
+Ordinary adds to them are refused. A recovery add makes such a ledger anew, fenced: a repair may bring it back.
+"""
 
 from __future__ import annotations
 

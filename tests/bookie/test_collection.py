@@ -279,3 +279,27 @@ def test_copying_never_reads_beyond_damage(tmp_path: Path) -> None:
             bench.compactor.copy(1, lambda entries, size: None)
         assert bench.other_names == set()
     bench.store.close()
+
+
+def test_logs_of_tiny_entries_are_not_rewritten_again_and_again(tmp_path: Path) -> None:
+    """The ledgers map is no garbage."""
+    bench = Bench(tmp_path)
+    for ledger_id in range(50):
+        bench.put(ledger_id, range(1), size=0)
+    bench.flush()
+    assert bench.collect().compacted_logs == 0
+    bench.store.close()
+
+
+def test_entry_id_that_cannot_be_is_damage(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.put(1, range(3))
+    bench.flush()
+    bench.store.seal_log()
+    path = Path(bench.log_paths[0])
+    content = bytearray(path.read_bytes())
+    content[HEADER_BYTES + 12] = 0x7F
+    path.write_bytes(content)
+    with pytest.raises(StorageDamaged, match="no entry begins there"):
+        bench.compactor.copy(1, lambda entries, size: None)
+    bench.store.close()

@@ -9,8 +9,13 @@ from random import Random
 import pytest
 
 from bkspark.errors import MetadataError
+from bkspark.wire import v2
+from bkspark.wire.v2 import Status
 from bookie_service.formats.entry_log import HEADER_BYTES
+from bookie_service.storage.files import LocalFiles
+from bookie_service.storage.tombstones import Tombstones
 from tests.bookie.collecting import UNLIMITED, Bench, item
+from tests.bookie.serving import Serving, service_options, stored
 from tests.crash.images import Loss, crash_image
 from tests.crash.simulated_files import SimulatedDisk, SimulatedFiles
 
@@ -278,3 +283,18 @@ def test_p21_fenced_and_deleted_ledger_is_remembered(tmp_path: Path) -> None:
     bench.reopen()
     assert [ledger_id in bench.store.tombstones for ledger_id in (1, 2)] == [True, False]
     bench.store.close()
+
+
+def test_p21_late_writer_is_refused_and_a_repair_brings_the_ledger_back_fenced(tmp_path: Path) -> None:
+    current = tmp_path / "ledgers" / "current"
+    current.mkdir(parents=True)
+    Tombstones(LocalFiles(), str(current)).remember([5], 1 << 40)
+    with Serving(service_options(tmp_path)) as serving, serving.connect() as peer:
+        assert peer.add(5, 0, [b"late"]) == [Status.EFENCED]
+        assert peer.read(5, 0).status == Status.ENOLEDGER
+        assert peer.add(5, 0, [b"repaired"], v2.RECOVERY_ADD) == [Status.EOK]
+        assert peer.add(5, 1, [b"late"]) == [Status.EFENCED]
+        serving.abandon()
+    with Serving(service_options(tmp_path)) as serving, serving.connect() as peer:
+        assert peer.add(5, 1, [b"late"]) == [Status.EFENCED]
+        assert peer.read(5, 0).body == stored(5, 0, b"repaired")
