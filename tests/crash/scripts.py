@@ -52,6 +52,7 @@ class Script:
         self.disk = self.setup.new_disk()
         self._hook = hook
         self._steps = steps
+        self._ledgers = [1, 2, 0x1_0203]
         self._next_entry: dict[int, int] = {}
         self._concurrency = self.random.choice((0.0, 0.1, 0.3))
         self._in_step = False
@@ -90,8 +91,20 @@ class Script:
     def _step(self) -> None:
         assert self.twin is not None
         kind = self.random.choices(
-            ("add", "journal", "checkpoint", "fence", "again", "wrong key", "stop", "kill", "power cut"),
-            (30, 20, 8, 5, 6, 2, 2, 2, 2),
+            (
+                "add",
+                "journal",
+                "checkpoint",
+                "fence",
+                "again",
+                "wrong key",
+                "compact",
+                "drop",
+                "stop",
+                "kill",
+                "power cut",
+            ),
+            (30, 20, 8, 5, 6, 2, 3, 1, 2, 2, 2),
         )[0]
         if kind == "add":
             self._add_some()
@@ -107,6 +120,10 @@ class Script:
             self._add_again()
         elif kind == "wrong key":
             self._use_wrong_key()
+        elif kind == "compact":
+            self._compact()
+        elif kind == "drop":
+            self._drop()
         else:
             self._restart(kind)
 
@@ -124,7 +141,7 @@ class Script:
         self._open()
 
     def _ledger(self) -> int:
-        return self.random.choice((1, 2, 0x1_0203))
+        return self.random.choice(self._ledgers)
 
     def _payload(self) -> bytes:
         return self.random.randbytes(self.random.choice(_SIZES))
@@ -167,6 +184,27 @@ class Script:
         if known.fenced != fenced:
             raise Violation(f"ledger {ledger_id}: a fence with a wrong master key was taken")
 
+    def _compact(self) -> None:
+        """Seal the newest entry log and rewrite one of all."""
+        assert self.twin is not None
+        self.twin.store.seal_log()
+        settled = self.twin.store.logs.settled()
+        if settled:
+            self.twin.compact(self.random.choice(settled))
+
+    def _drop(self) -> None:
+        """Drop a ledger that was deleted; from then on nothing is promised of it, and its id never returns."""
+        assert self.twin is not None
+        self.twin.checkpoint()
+        ledger_id = self._ledger()
+        if self.twin.store.ledger(ledger_id) is None:
+            return
+        self._ledgers[self._ledgers.index(ledger_id)] = ledger_id + 0x10
+        self._in_step = True
+        self.history.ledgers.pop(ledger_id, None)
+        self.twin.store.sync_dropped(self.twin.store.drop([ledger_id]))
+        self._in_step = False
+
     def _journal_step(self) -> None:
         assert self.twin is not None
         self.random.choice(self.twin.journals).step(self.random.choice((1, 2, 1000)))
@@ -174,7 +212,7 @@ class Script:
 
 def write_more(twin: BookieTwin, random: Random) -> None:
     """Use a restarted bookie a little: adds, a fence, a checkpoint, a group that is not synced."""
-    ledger_id = random.choice((1, 2))
+    ledger_id = random.choice([*twin.history.ledgers, 0x77])
     first = 1 + max(twin.history.ledger(ledger_id).entries, default=-1)
     twin.add(ledger_id, [(first, random.randbytes(20)), (first + 1, random.randbytes(300))], v2.RECOVERY_ADD)
     twin.settle()
