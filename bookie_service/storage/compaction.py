@@ -3,8 +3,8 @@
 Replacing a log is a transaction. Steps, each durable before the next:
 
 1. the entries that the index points to are copied to a new log with a temporary name, ledgers map included;
-2. the intent (`formats.compaction`) is written, then the new log gets its name;
-3. the index points to the new log, entry by entry, except where a flush wrote an entry again meanwhile;
+2. the intent (`formats.compaction`) is written;
+3. the new log gets its name, and the index points to it, entry by entry, except where a flush wrote one again;
 4. the old log is removed (the event loop has let go of it before), then the intent.
 
 A crash before the intent leaves a temporary file, which `recover` removes. After it, `recover` does the rest again; it
@@ -130,15 +130,15 @@ class Compactor:
             if writer is None:
                 return None
             writer.seal()
+            intent = Intent(writer.log_id, log_id)
+            self._files.replace(self._intent_path, intent_format.encode(intent))
         except BaseException:
+            # An intent that got as far as the disk nevertheless names a log that is missing: `recover` passes over it.
             if writer is not None:
                 writer.close()
                 self._remove_temporary(writer.log_id)
             raise
         writer.close()
-        intent = Intent(writer.log_id, log_id)
-        self._files.replace(self._intent_path, intent_format.encode(intent))
-        self._store.logs.adopt(intent.new_id, SUFFIX)
         return intent
 
     def _check_whole(
@@ -157,31 +157,32 @@ class Compactor:
             )
 
     def finish(self, intent: Intent, pace: Pace) -> None:
-        """Do step 3: make the index point to the new log, durably. Doing it twice changes nothing.
+        """Do step 3: make the index point to the new log, durably. Doing it twice changes nothing more.
 
         Raises:
             StorageDamaged: the new log is not whole; both logs must be kept.
             OSError: the index could not be written: `recover` must run before anything else uses the store.
         """
+        if self._store.logs.path(intent.new_id) is None:
+            self._store.logs.adopt(intent.new_id, SUFFIX)
         with self._reading(intent.new_id) as (scan, index, path):
-            rows: list[LogWindow] = []
+            gathered: list[np.ndarray] = []
             for window in scan:
-                rows.append(window)
-                if sum(len(each.positions) for each in rows) >= _ROWS_PER_MOVE:
-                    self._move(intent, rows, index)
-                    rows = []
+                # Without the window's bytes, of which there may be many.
+                gathered.append(np.stack((window.ledger_ids, window.entry_ids, window.positions)))
+                if sum(each.shape[1] for each in gathered) >= _ROWS_PER_MOVE:
+                    self._move(intent, np.concatenate(gathered, axis=1), index)
+                    gathered = []
                 pace(0, 0)
-            if rows:
-                self._move(intent, rows, index)
+            if gathered:
+                self._move(intent, np.concatenate(gathered, axis=1), index)
             if scan.ledgers_map is None or scan.end != scan.items_end:
                 raise incomplete(scan, path)
         self._store.logs.settle_adopted(intent.new_id)
 
-    def _move(self, intent: Intent, windows: Sequence[LogWindow], index: IndexReader) -> None:
-        ledger_ids, entry_ids, positions = (
-            np.concatenate([getattr(window, name) for window in windows])
-            for name in ("ledger_ids", "entry_ids", "positions")
-        )
+    def _move(self, intent: Intent, moved: np.ndarray, index: IndexReader) -> None:
+        """Move entries; `moved` has three rows: ledger ids, entry ids, positions in the new log."""
+        ledger_ids, entry_ids, positions = moved
         groups = [(ledger_id, np.arange(len(ledger_ids))[rows]) for ledger_id, rows in rows_by_ledger(ledger_ids)]
         groups = [group for group in groups if self._files.exists(self._store.paths.path(group[0]))]
         for first in range(0, len(groups), _LEDGERS_PER_MOVE):
@@ -262,11 +263,9 @@ class Compactor:
 
     def _finish_again(self, intent: Intent) -> None:
         logs = self._store.logs
-        if self._files.exists(logs.temporary_path(intent.new_id, SUFFIX)):
-            logs.adopt(intent.new_id, SUFFIX)
-        path = logs.path(intent.new_id)
-        if path is None:
-            raise StorageDamaged(f"the new log {logs.temporary_path(intent.new_id, '')} is missing")
+        path = logs.path(intent.new_id) or logs.temporary_path(intent.new_id, SUFFIX)
+        if not self._files.exists(path):
+            raise StorageDamaged(f"the new log {path} is missing")
         # A killed process leaves files and names that are there, but not durable yet.
         self._sync(path)
         self.finish(intent, _without_limits)

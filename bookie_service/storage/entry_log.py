@@ -8,6 +8,7 @@ is closed with a ledgers map; it is settled once the index is durable for all th
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Sequence
@@ -68,9 +69,19 @@ class EntryLogs:
         return writer
 
     def create_temporary(self, suffix: str) -> LogWriter:
-        """Create a log under its name and `suffix`, not yet one of the logs: `adopt` makes it one."""
+        """Create a log under its name and `suffix`, not yet one of the logs: `adopt` makes it one.
+
+        Raises:
+            OSError: nothing was created.
+        """
         with self._creating:
-            return self._create(suffix)[1]
+            try:
+                return self._create(suffix)[1]
+            except OSError:
+                # The number is given again, so what was begun must not be in the way.
+                with contextlib.suppress(OSError):
+                    self.files.remove(self.temporary_path(self._last_id + 1, suffix))
+                raise
 
     def temporary_path(self, log_id: int, suffix: str) -> str:
         return os.path.join(self._directory(log_id), log_format.file_name(log_id) + suffix)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,8 @@ from bookie_service.formats.compaction import Intent
 from bookie_service.formats.entry_log import HEADER_BYTES
 from bookie_service.storage.files import LocalFiles
 from bookie_service.storage.tombstones import KEPT_S, Tombstones
-from tests.bookie.collecting import UNLIMITED, Bench, item
+from tests.bookie.collecting import UNLIMITED, Bench, item, without_limits
+from tests.bookie.faulty_files import FaultyFiles
 
 # ---- rules ----
 
@@ -135,7 +137,7 @@ def test_sealed_log_tells_what_each_ledger_has_in_it(tmp_path: Path) -> None:
     bench.put(7, range(3, 4), size=10)
     bench.flush()
     bench.store.seal_log()
-    facts = bench.compactor.facts(1, lambda entries, size: None)
+    facts = bench.compactor.facts(1, without_limits)
     size = len(item(7, 0, 10))
     assert (facts.ledger_ids.tolist(), facts.ledger_bytes.tolist()) == ([7, 8], [4 * size, 3 * size])
     bench.store.close()
@@ -148,7 +150,7 @@ def test_log_without_a_map_is_scanned_for_what_the_index_points_to(tmp_path: Pat
     bench.put(7, range(4), size=10)  # a recovery writes them again
     bench.flush()
     bench.reopen()
-    facts = bench.compactor.facts(1, lambda entries, size: None)
+    facts = bench.compactor.facts(1, without_limits)
     assert (facts.ledger_ids.tolist(), facts.ledger_bytes.tolist()) == ([7], [10 * len(item(7, 0, 10))])
     assert facts.log_bytes == 14 * len(item(7, 0, 10))
     bench.store.close()
@@ -216,11 +218,11 @@ def test_entries_written_again_during_a_compaction_stay_the_newer_ones(tmp_path:
     bench.flush()
     bench.store.seal_log()
     bench.drop(2)
-    intent = bench.compactor.copy(1, lambda entries, size: None)
+    intent = bench.compactor.copy(1, without_limits)
     assert intent is not None
     bench.put(1, range(4), size=20)
     bench.flush()
-    bench.compactor.finish(intent, lambda entries, size: None)
+    bench.compactor.finish(intent, without_limits)
     bench.store.forget_log(1)
     bench.compactor.remove(1)
     assert bench.holds(1, range(4), size=20)
@@ -276,7 +278,7 @@ def test_copying_never_reads_beyond_damage(tmp_path: Path) -> None:
         damaged[at] ^= 0x80
         Path(path).write_bytes(damaged)
         with pytest.raises(StorageDamaged, match="is kept as it is"):
-            bench.compactor.copy(1, lambda entries, size: None)
+            bench.compactor.copy(1, without_limits)
         assert bench.other_names == set()
     bench.store.close()
 
@@ -301,5 +303,38 @@ def test_entry_id_that_cannot_be_is_damage(tmp_path: Path) -> None:
     content[HEADER_BYTES + 12] = 0x7F
     path.write_bytes(content)
     with pytest.raises(StorageDamaged, match="no entry begins there"):
-        bench.compactor.copy(1, lambda entries, size: None)
+        bench.compactor.copy(1, without_limits)
+    bench.store.close()
+
+
+def test_disk_without_room_changes_nothing_at_whatever_step_it_says_so(tmp_path: Path) -> None:
+    """A copy that fails leaves neither a temporary file nor an intent, and the next pass does the work."""
+    files = FaultyFiles()
+    bench = Bench(tmp_path, files)
+    bench.put(1, range(5))
+    bench.put(2, range(50))
+    bench.flush()
+    bench.store.seal_log()
+    bench.drop(2)
+    bench.cluster.existing = {1}
+    files.code = errno.ENOSPC
+    failed = 0
+    while True:
+        countdown = iter(range(failed, -1, -1))
+        files.fault = lambda operation, path, left=countdown: (
+            operation in ("create", "write", "sync_data", "rename") and next(left, 1) == 0
+        )
+        try:
+            intent = bench.compactor.copy(1, without_limits)
+            break
+        except OSError:
+            files.fault = None
+            assert bench.other_names <= {"lastId.new", "compaction.new"}
+            assert bench.holds(1, range(5))
+            failed += 1
+    files.fault = None
+    assert failed > 10
+    assert intent is not None
+    bench.compactor.finish(intent, without_limits)
+    assert bench.holds(1, range(5))
     bench.store.close()
