@@ -152,6 +152,21 @@ def crash_reused_journals() -> None:
         audit(reopened(crash_image(twin.disk, Loss.LOST, Random(version)), setup, history), history)
 
 
+def crash_striped_ledger() -> None:
+    """Write every second entry, flush, then those between; crash after each flush.
+
+    Raises:
+        Violation: the second flush took positions of the first away.
+    """
+    setup = Setup()
+    twin = BookieTwin(setup.new_disk(), setup, History())
+    for first in (0, 1):
+        twin.add(1, [(entry_id, b"striped") for entry_id in range(first, 12 + first, 2)])
+        twin.checkpoint()
+        history = twin.history.after_crash()
+        audit(reopened(crash_image(twin.disk, Loss.LOST, Random(first)), setup, history), history)
+
+
 def run(seed: int, images: int | None, seconds: float | None = None) -> Counter[str]:
     """Run whole scripts of seeds from `seed` on until there are `images`, or for `seconds`; return the counts."""
     ends = None if seconds is None else time.monotonic() + seconds

@@ -25,14 +25,15 @@ from collections import Counter
 from random import Random
 
 from bkspark.errors import StorageDamaged
-from bkspark.wire import v2
+from bookie_service.formats import index as index_format
+from bookie_service.formats.index import POSITION_BYTES
 from tests.crash.audit import Violation, audit
 from tests.crash.campaign import reopened
 from tests.crash.history import History
 from tests.crash.images import Loss, crash_image
 from tests.crash.scripts import Script
 from tests.crash.simulated_files import Fault, SimulatedDisk
-from tests.crash.twins import BookieTwin
+from tests.crash.twins import BookieTwin, Setup
 
 CODES = (errno.ENOSPC, errno.EIO, errno.EMFILE)
 ERROR_STEPS = 12
@@ -113,12 +114,12 @@ def flip_bytes(seed: int, counts: Counter[str], share: float = 1.0, *, clean: bo
     if clean:
         script.twin.stop()
     else:
-        # One more group in each journal: everything acknowledged lies in front of a record that says it was synced.
-        script.twin.bookie.checkpoint()
-        script.twin.settle()
-        for ledger_id in (1, 2):
-            last = max(script.history.ledger(ledger_id).entries, default=-1)
-            script.twin.add(ledger_id, [(last + 1, b"the last group")], v2.RECOVERY_ADD)
+        # Groups behind the mark, and one more in each journal: everything acknowledged lies in front of a record that
+        # says it was synced.
+        for entry_id in range(3):
+            script.twin.settle()
+            for ledger_id in (0x70, 0x71):
+                script.twin.add(ledger_id, [(entry_id, b"behind the mark")])
     history = script.history.after_crash()
     script.twin.settle()
     disk = crash_image(script.disk, Loss.LOST, script.random)
@@ -131,6 +132,24 @@ def flip_bytes(seed: int, counts: Counter[str], share: float = 1.0, *, clean: bo
                 if new != byte and random.random() < share:
                     counts["flips"] += 1
                     _audit_flipped(script, disk, history, path, offset, new, f"seed {seed}, {path} {offset} {name}")
+
+
+def misdirect_position() -> None:
+    """Make the index say of one entry where another lies, and audit.
+
+    Raises:
+        Violation: the other entry is served.
+    """
+    setup = Setup()
+    twin = BookieTwin(setup.new_disk(), setup, History())
+    twin.add(1, [(0, b"first"), (1, b"other")])
+    twin.checkpoint()
+    (index,) = (inode for path, inode in twin.disk.visible_files().items() if path.endswith("/1.idx"))
+    first, other = (index_format.position_at(entry_id) for entry_id in (0, 1))
+    index.cached[first : first + POSITION_BYTES] = index.cached[other : other + POSITION_BYTES]
+    audit(
+        reopened(crash_image(twin.disk, Loss.KEPT, Random(0)), setup, twin.history), twin.history, errors_allowed=True
+    )
 
 
 def _audit_flipped(

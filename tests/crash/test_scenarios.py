@@ -1,7 +1,7 @@
 """The scenarios of bugs that bookies had (reliability §3.2), each on a disk that can crash; the number is theirs.
 
-Not here: S05 to S08, S12, S13, S16, S24, S34, S35 (garbage collection and compaction), S36 (autorecovery), S17 and S25
-(`tests/bookie/test_write_cache.py`, and S09's rule), S28 (`tests/bookie/test_bookie.py`, with its threads), S39
+Not here: S05 to S08, S12, S13, S16, S24, S35 (`tests/bookie/test_collection_scenarios.py`), S34 and S36 (autorecovery),
+S25 (S09's rule), S28 (`tests/bookie/test_bookie.py`, with its threads), S39
 (`tests/bookie/test_bookie.py`, `tests/wire`).
 """
 
@@ -28,7 +28,8 @@ from bookie_service.identity import Identity
 from bookie_service.storage.journal import JournalOptions
 from bookie_service.storage.ledger_store import StoreOptions
 from tests.crash.audit import Violation, audit
-from tests.crash.campaign import crash_reused_journals, reopened
+from tests.crash.campaign import crash_reused_journals, crash_striped_ledger, reopened
+from tests.crash.faults import misdirect_position
 from tests.crash.history import History
 from tests.crash.images import Loss, crash_image
 from tests.crash.simulated_files import Inode, SimulatedDisk, SimulatedFiles, os_error
@@ -488,6 +489,14 @@ def test_x2_no_answer_to_a_fencing_read_leaves_before_the_fence_is_durable(entry
 
 def test_d4_stale_records_of_a_reused_journal_file_are_none() -> None:
     crash_reused_journals()
+
+
+def test_s17_entries_between_those_of_an_earlier_flush_take_nothing_away() -> None:
+    crash_striped_ledger()
+
+
+def test_d6_misdirected_position_never_serves_another_entry() -> None:
+    misdirect_position()
 
 
 def test_d6_block_of_another_entry_is_an_error_not_data() -> None:
