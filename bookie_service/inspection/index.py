@@ -14,7 +14,7 @@ import numpy as np
 from bkspark.errors import StorageDamaged
 from bookie_service.formats import index as index_format
 from bookie_service.formats.entry_log import HEADER_BYTES, OFFSET_BITS, OFFSET_MASK
-from bookie_service.formats.index import POSITION_BYTES, POSITIONS_AT, SLOT_BYTES, parse_file_name
+from bookie_service.formats.index import POSITION_BYTES, POSITIONS_AT, SLOT_BYTES
 from bookie_service.inspection.findings import VERIFIED, WRONG, Damage, Fact, Finding, PositionRun
 from bookie_service.storage.entry_log import EntryLogReader, EntryLogs
 from bookie_service.storage.files import File, ReadOnlyFiles
@@ -77,7 +77,7 @@ def read_index(files: ReadOnlyFiles, path: str, lookup: LogLookup, entry_id: int
     Args:
         entry_id: only this entry's position; None: all.
     """
-    ledger_id = parse_file_name(os.path.basename(path))
+    ledger_id = index_format.parse_file_name(os.path.basename(path))
     if ledger_id is None:
         yield Damage(path, 0, None, "the name is not that of an index file, <hex ledger id>.idx")
         return

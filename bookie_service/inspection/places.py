@@ -10,14 +10,13 @@ from bkspark.errors import ConfigurationError, MetadataFormat
 from bkspark.metadata import cookies
 from bookie_service import layout
 from bookie_service.formats import entry_log, index, journal
-from bookie_service.inspection import index as index_reader
 from bookie_service.inspection import marks
 from bookie_service.storage.files import ReadOnlyFiles
 
 KINDS: dict[str, Callable[[str], bool]] = {
     "journal": lambda name: journal.parse_file_name(name) is not None,
     "entry-log": lambda name: entry_log.parse_file_name(name) is not None,
-    "index": lambda name: index_reader.parse_file_name(name) is not None,
+    "index": lambda name: index.parse_file_name(name) is not None,
     "marks": lambda name: marks.parse_file_name(name) is not None or name == entry_log.LAST_ID_NAME,
 }
 """Which file names each kind has."""
