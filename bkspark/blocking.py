@@ -219,6 +219,11 @@ class LedgerReader:
         """The last entry that any bookie held when last asked (LAP)."""
         return self._reader.last_unconfirmed
 
+    @property
+    def length(self) -> int:
+        """Payload bytes up to `last_entry`; an estimate while the ledger is open."""
+        return self._reader.length
+
     def refresh(self) -> int:
         """Look at the metadata and the LAC again; return `last_entry`."""
         return run(self._reader.refresh)

@@ -8,7 +8,7 @@ import secrets
 from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING
 
-from bkspark.client.reader import LedgerReader, last_entries
+from bkspark.client.reader import LastEntries, LedgerReader, last_entries
 from bkspark.client.recovery import recover
 from bkspark.client.writer import LedgerWriter, Services, WriterOptions, new_core
 from bkspark.core.metadata import Fragment, LedgerMetadata, LedgerState, check_quorums
@@ -204,15 +204,15 @@ class Client:
         """
         services = await self._connected()
         stored = await services.ledgers.read(ledger_id)
-        metadata, lac, lap = stored.metadata, -1, -1
+        metadata, last = stored.metadata, LastEntries()
         self._check_password(ledger_id, metadata)
         if not metadata.is_closed:
             if recover:
                 metadata = await self._recover(services, ledger_id)
             else:
                 digest = EntryDigest(metadata.digest, self._password)
-                lac, lap = await last_entries(services.pool, ledger_id, metadata, digest)
-        return LedgerReader(services, ledger_id, metadata, self._password, lac, lap)
+                last = await last_entries(services.pool, ledger_id, metadata, digest)
+        return LedgerReader(services, ledger_id, metadata, self._password, last)
 
     async def recover(self, ledger_id: int) -> LedgerMetadata:
         """Fence, find the end of and close a ledger; return its metadata, closed. Raises as `open`."""

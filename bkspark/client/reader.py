@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from bkspark.errors import (
     ReadFailed,
     TooManyRequests,
 )
+from bkspark.ids import NO_ENTRY
 from bkspark.net.channel import BAD_DIGEST, SINGLE_READS_MAX, LastEntryAnswer
 from bkspark.net.pool import BookiePool, NetOptions
 from bkspark.wire import v2
@@ -176,13 +178,21 @@ def _joined(parts: list[EntryBatch], ledger_id: int, first_entry: int) -> EntryB
     return EntryBatch(data, offsets, ledger_id, first_entry)
 
 
-async def last_entries(
-    pool: BookiePool,
-    ledger_id: int,
-    metadata: LedgerMetadata,
-    digest: EntryDigest,
-) -> tuple[int, int]:
-    """Return (LAC, last entry any bookie holds) of an open ledger, without fencing it.
+@dataclass(frozen=True, slots=True)
+class LastEntries:
+    """How far an open ledger goes: `lac`, the last entry any bookie holds, and the payload bytes up to that one."""
+
+    lac: int = NO_ENTRY
+    lap: int = NO_ENTRY
+    length: int = 0
+
+    def joined(self, other: LastEntries) -> LastEntries:
+        """Return the further of each."""
+        return LastEntries(max(self.lac, other.lac), max(self.lap, other.lap), max(self.length, other.length))
+
+
+async def last_entries(pool: BookiePool, ledger_id: int, metadata: LedgerMetadata, digest: EntryDigest) -> LastEntries:
+    """Return how far an open ledger goes, without fencing it.
 
     Raises:
         ReadFailed: the bookies that answered do not cover every write set.
@@ -199,13 +209,14 @@ async def last_entries(
 
     tasks = [asyncio.ensure_future(ask(slot, bookie)) for slot, bookie in enumerate(fragment.bookies)]
     known: set[int] = set()
-    lac = lap = fragment.first_entry - 1
+    found = LastEntries(fragment.first_entry - 1, fragment.first_entry - 1)
     first_error: BookKeeperError | None = None
     try:
         for finished in asyncio.as_completed(tasks):
             slot, answer = await finished
             if isinstance(answer, LastEntryAnswer) and answer.entry is not None:
-                lac, lap = max(lac, answer.entry.lac), max(lap, answer.entry.entry_id)
+                entry = answer.entry
+                found = found.joined(LastEntries(entry.lac, entry.entry_id, entry.length))
             elif isinstance(answer, BookKeeperError):
                 first_error = first_error or answer
                 continue
@@ -226,25 +237,26 @@ async def last_entries(
             f"answered ({first_error})",
             ledger_id=ledger_id,
         )
-    return lac, lap
+    return found
 
 
 class LedgerReader:
     """Reads one ledger up to its last confirmed entry. Opening it fenced nothing, unless recovery was asked for."""
 
     def __init__(
-        self, services: Services, ledger_id: int, metadata: LedgerMetadata, password: bytes, lac: int, lap: int
+        self, services: Services, ledger_id: int, metadata: LedgerMetadata, password: bytes, last: LastEntries
     ) -> None:
         self._services = services
         self._password = password
         self._digest = EntryDigest(metadata.digest, password)
         self._ledger_id = ledger_id
-        self._adopt(metadata, lac, lap)
+        self._adopt(metadata, last)
 
-    def _adopt(self, metadata: LedgerMetadata, lac: int, lap: int) -> None:
+    def _adopt(self, metadata: LedgerMetadata, last: LastEntries) -> None:
         self._metadata = metadata
-        self._last_entry = metadata.last_entry if metadata.is_closed else lac
-        self._last_unconfirmed = metadata.last_entry if metadata.is_closed else max(lap, lac)
+        self._last = last
+        self._last_entry = metadata.last_entry if metadata.is_closed else last.lac
+        self._last_unconfirmed = metadata.last_entry if metadata.is_closed else max(last.lap, last.lac)
         preferred = self._services.random.choice(metadata.last_fragment.bookies)
         self._range = RangeReader(self._services.pool, self._ledger_id, metadata, self._digest, preferred)
 
@@ -271,15 +283,22 @@ class LedgerReader:
         """The last entry that any bookie held when last asked (LAP); above `last_entry` nothing is promised."""
         return self._last_unconfirmed
 
+    @property
+    def length(self) -> int:
+        """Payload bytes up to `last_entry`; of an open ledger, in proportion to those up to the last entry held."""
+        if self._metadata.is_closed:
+            return self._metadata.length
+        return self._last.length * (self._last_entry + 1) // (self._last.lap + 1) if self._last.lap >= 0 else 0
+
     async def refresh(self) -> int:
         """Look at the metadata and the LAC again; return `last_entry`, which never falls."""
         if not self._metadata.is_closed:
             versioned = await self._services.ledgers.read(self._ledger_id)
-            lac, lap = self._last_entry, self._last_unconfirmed
+            last = self._last
             if not versioned.metadata.is_closed:
                 heard = await last_entries(self._services.pool, self._ledger_id, versioned.metadata, self._digest)
-                lac, lap = max(lac, heard[0]), max(lap, heard[1])
-            self._adopt(versioned.metadata, lac, lap)
+                last = last.joined(heard)
+            self._adopt(versioned.metadata, last)
         return self._last_entry
 
     async def read(self, first_entry: int, last_entry: int, *, unconfirmed: bool = False) -> EntryBatch:
@@ -325,7 +344,7 @@ class LedgerReader:
                 stored = (await self._services.ledgers.read(self._ledger_id)).metadata
                 if stored.fragments == self._metadata.fragments:
                     raise
-                self._adopt(stored, self._last_entry, self._last_unconfirmed)
+                self._adopt(stored, self._last)
 
     async def follow(self, first_entry: int = 0, *, batch_bytes: int = BATCH_BYTES) -> AsyncIterator[EntryBatch]:
         """Yield entries from `first_entry` on as they are confirmed; ends when the ledger is closed and read."""

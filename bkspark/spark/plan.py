@@ -121,7 +121,6 @@ class ReadPlanner:
         Raises:
             DataLoss: a ledger is gone, or ends before `end` says (failOnDataLoss; otherwise it is left out).
         """
-        last_bytes, last_entries = 0, 0
         async for run in snapshot.runs(first_ordinal, end.ordinal + 1):
             await self._open([listed.ledger_id for listed in run if listed.last_entry is None])
             for listed in run:
@@ -129,16 +128,13 @@ class ReadPlanner:
                 if extent is None:
                     continue
                 if listed.ordinal == end.ordinal and (end.entry_id < extent.end_entry or not extent.is_closed):
-                    average = last_bytes // last_entries if last_entries else 0
-                    length = round(extent.entry_bytes * end.entry_id) if extent.length else average * end.entry_id
-                    extent = replace(extent, end_entry=end.entry_id, length=length)
+                    extent = replace(extent, end_entry=end.entry_id, length=round(extent.entry_bytes * end.entry_id))
                 elif not extent.is_closed:
                     raise DataLoss(
                         f"ledger {listed.ledger_id} is open, but position {end} lies behind it in log {snapshot.name}: "
                         "the position is of another log, or was changed by hand",
                         ledger_id=listed.ledger_id,
                     )
-                last_bytes, last_entries = extent.length, extent.end_entry
                 yield extent
 
     def _listed_extent(self, listed: ListedLedger) -> LedgerExtent | None:
@@ -238,8 +234,7 @@ class ReadPlanner:
 
 
 def _extent(ordinal: int, reader: LedgerReader) -> LedgerExtent:
-    metadata = reader.metadata
-    return LedgerExtent(ordinal, reader.ledger_id, reader.last_entry + 1, metadata.length, reader.is_closed)
+    return LedgerExtent(ordinal, reader.ledger_id, reader.last_entry + 1, reader.length, reader.is_closed)
 
 
 def check_end(end: Position, readable: Position, log: str) -> Position:

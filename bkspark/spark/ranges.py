@@ -24,9 +24,6 @@ PARTITION_LEDGERS_MAX = 1000
 PARTITION_BYTES_MIN = 16 << 20
 """Below this a task costs more to start than to run, so idle slots alone are no reason to split further."""
 
-ENTRY_BYTES_GUESS = 1024
-"""Taken for an entry of a ledger that is open: its length is known only once it is closed."""
-
 
 @dataclass(frozen=True, slots=True)
 class LedgerExtent:
@@ -40,10 +37,8 @@ class LedgerExtent:
 
     @property
     def entry_bytes(self) -> float:
-        """Payload bytes of an entry, on average; a guess when the length is unknown."""
-        if not self.end_entry or not self.length:
-            return ENTRY_BYTES_GUESS if not self.is_closed else 0.0
-        return self.length / self.end_entry
+        """Payload bytes of an entry, on average."""
+        return self.length / self.end_entry if self.end_entry else 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ def closed(ordinal: int, entries: int, entry_bytes: int = 10) -> LedgerExtent:
 
 
 def open_ledger(ordinal: int, entries: int) -> LedgerExtent:
-    return LedgerExtent(ordinal, 100 + ordinal, entries, 0, False)
+    return LedgerExtent(ordinal, 100 + ordinal, entries, entries * 10, False)
 
 
 def test_end_of_a_ledger_has_one_form():

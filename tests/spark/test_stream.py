@@ -110,6 +110,15 @@ def test_limits_cut_the_stream_into_epochs(spark, table, sink, options, epochs):
     assert len(sink.ends()) == epochs
 
 
+def test_byte_limit_holds_for_an_open_ledger(table, sink, client):
+    with client.log(table.log).open_for_writing() as log:
+        log.append_many([b"%050000d" % n for n in range(20)])
+        log.append(b"20")
+        sink.run(values(table, maxBytesPerTrigger="250k"))
+    assert sink.read(table.spark) == list(range(20))
+    assert len(sink.ends()) == 4
+
+
 def test_available_now_ends_at_what_was_there_at_its_start(spark, table, sink):
     numbers(table, 0, 20)
     grown = []
