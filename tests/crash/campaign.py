@@ -30,8 +30,9 @@ DEEP_EVERY = 40
 STEPS = 14
 _VARIANTS = {Loss.TORN: 2, Loss.REORDERED: 2, Loss.RENAMED: 2}
 """How many images a policy with randomness makes at each boundary."""
-_DEEP_SHARE = 0.15
-"""Part of the boundaries there that are crashed again."""
+_DEEP_SHARES = (0.03, 0.15, 0.5)
+"""Part of the boundaries there that are crashed again, up to `_DEEP_MAX`; the small ones reach the late boundaries."""
+_DEEP_MAX = 12
 
 
 class Campaign:
@@ -97,9 +98,13 @@ class Campaign:
         """Crash inside the recovery of an image, and inside what is written after it."""
         history = history.after_crash()
         opened = False
+        share = random.choice(_DEEP_SHARES)
+        left = _DEEP_MAX
 
         def crash(operation: str, path: str) -> None:
-            if random.random() < _DEEP_SHARE:
+            nonlocal left
+            if left and random.random() < share:
+                left -= 1
                 self.counts["double"] += 1
                 self.counts["images"] += 1
                 loss = random.choice(list(Loss))
