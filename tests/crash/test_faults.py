@@ -22,8 +22,8 @@ def test_some_calls_of_other_scripts_may_fail_without_loss(seed: int) -> None:
 
 
 @pytest.mark.parametrize("clean", [True, False])
-@pytest.mark.parametrize("seed", range(1, 4))
+@pytest.mark.parametrize("seed", range(1, 3))
 def test_damaged_byte_gives_no_wrong_bytes_and_no_false_negative(seed: int, clean: bool) -> None:
     counts: Counter[str] = Counter()
-    flip_bytes(seed, counts, 0.01, clean=clean)
+    flip_bytes(seed, counts, 0.004, clean=clean)
     assert counts["flips"] > 50
