@@ -1,0 +1,15 @@
+"""The Spark connector: `format("bookkeeper")` on the Python Data Source API. pyspark is imported below here only.
+
+    source       the data source: which reader or writer; registration
+    options      every option: name, default, check
+    columns      which columns there are; Arrow batches for Spark
+    formats      payload formats: entries to Arrow columns and back
+    ranges       which entries: bounds, limits, sharing out (pure)
+    offsets      a stream's offset as canonical JSON (pure)
+    plan         from a snapshot of ledgers to partitions
+    read, stream batch reader, streaming source; `read` has what runs in tasks
+    write        batch and streaming writers: staged by attempts, published by one change of the log
+    connection   a process's client
+
+`demo`, `bench`, `job`, `limits` are the Spark halves of commands.
+"""

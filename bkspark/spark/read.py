@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -106,9 +107,11 @@ async def _entries(partition: ReadPartition) -> AsyncIterator[tuple[int, EntryBa
     pool = BookiePool(resolve, NetOptions())
     try:
         for read in partition.reads:
-            batches = _reader(read, partition, pool).batches(read.first_entry, read.end_entry, batch_bytes=BATCH_BYTES)
-            async for entries in batches:
-                yield read.ordinal, entries
+            reader = _reader(read, partition, pool)
+            # Closed before the pool: a LIMIT ends the task here, while reads are under way.
+            async with aclosing(reader.batches(read.first_entry, read.end_entry, batch_bytes=BATCH_BYTES)) as batches:
+                async for entries in batches:
+                    yield read.ordinal, entries
     finally:
         await pool.close()
 
