@@ -75,6 +75,10 @@ class History:
 
     def add_answered(self, ledger_id: int, entry_id: int, status: int) -> None:
         """Note a reply; the bookie answers the versions of one entry in order, and refusals at once."""
+        if ledger_id not in self.ledgers:
+            # Dropped while the reply to a refused add waited for others of its run: nothing is promised of it.
+            assert status != Status.EOK
+            return
         entry = self.ledgers[ledger_id].entries[entry_id]
         if status != Status.EOK:
             entry.refused.add(entry.waiting.pop())

@@ -197,8 +197,8 @@ class Script:
         assert self.twin is not None
         self.twin.checkpoint()
         ledger_id = self._ledger()
-        if self.twin.store.ledger(ledger_id) is None:
-            return
+        if not self.twin.store.droppable([ledger_id]):
+            return  # never seen, or something of it waits to be flushed
         self._ledgers[self._ledgers.index(ledger_id)] = ledger_id + 0x10
         self._in_step = True
         self.history.ledgers.pop(ledger_id, None)
