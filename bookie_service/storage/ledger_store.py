@@ -164,9 +164,13 @@ class LedgerStore:
         if first_entry > ledger.last_entry:
             return None
         for half in (self.filling, self._flushing):
-            items = half.read(ledger.ledger_id, first_entry, count_max, bytes_max) if half else None
+            if half is None:
+                continue
+            items = half.read(ledger.ledger_id, first_entry, count_max, bytes_max)
             if items is not None:
                 return items
+            # A run found further behind must end before an entry that was written again here.
+            count_max = half.gap(ledger.ledger_id, first_entry, count_max)
         likely = max(bytes_max, 0) // (LENGTH_BYTES + ENTRY_BYTES_MIN) + 1
         count = min(count_max, likely, ledger.last_entry - first_entry + 1, _POSITIONS_PER_LOOKUP)
         positions = self._index.positions(ledger.ledger_id, first_entry, count)

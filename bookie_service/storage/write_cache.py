@@ -67,6 +67,13 @@ class LedgerWrites:
             length = next((i for i in range(length) if first_entry + i in self._late), length)
         return self._addresses[start : start + length]
 
+    def gap(self, first_entry: int, count_max: int) -> int:
+        """Return how many ids from `first_entry` on lie before the next one held here, at most `count_max`."""
+        start = int(self._entries[: self._count].searchsorted(first_entry))
+        following = [int(self._entries[start])] if start < self._count else []
+        following += [entry_id for entry_id in self._late if entry_id >= first_entry]
+        return min(min(following, default=first_entry + count_max) - first_entry, count_max)
+
     def sorted(self) -> tuple[np.ndarray, np.ndarray]:
         """Return (entry ids, addresses) of everything held, ids ascending and unique."""
         entries, addresses = self._entries[: self._count], self._addresses[: self._count]
@@ -152,6 +159,11 @@ class CacheHalf:
         # A copy, because the block is filled anew while the reply may still wait in a socket's buffer.
         buffer = b"".join(self.memory[start:end].data for start, end in contiguous_spans(addresses, sizes))
         return Items(first_entry, buffer, sizes)
+
+    def gap(self, ledger_id: int, first_entry: int, count_max: int) -> int:
+        """Return how many entries from `first_entry` on lie before the next one held here, at most `count_max`."""
+        writes = self.ledgers.get(ledger_id)
+        return count_max if writes is None else writes.gap(first_entry, count_max)
 
     def clear(self) -> None:
         """Forget everything; nobody may hold a view of the memory any more."""

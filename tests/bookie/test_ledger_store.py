@@ -110,6 +110,23 @@ def _compare(store: LedgerStore, model: dict[tuple[int, int], bytes], random: np
         assert read(store, ledger_id, entry_id) == b""
 
 
+def test_run_behind_ends_before_an_entry_that_was_written_again_in_front(tmp_path: Path) -> None:
+    """A recovery add of entry 2 is newer than what a flush or an entry log has of it; runs that begin before it too."""
+    store = open_store(tmp_path)
+    old, new = ({entry: item(7, entry, size) for entry in range(5)} for size in (20, 30))
+    put(store, 7, old)
+    expected = b"".join([old[0], old[1], new[2], old[3], old[4]])
+    moving = store.begin_flush()
+    assert moving is not None
+    put(store, 7, {2: new[2]})
+    assert read(store, 7, 0) == expected
+    store.write_flush(moving)
+    store.end_flush(moving)
+    assert read(store, 7, 0) == expected
+    flush(store)
+    assert read(store, 7, 0) == expected
+
+
 def test_limits_of_a_read_hold_across_cache_and_logs(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     items = {entry_id: item(5, entry_id, 80) for entry_id in range(30)}
