@@ -2,7 +2,7 @@
 # or setup.cfg changed; that, and Maven's first download for `make test`, is the only time the network is used.
 #
 #   make demo        bkspark demo: a throw-away cluster, a real DataFrame written, read, streamed and checked
-#   make test        all tests; PYTEST_ARGS="-k recovery" runs some
+#   make test        all tests; PYTEST_ARGS="-k recovery" runs some, TEST_PROCESSES=0 runs them in one process
 #   make lint        ruff, rules and format
 #   make typecheck   mypy on the public surface
 #   make bench       write, read and Spark throughput of a cluster on this machine
@@ -11,6 +11,7 @@
 # PYTHON=/path/to/python3 chooses the interpreter, VENV=DIR where the virtual environment goes.
 
 VENV ?= .venv
+TEST_PROCESSES ?= 2
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
@@ -26,7 +27,7 @@ demo: install
 
 test: install
 	@$(BIN)/python -m tests.interop.build
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadgroup $(PYTEST_ARGS)
 
 lint: install
 	$(BIN)/ruff check .

@@ -12,6 +12,28 @@ if TYPE_CHECKING:
     from tests.cluster import Cluster
 
 
+_SESSION_FIXTURES = {
+    # Each costs seconds and processes: what uses it stays in one of the test runner's processes.
+    "spark": "spark",
+    "shared_cluster": "cluster",
+    "shared_apache_bookies": "cluster",
+    "peer": "cluster",
+    "zookeeper": "cluster",
+}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Name the group of each test that shares processes with others; the rest may run anywhere, in any order."""
+    for item in items:
+        fixtures: set[str] = set(getattr(item, "fixturenames", ()))
+        groups = {group for fixture, group in _SESSION_FIXTURES.items() if fixture in fixtures}
+        if "spark" in groups:
+            groups = {"spark"}
+        for group in groups:
+            item.add_marker(pytest.mark.xdist_group(group))
+
+
 @pytest.fixture(scope="session")
 def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperProcess]:
     """A ZooKeeper server for the whole run; it has no cluster in it."""

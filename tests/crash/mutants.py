@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.crash import planted
-from tests.crash.campaign import Campaign, crash_reused_journals, crash_striped_ledger
+from tests.crash.campaign import STEPS, Campaign, crash_reused_journals, crash_striped_ledger
 from tests.crash.faults import fail_every_call, flip_bytes, misdirect_position
+from tests.crash.scripts import Script
 
 IMAGES_MAX = 4000
 """What a mutant may survive before it counts as not noticed."""
@@ -42,6 +43,12 @@ def hunt_crashes(deep_every: int = 40) -> None:
     while campaign.images < IMAGES_MAX:
         campaign.run_script(seed)
         seed += 1
+
+
+def hunt_answers() -> None:
+    """Run scripts of ascending seeds for what they and the audits of the living bookie find, without a crash image."""
+    for seed in range(1, 101):
+        Script(seed, STEPS, lambda script: None).run()
 
 
 def hunt_twice() -> None:
@@ -119,8 +126,8 @@ MUTANTS = (
     Mutant("striped positions zeroed", "S17: a flush overwrites its gaps", planted.zeroed_gaps, crash_striped_ledger),
     _crash("cut position", "an index file cut inside a position stops the start", planted.cut_position),
     _crash("half forgotten early", "S30: a half is emptied before it is on disk", planted.half_forgotten_early),
-    _crash("wrong key taken", "S03, BOOKKEEPER-135: a wrong password writes", planted.wrong_key_taken),
-    _crash("wrong key fences", "S03: a wrong password fences", planted.wrong_key_fences),
+    Mutant("wrong key taken", "S03, BOOKKEEPER-135: a wrong password writes", planted.wrong_key_taken, hunt_answers),
+    Mutant("wrong key fences", "S03: a wrong password fences", planted.wrong_key_fences, hunt_answers),
     Mutant("failed sync ignored", "D8: an error of the journal is swallowed", planted.ignored_sync_error, hunt_errors),
     Mutant(
         "failed flush ignored",
