@@ -8,9 +8,10 @@ import secrets
 from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING
 
-from bkspark.client.reader import LastEntries, LedgerReader, last_entries
+from bkspark.client.reader import LedgerReader, last_entries
 from bkspark.client.recovery import recover
 from bkspark.client.writer import LedgerWriter, Services, WriterOptions, new_core
+from bkspark.core.last_confirmed import LastEntries
 from bkspark.core.metadata import Fragment, LedgerMetadata, LedgerState, check_quorums
 from bkspark.core.placement import choose_ensemble
 from bkspark.core.writer import WriterLimits

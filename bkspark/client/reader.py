@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
 from bkspark.client.writer import Services
+from bkspark.core.last_confirmed import LastConfirmed, LastEntries
 from bkspark.core.metadata import LedgerMetadata
-from bkspark.core.quorum import has_coverage
 from bkspark.core.reader import EntrySpan, GroupRead, groups, spans
 from bkspark.entries import EntryBatch
 from bkspark.errors import (
@@ -22,7 +21,6 @@ from bkspark.errors import (
     ReadFailed,
     TooManyRequests,
 )
-from bkspark.ids import NO_ENTRY
 from bkspark.net.channel import BAD_DIGEST, SINGLE_READS_MAX, LastEntryAnswer
 from bkspark.net.pool import BookiePool, NetOptions
 from bkspark.wire import v2
@@ -178,19 +176,6 @@ def _joined(parts: list[EntryBatch], ledger_id: int, first_entry: int) -> EntryB
     return EntryBatch(data, offsets, ledger_id, first_entry)
 
 
-@dataclass(frozen=True, slots=True)
-class LastEntries:
-    """How far an open ledger goes: `lac`, the last entry any bookie holds, and the payload bytes up to that one."""
-
-    lac: int = NO_ENTRY
-    lap: int = NO_ENTRY
-    length: int = 0
-
-    def joined(self, other: LastEntries) -> LastEntries:
-        """Return the further of each."""
-        return LastEntries(max(self.lac, other.lac), max(self.lap, other.lap), max(self.length, other.length))
-
-
 async def last_entries(pool: BookiePool, ledger_id: int, metadata: LedgerMetadata, digest: EntryDigest) -> LastEntries:
     """Return how far an open ledger goes, without fencing it.
 
@@ -198,7 +183,6 @@ async def last_entries(pool: BookiePool, ledger_id: int, metadata: LedgerMetadat
         ReadFailed: the bookies that answered do not cover every write set.
     """
     fragment = metadata.last_fragment
-    quorums = (metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
 
     async def ask(slot: int, bookie: str) -> tuple[int, LastEntryAnswer | BookKeeperError]:
         try:
@@ -208,36 +192,25 @@ async def last_entries(pool: BookiePool, ledger_id: int, metadata: LedgerMetadat
             return slot, error
 
     tasks = [asyncio.ensure_future(ask(slot, bookie)) for slot, bookie in enumerate(fragment.bookies)]
-    known: set[int] = set()
-    found = LastEntries(fragment.first_entry - 1, fragment.first_entry - 1)
-    first_error: BookKeeperError | None = None
+    core = LastConfirmed(ledger_id, metadata)
     try:
         for finished in asyncio.as_completed(tasks):
             slot, answer = await finished
-            if isinstance(answer, LastEntryAnswer) and answer.entry is not None:
-                entry = answer.entry
-                found = found.joined(LastEntries(entry.lac, entry.entry_id, entry.length))
-            elif isinstance(answer, BookKeeperError):
-                first_error = first_error or answer
-                continue
-            elif answer.status not in (v2.Status.ENOENTRY, v2.Status.ENOLEDGER):
-                error = read_error(answer.status, ledger_id, v2.LAST_ENTRY, fragment.bookies[slot])
-                first_error = first_error or error
-                continue
-            known.add(slot)
-            if has_coverage(known, *quorums):
+            if isinstance(answer, BookKeeperError):
+                core.on_failure(answer)
+            elif answer.entry is not None:
+                core.on_entry(slot, answer.entry.entry_id, answer.entry.lac, answer.entry.length)
+            elif answer.status in (v2.Status.ENOENTRY, v2.Status.ENOLEDGER):
+                core.on_nothing(slot)
+            else:
+                core.on_failure(read_error(answer.status, ledger_id, v2.LAST_ENTRY, fragment.bookies[slot]))
+            if core.is_covered:
                 break
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-    if not has_coverage(known, *quorums):
-        raise ReadFailed(
-            f"the last add confirmed of ledger {ledger_id} cannot be told: too few of {', '.join(fragment.bookies)} "
-            f"answered ({first_error})",
-            ledger_id=ledger_id,
-        )
-    return found
+    return core.result()
 
 
 class LedgerReader:

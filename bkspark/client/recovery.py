@@ -6,15 +6,16 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
+from bkspark.client.metadata_steps import write_metadata
 from bkspark.client.reader import RangeReader, read_error
 from bkspark.client.writer import LedgerWriter, Services, WriterOptions
 from bkspark.core import effects
 from bkspark.core.metadata import LedgerMetadata
 from bkspark.core.reader import spans
-from bkspark.core.recovery import Answer, RecoveryCore, RecoveryState
+from bkspark.core.recovery import Answer, RecoveryCore
 from bkspark.core.writer import WriterCore, WriterLimits
 from bkspark.entries import EntryBatch
-from bkspark.errors import BookKeeperError, MetadataVersion, UnauthorizedAccess
+from bkspark.errors import BookKeeperError, UnauthorizedAccess
 from bkspark.metadata.ledgers import Versioned
 from bkspark.wire import v2
 from bkspark.wire.digest import EntryDigest, master_key
@@ -68,10 +69,14 @@ class _RecoveryRun:
         return await self._done
 
     def stop(self) -> None:
-        if self._writer is not None:
-            self._writer.abandon()
+        self._abandon_writer()
         for task in self._tasks:
             task.cancel()
+
+    def _abandon_writer(self) -> None:
+        if self._writer is not None:
+            self._writer.abandon()
+            self._writer = None
 
     def _perform(self, todo: list[effects.Effect]) -> None:
         for effect in todo:
@@ -81,6 +86,8 @@ class _RecoveryRun:
                 self._spawn(self._read(effect))
             elif isinstance(effect, effects.RewriteEntries):
                 self._spawn(self._rewrite(effect))
+            elif isinstance(effect, effects.AbandonRewriting):
+                self._abandon_writer()
             elif isinstance(effect, effects.ReadLength):
                 self._spawn(self._read_length(effect.entry_id))
             elif isinstance(effect, effects.WriteMetadata):
@@ -194,19 +201,4 @@ class _RecoveryRun:
         self._perform(self._core.on_length(length))
 
     async def _write_metadata(self, effect: effects.WriteMetadata) -> None:
-        ledgers = self._services.ledgers
-        try:
-            try:
-                written = await ledgers.write(self._ledger_id, effect.metadata, effect.expected_version)
-            except MetadataVersion:
-                current = await ledgers.read(self._ledger_id)
-                if self._core.state is RecoveryState.CLOSING and self._writer is not None:
-                    # Recovery begins again from what is stored now; so does its writer.
-                    self._writer.abandon()
-                    self._writer = None
-                self._perform(self._core.on_metadata_conflict(current.metadata, current.version))
-                return
-        except BookKeeperError as error:
-            self._perform(self._core.on_metadata_failed(error))
-            return
-        self._perform(self._core.on_metadata_written(written.metadata, written.version))
+        self._perform(await write_metadata(self._services.ledgers, self._core, self._ledger_id, effect))

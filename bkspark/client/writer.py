@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from bkspark.client.metadata_steps import write_metadata
 from bkspark.core import effects
 from bkspark.core.metadata import LedgerMetadata
 from bkspark.core.writer import WriterCore, WriterLimits, WriterState
 from bkspark.entries import EntryBatch, as_batch
-from bkspark.errors import BookKeeperError, ClientClosed, LedgerClosed, MetadataVersion, RequestTimeout
+from bkspark.errors import BookKeeperError, ClientClosed, LedgerClosed, RequestTimeout
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.ledgers import LedgerStore
 from bkspark.net.channel import AddListener, BookieChannel
@@ -371,18 +372,7 @@ class LedgerWriter:
         self._perform(self._core.on_writable_bookies(set(writable)))
 
     async def _write_metadata(self, effect: effects.WriteMetadata) -> None:
-        ledgers = self._services.ledgers
-        try:
-            try:
-                written = await ledgers.write(self.ledger_id, effect.metadata, effect.expected_version)
-            except MetadataVersion:
-                current = await ledgers.read(self.ledger_id)
-                self._perform(self._core.on_metadata_conflict(current.metadata, current.version))
-                return
-        except BookKeeperError as error:
-            self._perform(self._core.on_metadata_failed(error))
-            return
-        self._perform(self._core.on_metadata_written(written.metadata, written.version))
+        self._perform(await write_metadata(self._services.ledgers, self._core, self.ledger_id, effect))
 
     def _acknowledge(self, last_entry: int) -> None:
         while self._pieces and self._pieces[0][0] <= last_entry:

@@ -76,6 +76,11 @@ class RewriteEntries:
 
 
 @dataclass(frozen=True, slots=True)
+class AbandonRewriting:
+    """Recovery begins again: give up the writer that rewrote entries; the next rewriting gets a new one."""
+
+
+@dataclass(frozen=True, slots=True)
 class ReadLength:
     """Find out the cumulative length of `entry_id` by an ordinary read; then call `on_length`."""
 
@@ -98,6 +103,7 @@ Effect = (
     | Fence
     | RecoveryRead
     | RewriteEntries
+    | AbandonRewriting
     | ReadLength
     | Recovered
 )

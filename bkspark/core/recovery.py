@@ -131,7 +131,7 @@ class RecoveryCore:
             self.state = RecoveryState.DONE
             return [effects.Recovered(current)]
         self._begin(current, version)
-        return self.start()
+        return [effects.AbandonRewriting(), *self.start()]
 
     def on_metadata_failed(self, error: BookKeeperError) -> list[effects.Effect]:
         """The metadata store could not be asked."""

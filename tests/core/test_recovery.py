@@ -192,7 +192,8 @@ def test_conflict_that_leaves_the_ledger_open_begins_again_from_what_is_stored()
     core.start()
     other = metadata.with_ensemble(10, ("b4", "b2", "b3")).in_recovery()
     done = core.on_metadata_conflict(other, 4)
-    assert [effect.bookie for effect in done] == ["b4", "b2", "b3"]
+    assert done[0] == effects.AbandonRewriting()
+    assert [effect.bookie for effect in done[1:]] == ["b4", "b2", "b3"]
     assert core.lac == 9
 
 

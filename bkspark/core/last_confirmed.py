@@ -1,0 +1,73 @@
+"""How far an open ledger goes, told from its last fragment's bookies without fencing it. Decisions only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bkspark.core.metadata import LedgerMetadata
+from bkspark.core.quorum import has_coverage
+from bkspark.errors import BookKeeperError, ReadFailed
+from bkspark.ids import NO_ENTRY
+
+
+@dataclass(frozen=True, slots=True)
+class LastEntries:
+    """How far an open ledger goes: `lac`, the last entry any bookie holds, and the payload bytes up to that one."""
+
+    lac: int = NO_ENTRY
+    lap: int = NO_ENTRY
+    length: int = 0
+
+    def joined(self, other: LastEntries) -> LastEntries:
+        """Return the further of each."""
+        return LastEntries(max(self.lac, other.lac), max(self.lap, other.lap), max(self.length, other.length))
+
+
+class LastConfirmed:
+    """Collects what the bookies of the last fragment say of their last entry, until that covers every write set.
+
+    The LAC told is below none that an earlier reader saw before it asked: whatever Qa bookies acknowledged, one of the
+    covered ones has, and entries up to the first one of the fragment were confirmed when the fragment began.
+    """
+
+    def __init__(self, ledger_id: int, metadata: LedgerMetadata) -> None:
+        self._ledger_id = ledger_id
+        self._metadata = metadata
+        self._known: set[int] = set()
+        self._first_error: BookKeeperError | None = None
+        last = metadata.last_fragment.first_entry - 1
+        self.found = LastEntries(last, last)
+
+    @property
+    def is_covered(self) -> bool:
+        """Whether enough bookies have answered."""
+        metadata = self._metadata
+        return has_coverage(self._known, metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
+
+    def on_entry(self, slot: int, entry_id: int, lac: int, length: int) -> None:
+        """The bookie in `slot` returned its last entry, whose digest is right."""
+        self.found = self.found.joined(LastEntries(lac, entry_id, length))
+        self._known.add(slot)
+
+    def on_nothing(self, slot: int) -> None:
+        """The bookie in `slot` said explicitly that it holds no entry, or does not know the ledger."""
+        self._known.add(slot)
+
+    def on_failure(self, error: BookKeeperError) -> None:
+        """A bookie gave no certain answer."""
+        self._first_error = self._first_error or error
+
+    def result(self) -> LastEntries:
+        """Return how far the ledger goes.
+
+        Raises:
+            ReadFailed: the bookies that answered do not cover every write set.
+        """
+        if self.is_covered:
+            return self.found
+        bookies = ", ".join(self._metadata.last_fragment.bookies)
+        raise ReadFailed(
+            f"the last add confirmed of ledger {self._ledger_id} cannot be told: too few of {bookies} answered "
+            f"({self._first_error})",
+            ledger_id=self._ledger_id,
+        )
