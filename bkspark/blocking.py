@@ -22,7 +22,7 @@ import os
 import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from bkspark import client as aio
 from bkspark import log as aio_log
@@ -108,8 +108,36 @@ def iterate(make: Callable[[], AsyncIterator[_T]]) -> Iterator[_T]:
             run(closing)
 
 
-class LedgerWriter:
+class _Leaving:
+    """What ends any writer. As a context manager it is closed, or abandoned when an error leaves the block."""
+
+    _writer: aio.LedgerWriter | aio_log.LogWriter
+
+    def close(self) -> object:
+        raise NotImplementedError
+
+    def abandon(self) -> None:
+        """Stop without closing anything: whoever opens the ledger or log next finds the end."""
+
+        async def abandon() -> None:
+            self._writer.abandon()
+
+        run(abandon)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abandon()
+
+
+class LedgerWriter(_Leaving):
     """Appends to one open ledger; see `bkspark.client.LedgerWriter`."""
+
+    _writer: aio.LedgerWriter
 
     def __init__(self, writer: aio.LedgerWriter) -> None:
         self._writer = writer
@@ -151,23 +179,6 @@ class LedgerWriter:
     def close(self) -> LedgerMetadata:
         """Wait for what is pending and close the ledger."""
         return run(self._writer.close)
-
-    def abandon(self) -> None:
-        """Stop without closing the ledger."""
-
-        async def abandon() -> None:
-            self._writer.abandon()
-
-        run(abandon)
-
-    def __enter__(self) -> LedgerWriter:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.abandon()
 
 
 def _submitted(submit: Callable[[], Awaitable[asyncio.Future[_T]]]) -> concurrent.futures.Future[_T]:
@@ -281,8 +292,10 @@ class SnapshotReader:
         self.close()
 
 
-class LogWriter:
+class LogWriter(_Leaving):
     """Appends to a log until it is closed or somebody else opens the log; see `bkspark.log.LogWriter`."""
+
+    _writer: aio_log.LogWriter
 
     def __init__(self, writer: aio_log.LogWriter) -> None:
         self._writer = writer
@@ -311,23 +324,6 @@ class LogWriter:
     def close(self) -> None:
         """Wait for what is pending, close the ledger and give the log back."""
         run(self._writer.close)
-
-    def abandon(self) -> None:
-        """Stop without closing anything: whoever opens the log next finds the end."""
-
-        async def abandon() -> None:
-            self._writer.abandon()
-
-        run(abandon)
-
-    def __enter__(self) -> LogWriter:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.abandon()
 
 
 class Log:
