@@ -37,7 +37,7 @@ from bookie_service.storage.checkpoint import Checkpoint, CheckpointThread
 from bookie_service.storage.items import Items, rows_by_ledger
 from bookie_service.storage.journal import Record
 from bookie_service.storage.journal_thread import JournalThread
-from bookie_service.storage.ledger_store import Ledger, LedgerStore
+from bookie_service.storage.ledger_storage import Ledger, LedgerStorage
 from bookie_service.storage.write_cache import INDEX_BYTES_PER_ENTRY
 
 logger = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ class Bookie:
 
     def __init__(
         self,
-        store: LedgerStore,
+        store: LedgerStorage,
         journals: Sequence[JournalThread],
         checkpoints: CheckpointThread,
         options: BookieOptions,

@@ -30,7 +30,7 @@ from bkspark.errors import BookKeeperError, StorageDamaged
 from bookie_service import collection
 from bookie_service.collection import CompactionLevel, LogUsage
 from bookie_service.storage.compaction import Compactor
-from bookie_service.storage.ledger_store import LedgerStore
+from bookie_service.storage.ledger_storage import LedgerStorage
 
 logger = logging.getLogger(__name__)
 
@@ -112,7 +112,7 @@ class Collector:
 
     def __init__(
         self,
-        store: LedgerStore,
+        store: LedgerStorage,
         compactor: Compactor,
         census: LedgerCensus,
         options: CollectionOptions,
@@ -197,7 +197,7 @@ class Collector:
         except BookKeeperError as error:
             self._say(f"ledgers are not dropped, for it cannot be told which are deleted: {error}")
         if is_forced:
-            await self._apart(self._store.seal_log)
+            await self._apart(self._store.seal_logs)
         await self._collect_logs(self._threshold(is_forced), report)
         return report
 
@@ -242,10 +242,10 @@ class Collector:
         async for some in _in_turns(ledger_ids):
             dropped += self._store.drop(some)
         report.dropped_ledgers += len(dropped)
-        await self._apart(self._store.sync_dropped, dropped)
+        await self._apart(self._store.index.sync_removed, dropped)
 
     async def _own_ledgers(self) -> np.ndarray:
-        return await self._apart(self._store.ledger_ids)
+        return await self._apart(self._store.index.ledger_ids)
 
     # ---- logs ----
 

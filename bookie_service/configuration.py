@@ -30,6 +30,7 @@ from bookie_service.service import ServiceOptions
 from bookie_service.storage.flush_policy import FlushLimits
 from bookie_service.storage.journal import JournalOptions
 from bookie_service.storage.ledger_store import StoreOptions
+from bookie_service.storage.storage_class import StorageClass
 
 _MIB = 1024 * 1024
 _DEFAULT_URI = "zk+hierarchical://localhost:2181/ledgers"
@@ -195,6 +196,10 @@ def _service(keys: _Values) -> ServiceOptions:
             reuse_files=keys.flag("journalReuseFiles", False),
         ),
         store=StoreOptions(
+            storage_class=StorageClass.parse(
+                keys.text("ledgerStorageClass", default=StorageClass.SORTED.short_name)
+                or StorageClass.SORTED.short_name
+            ),
             cache_half_bytes=keys.number("skipListSizeLimit", 64 * _MIB, least=1, unit="bytes"),
             log_bytes_max=keys.number("logSizeLimit", 1024 * _MIB, least=_MIB, unit="bytes"),
             # 0 means "at the end of a flush only" to Apache's bookies; it gets our default here.

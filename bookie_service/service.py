@@ -115,7 +115,7 @@ class BookieService:
             storage.store.end_flush(flush)
         for journal in self._journals:
             await asyncio.to_thread(journal.stop)
-        await asyncio.to_thread(storage.store.seal_log)
+        await asyncio.to_thread(storage.store.seal_logs)
         storage.store.close()
 
     def abandon(self) -> None:

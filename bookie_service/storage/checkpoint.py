@@ -20,7 +20,7 @@ from bookie_service.formats import marks as mark_format
 from bookie_service.formats.marks import JournalPosition
 from bookie_service.storage.files import LocalFiles
 from bookie_service.storage.journal_thread import JournalThread
-from bookie_service.storage.ledger_store import Flush, LedgerStore
+from bookie_service.storage.ledger_storage import Flush, LedgerStorage
 
 
 class Marks:
@@ -72,7 +72,7 @@ class ForgetfulJournal(Protocol):
         """Let go of files wholly before a durable mark."""
 
 
-def carry_out(checkpoint: Checkpoint, store: LedgerStore, marks: Marks, journals: Sequence[ForgetfulJournal]) -> None:
+def carry_out(checkpoint: Checkpoint, store: LedgerStorage, marks: Marks, journals: Sequence[ForgetfulJournal]) -> None:
     """Do all that a checkpoint does on disk, in the one order that is safe. Waits for its marks first.
 
     Raises:
@@ -90,7 +90,7 @@ class CheckpointThread:
 
     def __init__(
         self,
-        store: LedgerStore,
+        store: LedgerStorage,
         marks: Marks,
         journals: Sequence[JournalThread],
         on_done: Callable[[Checkpoint], None],

@@ -28,9 +28,9 @@ from bookie_service.formats.compaction import SUFFIX, Intent
 from bookie_service.formats.entry_log import HEADER_BYTES, OFFSET_BITS, OFFSET_MASK
 from bookie_service.storage.entry_log import EntryLogReader
 from bookie_service.storage.files import LocalFiles
-from bookie_service.storage.index import IndexReader, LedgerUpdate
+from bookie_service.storage.index import LedgerUpdate
 from bookie_service.storage.items import contiguous_spans, ledger_sums, rows_by_ledger
-from bookie_service.storage.ledger_store import LedgerStore
+from bookie_service.storage.ledger_storage import IndexView, LedgerStorage
 from bookie_service.storage.log_scan import LogScan, LogWindow, incomplete, live_rows, stored_positions
 from bookie_service.storage.log_writer import LogWriter
 
@@ -57,7 +57,7 @@ class LogFacts:
 class Compactor:
     """Surveys and rewrites the settled logs of one store."""
 
-    def __init__(self, files: LocalFiles, store: LedgerStore, directories: Sequence[str]) -> None:
+    def __init__(self, files: LocalFiles, store: LedgerStorage, directories: Sequence[str]) -> None:
         """`directories`: the `current` directories of the store."""
         self._files = files
         self._store = store
@@ -93,9 +93,9 @@ class Compactor:
         self._scanned[log_id] = facts
         return facts
 
-    def _points_behind(self, log_id: int, offset: int, index: IndexReader, pace: Pace) -> bool:
+    def _points_behind(self, log_id: int, offset: int, index: IndexView, pace: Pace) -> bool:
         """Return whether any position points into a log at `offset` or behind."""
-        for ledger_id in self._store.ledger_ids().tolist():
+        for ledger_id in self._store.index.ledger_ids().tolist():
             first = 0
             while len(positions := index.positions(ledger_id, first, _ROWS_PER_MOVE)):
                 if bool(((positions >> OFFSET_BITS == log_id) & (positions & OFFSET_MASK >= offset)).any()):
@@ -141,9 +141,7 @@ class Compactor:
         writer.close()
         return intent
 
-    def _check_whole(
-        self, scan: LogScan, path: str, seen: Sequence[np.ndarray], index: IndexReader, pace: Pace
-    ) -> None:
+    def _check_whole(self, scan: LogScan, path: str, seen: Sequence[np.ndarray], index: IndexView, pace: Pace) -> None:
         """Raise StorageDamaged unless all that the log holds was seen."""
         if scan.ledgers_map is None:
             if scan.end < scan.size and self._points_behind(scan.log_id, scan.end, index, pace):
@@ -180,11 +178,11 @@ class Compactor:
                 raise incomplete(scan, path)
         self._store.logs.settle_adopted(intent.new_id)
 
-    def _move(self, intent: Intent, moved: np.ndarray, index: IndexReader) -> None:
+    def _move(self, intent: Intent, moved: np.ndarray, index: IndexView) -> None:
         """Move entries; `moved` has three rows: ledger ids, entry ids, positions in the new log."""
         ledger_ids, entry_ids, positions = moved
         groups = [(ledger_id, np.arange(len(ledger_ids))[rows]) for ledger_id, rows in rows_by_ledger(ledger_ids)]
-        groups = [group for group in groups if self._files.exists(self._store.paths.path(group[0]))]
+        groups = [group for group in groups if self._store.index.has(group[0])]
         for first in range(0, len(groups), _LEDGERS_PER_MOVE):
             with self._store.writing:
                 updates = []
@@ -287,11 +285,11 @@ class Compactor:
             self._files.remove(self._store.logs.temporary_path(log_id, SUFFIX))
 
     @contextlib.contextmanager
-    def _reading(self, log_id: int) -> Iterator[tuple[LogScan, IndexReader, str]]:
+    def _reading(self, log_id: int) -> Iterator[tuple[LogScan, IndexView, str]]:
         """Open a log to be scanned, and the index for this thread."""
         path = self._store.logs.path(log_id)
         assert path is not None, f"entry log {log_id:x} is none of the settled ones"
-        index = IndexReader(self._files, self._store.paths, _OPEN_FILES_MAX)
+        index = self._store.index.view(_OPEN_FILES_MAX)
         file = self._files.open(path)
         try:
             yield LogScan(file, log_id), index, path

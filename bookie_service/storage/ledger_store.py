@@ -1,11 +1,11 @@
-"""All ledgers of a bookie: write cache in front, entry logs and index behind.
+"""What all ledger storages share: write cache in front, entry logs and index behind.
 
 An entry is in the half that fills, or in the half that is being flushed, or in an entry log with its position in the
 index; it leaves a half only after it is durable behind. Lookups go in that order, so there is no moment in which an
 entry that was added is not found.
 
 The event loop calls everything but what takes the lock `writing`: `write_flush`, on the checkpoint thread, for one
-flush at a time, and `move` and `seal_log`, on the collector's thread. So a position never changes under a flush.
+flush at a time, and `move` and `seal_logs`, on the collector's thread. So a position never changes under a flush.
 
 A ledger is dropped only when nothing of it is in a half or in a flush. Its journal records then lie behind the durable
 marks, and neither a flush nor replay can bring it back.
@@ -13,9 +13,8 @@ marks, and neither a flush nor replay can bring it back.
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,8 +25,10 @@ from bookie_service.formats.entry_log import LOG_BYTES_MAX
 from bookie_service.formats.index import LedgerHeader
 from bookie_service.storage.entry_log import ENTRY_BYTES_MIN, EntryLogAppender, EntryLogReader, EntryLogs
 from bookie_service.storage.files import LocalFiles
-from bookie_service.storage.index import IndexPaths, IndexReader, IndexWriter, LedgerUpdate
+from bookie_service.storage.index import LedgerUpdate
 from bookie_service.storage.items import Items
+from bookie_service.storage.ledger_storage import Flush, Ledger, LedgerIndex
+from bookie_service.storage.storage_class import StorageClass
 from bookie_service.storage.tombstones import Tombstones
 from bookie_service.storage.write_cache import CacheHalf
 
@@ -36,56 +37,36 @@ _POSITIONS_PER_LOOKUP = 8192
 
 @dataclass(frozen=True, slots=True)
 class StoreOptions:
-    """Sizes in bytes. `cache_half_bytes`: one of the two halves of the write cache."""
+    """Which storage, and sizes in bytes. `cache_half_bytes`: one of the two halves of the write cache."""
 
+    storage_class: StorageClass = StorageClass.SORTED
     cache_half_bytes: int = 64 * 1024 * 1024
     log_bytes_max: int = 1024 * 1024 * 1024
     log_sync_bytes: int = 2 * 1024 * 1024
     open_files_max: int = 20_000
+
+    @property
+    def reader_files_max(self) -> int:
+        """Files that the entry logs' reader, and as many that the index's, keeps open; writers need few."""
+        return max(1, self.open_files_max // 2)
 
     def __post_init__(self) -> None:
         if not 0 < self.log_bytes_max <= LOG_BYTES_MAX:
             raise ValueError(f"logSizeLimit must be 1 to {LOG_BYTES_MAX}, not {self.log_bytes_max}")
 
 
-class Ledger:
-    """What the bookie holds in memory of one ledger. Changed by the event loop only."""
-
-    __slots__ = ("fence_sequence", "fenced", "generation", "last_entry", "ledger_id", "master_key")
-
-    def __init__(self, header: LedgerHeader, last_entry: int) -> None:
-        self.ledger_id = header.ledger_id
-        self.master_key = header.master_key
-        self.fenced = header.fenced
-        self.generation = header.generation
-        self.last_entry = last_entry
-        """Highest entry id held, NO_ENTRY for none."""
-        self.fence_sequence = 0
-        """Journal sequence number of the fence; 0: durable since before this process served."""
-
-
-@dataclass(frozen=True, slots=True)
-class Flush:
-    """What one checkpoint makes durable: a full half and the headers that changed before it was taken."""
-
-    half: CacheHalf
-    headers: Sequence[LedgerHeader]
-
-
 class LedgerStore:
-    """Finds, adds and reads entries; hands full halves to the checkpoint thread."""
+    """A `LedgerStorage`, but for the order in which entries go to the log; see there what each method guarantees."""
 
-    def __init__(self, files: LocalFiles, directories: Sequence[str], options: StoreOptions) -> None:
+    def __init__(
+        self, files: LocalFiles, directories: Sequence[str], options: StoreOptions, index: LedgerIndex
+    ) -> None:
         """`directories`: the `current` directories of all ledger directories, in configured order."""
-        self._files = files
         self.logs = EntryLogs(files, directories)
-        self.paths = IndexPaths(directories)
+        self.index = index
         self.tombstones = Tombstones(files, directories[0])
         self._appender = EntryLogAppender(self.logs, options.log_bytes_max, options.log_sync_bytes)
-        self._index_writer = IndexWriter(files, self.paths)
-        # Half of the open files for each reader; the appender and the writer need few.
-        self._reader = EntryLogReader(self.logs, max(1, options.open_files_max // 2))
-        self._index = IndexReader(files, self.paths, max(1, options.open_files_max // 2))
+        self._reader = EntryLogReader(self.logs, options.reader_files_max)
         self.filling = CacheHalf(options.cache_half_bytes)
         self._idle: CacheHalf | None = CacheHalf(options.cache_half_bytes)
         self._flushing: CacheHalf | None = None
@@ -93,55 +74,37 @@ class LedgerStore:
         self._changed: set[int] = set()
         self._headers_in_flight: frozenset[int] = frozenset()
         self.writing = threading.Lock()
-        """Held while the index is written: a flush, or a move of positions."""
 
     # ---- ledgers ----
 
     def ledger(self, ledger_id: int) -> Ledger | None:
-        """Return the ledger, None when this bookie certainly never held it.
-
-        Raises:
-            StorageDamaged: there are traces of it, but its header is unreadable.
-            OSError: the index cannot be read.
-        """
         ledger = self._ledgers.get(ledger_id)
         if ledger is None and ledger_id >= 0:
-            header = self._index.header(ledger_id)
+            header = self.index.header(ledger_id)
             if header is not None:
-                ledger = self._ledgers[ledger_id] = Ledger(header, self._index.last_entry(ledger_id))
+                ledger = self._ledgers[ledger_id] = Ledger(header, self.index.last_entry(ledger_id))
         return ledger
 
     def create_ledger(self, ledger_id: int, master_key: bytes) -> Ledger:
-        """Return a new ledger, or an existing one with its key replaced; the caller journals the key."""
         ledger = self._ledgers.get(ledger_id)
         if ledger is None:
             header = LedgerHeader(ledger_id, 0, False, master_key)
-            ledger = self._ledgers[ledger_id] = Ledger(header, self._index.last_entry(ledger_id))
+            ledger = self._ledgers[ledger_id] = Ledger(header, self.index.last_entry(ledger_id))
         ledger.master_key = master_key
         self._changed.add(ledger_id)
         return ledger
 
     def fence(self, ledger: Ledger) -> None:
-        """Bar the ledger against ordinary adds; the caller journals the fence."""
         ledger.fenced = True
         self._changed.add(ledger.ledger_id)
 
     # ---- entries ----
 
     def insert(self, ledger: Ledger, entry_ids: np.ndarray, addresses: np.ndarray) -> None:
-        """Hold entries that lie at `addresses` of the filling half."""
         self.filling.insert(ledger.ledger_id, entry_ids, addresses)
         ledger.last_entry = max(ledger.last_entry, int(entry_ids.max()))
 
     def read(self, ledger: Ledger, first_entry: int, count_max: int, bytes_max: int) -> list[Items]:
-        """Return runs of consecutive entries from `first_entry` on, as far as held; empty when that one is not held.
-
-        At least one entry, then as many as `count_max` and `bytes_max` bytes of items allow. Ends early before an entry
-        that cannot be read, unless it is the first.
-
-        Raises:
-            StorageDamaged, OSError: the first entry is held but cannot be read.
-        """
         pieces: list[Items] = []
         bytes_max = max(0, bytes_max)
         while count_max > 0 and bytes_max >= 0:
@@ -173,7 +136,7 @@ class LedgerStore:
             count_max = half.gap(ledger.ledger_id, first_entry, count_max)
         likely = max(bytes_max, 0) // (LENGTH_BYTES + ENTRY_BYTES_MIN) + 1
         count = min(count_max, likely, ledger.last_entry - first_entry + 1, _POSITIONS_PER_LOOKUP)
-        positions = self._index.positions(ledger.ledger_id, first_entry, count)
+        positions = self.index.positions(ledger.ledger_id, first_entry, count)
         held = positions != 0
         if not len(held) or not held[0]:
             return None
@@ -185,11 +148,9 @@ class LedgerStore:
 
     @property
     def is_clean(self) -> bool:
-        """True when nothing waits to be flushed."""
         return not self.filling.used and not self._changed
 
     def begin_flush(self) -> Flush | None:
-        """Take the filling half and the changed headers out to be flushed; None while another flush runs."""
         if self._idle is None:
             return None
         self._flushing, self.filling, self._idle = self.filling, self._idle, None
@@ -203,13 +164,6 @@ class LedgerStore:
         return Flush(self._flushing, headers)
 
     def write_flush(self, flush: Flush, *, names_are_durable: bool = True) -> None:
-        """Make a flush durable: entry logs first, then the index that points into them.
-
-        `names_are_durable` is False in replay, see `IndexWriter.store`.
-
-        Raises:
-            OSError: a write failed; what reached the disk is unknown, and the mark must not move.
-        """
         with self.writing:
             self._write_flush(flush, names_are_durable)
             self._settle_logs()
@@ -225,9 +179,7 @@ class LedgerStore:
         positions: list[np.ndarray] = []
         if held:
             addresses = np.concatenate([at for _, at in held])
-            log_positions = self._appender.append(half.memory, addresses, half.lengths(addresses) + LENGTH_BYTES)
-            self._appender.sync()
-            positions = np.split(log_positions, np.cumsum([len(at) for _, at in held])[:-1])
+            positions = np.split(self._append(half, addresses), np.cumsum([len(at) for _, at in held])[:-1])
         headers = {header.ledger_id: header for header in flush.headers}
         updates = [
             LedgerUpdate(ledger_id, headers.pop(ledger_id, None), entry_ids, at)
@@ -235,10 +187,22 @@ class LedgerStore:
         ]
         nothing = np.empty(0, np.int64)
         updates += [LedgerUpdate(ledger_id, header, nothing, nothing) for ledger_id, header in headers.items()]
-        self._index_writer.store(updates, names_are_durable)
+        self.index.store(updates, names_are_durable)
+
+    def _append(self, half: CacheHalf, addresses: np.ndarray) -> np.ndarray:
+        """Write items of a half to entry logs, durably; return their positions, in the order of the addresses."""
+        order = self._log_order(addresses)
+        ordered = addresses[order]
+        positions = np.empty(len(addresses), np.int64)
+        positions[order] = self._appender.append(half.memory, ordered, half.lengths(ordered) + LENGTH_BYTES)
+        self._appender.sync()
+        return positions
+
+    def _log_order(self, addresses: np.ndarray) -> np.ndarray | slice:
+        """Return in which order items go to the log; their addresses are given by (ledger, entry)."""
+        raise NotImplementedError
 
     def end_flush(self, flush: Flush) -> None:
-        """Forget what a flush wrote; from now on it is read from the disk."""
         flush.half.clear()
         self._idle, self._flushing = flush.half, None
         self._headers_in_flight = frozenset()
@@ -247,18 +211,9 @@ class LedgerStore:
 
     @property
     def is_flushing(self) -> bool:
-        """True between `begin_flush` and `end_flush`."""
         return self._flushing is not None
 
-    def ledger_ids(self) -> np.ndarray:
-        """Return the ids of all ledgers that the index has, int64, ascending. For any thread."""
-        return self.paths.ledgers(self._files)
-
     def droppable(self, ledger_ids: Sequence[int]) -> list[tuple[int, bool]]:
-        """Return (ledger id, is fenced) of those ledgers of which nothing waits to be flushed.
-
-        A ledger whose header is unreadable counts as fenced.
-        """
         found = []
         for ledger_id in ledger_ids:
             if self._is_settled(ledger_id):
@@ -272,24 +227,13 @@ class LedgerStore:
         return found
 
     def drop(self, ledger_ids: Sequence[int]) -> list[int]:
-        """Remove ledgers that are still droppable; return them. `sync_dropped` makes it durable.
-
-        The entries go when their entry logs do.
-        """
         dropped = []
         for ledger_id in ledger_ids:
             if self._is_settled(ledger_id):
-                self._index.forget(ledger_id)
-                with contextlib.suppress(FileNotFoundError):
-                    self._files.remove(self.paths.path(ledger_id))
+                self.index.remove(ledger_id)
                 self._ledgers.pop(ledger_id, None)
                 dropped.append(ledger_id)
         return dropped
-
-    def sync_dropped(self, ledger_ids: Collection[int]) -> None:
-        """Make the removal of ledgers durable."""
-        for directory in sorted({self.paths.directories(ledger_id)[-1] for ledger_id in ledger_ids}):
-            self._files.sync_directory(directory)
 
     def _is_settled(self, ledger_id: int) -> bool:
         """True when all that the bookie knows of a ledger is in entry logs and index, and the marks are behind it."""
@@ -298,23 +242,16 @@ class LedgerStore:
         return not held and ledger_id not in self._changed and ledger_id not in self._headers_in_flight
 
     def forget_log(self, log_id: int) -> None:
-        """Read no more from a log to which no position points."""
         path = self.logs.path(log_id)
         if path is not None:
             self._reader.forget(path)
             self.logs.forget(log_id)
 
     def move(self, updates: Sequence[LedgerUpdate]) -> None:
-        """Make changed positions durable. The caller holds `writing` since it read the old ones.
-
-        Raises:
-            OSError: a write failed; which of the positions are changed is unknown.
-        """
         assert self.writing.locked()
-        self._index_writer.store(updates)
+        self.index.store(updates)
 
-    def seal_log(self) -> None:
-        """Complete the entry log that is being appended to; the next flush begins another."""
+    def seal_logs(self) -> None:
         with self.writing:
             self._appender.seal()
             self._settle_logs()
@@ -322,4 +259,4 @@ class LedgerStore:
     def close(self) -> None:
         self._appender.close()
         self._reader.close()
-        self._index.close()
+        self.index.close()

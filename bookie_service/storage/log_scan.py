@@ -14,8 +14,8 @@ from bookie_service.formats.entry_log import HEADER_BYTES, OFFSET_BITS
 from bookie_service.formats.index import ENTRY_ID_MAX
 from bookie_service.storage.entry_log import ENTRY_BYTES_MIN, ITEM_BYTES_MAX
 from bookie_service.storage.files import File
-from bookie_service.storage.index import IndexReader
 from bookie_service.storage.items import rows_by_ledger
+from bookie_service.storage.ledger_storage import IndexView
 
 _WINDOW_BYTES = 1024 * 1024
 _POSITIONS_GAP_MAX = 8192
@@ -109,7 +109,7 @@ def _items_before_damage(data: bytes) -> tuple[np.ndarray, np.ndarray]:
     return np.array(starts, np.int64), np.array(ends, np.int64)
 
 
-def stored_positions(index: IndexReader, ledger_id: int, entry_ids: np.ndarray) -> np.ndarray:
+def stored_positions(index: IndexView, ledger_id: int, entry_ids: np.ndarray) -> np.ndarray:
     """Return the positions of ascending entry ids, int64, 0 where not held."""
     positions = np.zeros(len(entry_ids), np.int64)
     breaks = np.flatnonzero(np.diff(entry_ids) > _POSITIONS_GAP_MAX) + 1
@@ -123,7 +123,7 @@ def stored_positions(index: IndexReader, ledger_id: int, entry_ids: np.ndarray) 
     return positions
 
 
-def live_rows(window: LogWindow, index: IndexReader) -> np.ndarray:
+def live_rows(window: LogWindow, index: IndexView) -> np.ndarray:
     """Return which items of a window the index points to, bool each."""
     live = np.zeros(len(window.starts), bool)
     for ledger_id, rows in rows_by_ledger(window.ledger_ids):

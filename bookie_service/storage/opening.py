@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,11 +21,14 @@ from bookie_service.formats.journal import RecordKind
 from bookie_service.storage.checkpoint import Marks
 from bookie_service.storage.compaction import Compactor
 from bookie_service.storage.entry_log import ENTRY_BYTES_MIN
+from bookie_service.storage.file_storages import InterleavedLedgerStorage, SortedLedgerStorage
 from bookie_service.storage.files import LocalFiles
 from bookie_service.storage.items import rows_by_ledger
 from bookie_service.storage.journal import Journal, JournalOptions
-from bookie_service.storage.ledger_store import Ledger, LedgerStore, StoreOptions
+from bookie_service.storage.ledger_storage import Ledger, LedgerStorage
+from bookie_service.storage.ledger_store import LedgerStore, StoreOptions
 from bookie_service.storage.replay import replay_journal
+from bookie_service.storage.storage_class import StorageClass
 from bookie_service.storage.write_cache import INDEX_BYTES_PER_ENTRY
 
 
@@ -33,7 +36,7 @@ from bookie_service.storage.write_cache import INDEX_BYTES_PER_ENTRY
 class Storage:
     """Open storage, clean. `notices`: lines for the operator about what was found, mostly none."""
 
-    store: LedgerStore
+    store: LedgerStorage
     marks: Marks
     journals: Sequence[Journal]
     compactor: Compactor
@@ -59,7 +62,7 @@ def open_storage(
         files.make_directory(directory)
         # A process that was killed may have made it and not its name durable.
         files.sync_directory(os.path.dirname(directory))
-    store = LedgerStore(files, ledgers_at, store_options)
+    store = open_ledger_storage(files, ledgers_at, store_options)
     marks = Marks(files, ledgers_at)
     compactor = Compactor(files, store, ledgers_at)
     # Before replay, whose positions are newer.
@@ -81,10 +84,21 @@ def open_storage(
     return Storage(store, marks, journals, compactor, notices)
 
 
+_STORAGES: dict[StorageClass, Callable[[LocalFiles, Sequence[str], StoreOptions], LedgerStore]] = {
+    StorageClass.SORTED: SortedLedgerStorage,
+    StorageClass.INTERLEAVED: InterleavedLedgerStorage,
+}
+
+
+def open_ledger_storage(files: LocalFiles, directories: Sequence[str], options: StoreOptions) -> LedgerStorage:
+    """Open the configured storage; nothing is replayed. `directories`: the `current` ones, in configured order."""
+    return _STORAGES[options.storage_class](files, directories, options)
+
+
 class _Replay:
     """Puts journal records into the store, as serving them did; doing it twice changes nothing."""
 
-    def __init__(self, store: LedgerStore) -> None:
+    def __init__(self, store: LedgerStorage) -> None:
         self._store = store
 
     def apply(self, kind: int, count: int, body: bytes) -> None:

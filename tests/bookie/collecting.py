@@ -17,7 +17,8 @@ from bookie_service.formats import entry_log as log_format
 from bookie_service.formats.entry_log import HEADER_BYTES
 from bookie_service.storage.compaction import Compactor
 from bookie_service.storage.files import LocalFiles
-from bookie_service.storage.ledger_store import LedgerStore, StoreOptions
+from bookie_service.storage.ledger_store import StoreOptions
+from bookie_service.storage.opening import open_ledger_storage
 
 STORE_OPTIONS = StoreOptions(cache_half_bytes=1 << 20, log_bytes_max=8192, open_files_max=8)
 UNLIMITED = CollectionOptions(
@@ -81,13 +82,13 @@ class Bench:
         self.open()
 
     def open(self) -> None:
-        self.store = LedgerStore(self.files, self.paths, STORE_OPTIONS)
+        self.store = open_ledger_storage(self.files, self.paths, STORE_OPTIONS)
         self.compactor = Compactor(self.files, self.store, self.paths)
         self.notices = self.compactor.recover()
 
     def reopen(self, *, cleanly: bool = False) -> None:
         if cleanly:
-            self.store.seal_log()
+            self.store.seal_logs()
         self.store.close()
         self.open()
 
@@ -140,7 +141,7 @@ class Bench:
     def drop(self, *ledger_ids: int) -> None:
         """Drop ledgers, as the collector does once it has proofs."""
         assert self.store.drop(ledger_ids) == list(ledger_ids)
-        self.store.sync_dropped(ledger_ids)
+        self.store.index.sync_removed(ledger_ids)
 
     def read(self, ledger_id: int, entry_ids: range) -> list[bytes | None]:
         """Return each entry as an item, None where it is not held."""

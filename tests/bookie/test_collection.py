@@ -136,7 +136,7 @@ def test_sealed_log_tells_what_each_ledger_has_in_it(tmp_path: Path) -> None:
     bench.flush()
     bench.put(7, range(3, 4), size=10)
     bench.flush()
-    bench.store.seal_log()
+    bench.store.seal_logs()
     facts = bench.compactor.facts(1, without_limits)
     size = len(item(7, 0, 10))
     assert (facts.ledger_ids.tolist(), facts.ledger_bytes.tolist()) == ([7, 8], [4 * size, 3 * size])
@@ -205,7 +205,7 @@ def test_unforced_pass_compacts_only_when_it_is_due_and_leaves_the_open_log_alon
     assert report.compacted_logs == 0
     assert open_log in bench.log_paths
     minor = replace(UNLIMITED, interval_s=1e-9, minor=CompactionLevel(0.9, 1e-8), major=CompactionLevel(0, 0))
-    bench.store.seal_log()
+    bench.store.seal_logs()
     assert bench.collect(minor, forced=False).compacted_logs == 1
     assert bench.holds(0, range(20))
     bench.store.close()
@@ -216,7 +216,7 @@ def test_entries_written_again_during_a_compaction_stay_the_newer_ones(tmp_path:
     bench.put(1, range(10), size=10)
     bench.put(2, range(10))
     bench.flush()
-    bench.store.seal_log()
+    bench.store.seal_logs()
     bench.drop(2)
     intent = bench.compactor.copy(1, without_limits)
     assert intent is not None
@@ -269,7 +269,7 @@ def test_copying_never_reads_beyond_damage(tmp_path: Path) -> None:
     bench.put(1, range(20))
     bench.put(2, range(30))
     bench.flush()
-    bench.store.seal_log()
+    bench.store.seal_logs()
     bench.drop(2)
     path = bench.log_paths[0]
     content = bytearray(Path(path).read_bytes())
@@ -297,7 +297,7 @@ def test_entry_id_that_cannot_be_is_damage(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.put(1, range(3))
     bench.flush()
-    bench.store.seal_log()
+    bench.store.seal_logs()
     path = Path(bench.log_paths[0])
     content = bytearray(path.read_bytes())
     content[HEADER_BYTES + 12] = 0x7F
@@ -314,7 +314,7 @@ def test_disk_without_room_changes_nothing_at_whatever_step_it_says_so(tmp_path:
     bench.put(1, range(5))
     bench.put(2, range(50))
     bench.flush()
-    bench.store.seal_log()
+    bench.store.seal_logs()
     bench.drop(2)
     bench.cluster.existing = {1}
     files.code = errno.ENOSPC

@@ -33,7 +33,7 @@ def half_dead() -> tuple[Bench, SimulatedDisk]:
     bench.put(1, range(6))
     bench.put(2, range(20))
     bench.flush()
-    bench.store.seal_log()
+    bench.store.seal_logs()
     bench.drop(2)
     return bench, disk
 
@@ -170,7 +170,7 @@ def test_b8_failing_metadata_store_deletes_nothing_but_logs_are_still_compacted(
     bench.put(2, range(30))
     bench.put(3, range(3))
     bench.flush()
-    bench.store.seal_log()
+    bench.store.seal_logs()
     bench.drop(2)
     bench.delete(1)
     bench.cluster.failure = MetadataError("the session is lost")
@@ -224,7 +224,7 @@ def test_s23_garbage_in_a_log_header_does_not_make_it_dead(tmp_path: Path, at: i
     bench.put(1, range(3))
     bench.put(2, range(30))
     bench.flush()
-    bench.store.seal_log()
+    bench.store.seal_logs()
     path = Path(bench.log_paths[0])
     content = bytearray(path.read_bytes())
     content[at] ^= 0xFF
@@ -243,7 +243,7 @@ def test_s24_one_damaged_log_does_not_stop_the_pass(tmp_path: Path, caplog: pyte
         bench.put(1, range(first, first + 5))
         bench.put(2, range(first, first + 30))
         bench.flush()
-    bench.store.seal_log()
+    bench.store.seal_logs()
     paths = [Path(path) for path in bench.log_paths]
     content = bytearray(paths[0].read_bytes())
     content[HEADER_BYTES] = 0xFF

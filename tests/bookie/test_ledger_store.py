@@ -13,17 +13,19 @@ from bookie_service.formats import entry_log as log_format
 from bookie_service.formats import index as index_format
 from bookie_service.formats.index import LedgerHeader
 from bookie_service.storage.files import LocalFiles
-from bookie_service.storage.ledger_store import LedgerStore, StoreOptions
+from bookie_service.storage.ledger_storage import LedgerStorage
+from bookie_service.storage.ledger_store import StoreOptions
+from bookie_service.storage.opening import open_ledger_storage
 
 OPTIONS = StoreOptions(cache_half_bytes=8192, log_bytes_max=4096, open_files_max=8)
 KEY = b"k" * 20
 
 
-def open_store(directory: Path, directories: int = 1) -> LedgerStore:
+def open_store(directory: Path, directories: int = 1) -> LedgerStorage:
     paths = [directory / f"ledgers{i}" for i in range(directories)]
     for path in paths:
         path.mkdir(exist_ok=True)
-    return LedgerStore(LocalFiles(), [str(path) for path in paths], OPTIONS)
+    return open_ledger_storage(LocalFiles(), [str(path) for path in paths], OPTIONS)
 
 
 def item(ledger_id: int, entry_id: int, size: int) -> bytes:
@@ -31,7 +33,7 @@ def item(ledger_id: int, entry_id: int, size: int) -> bytes:
     return struct.pack(">i", len(entry)) + entry
 
 
-def put(store: LedgerStore, ledger_id: int, items: dict[int, bytes]) -> None:
+def put(store: LedgerStorage, ledger_id: int, items: dict[int, bytes]) -> None:
     ledger = store.ledger(ledger_id) or store.create_ledger(ledger_id, KEY)
     buffer = np.frombuffer(b"".join(items.values()), np.uint8)
     sizes = np.array([len(content) for content in items.values()])
@@ -39,14 +41,14 @@ def put(store: LedgerStore, ledger_id: int, items: dict[int, bytes]) -> None:
     store.insert(ledger, np.array(list(items)), addresses)
 
 
-def flush(store: LedgerStore) -> None:
+def flush(store: LedgerStorage) -> None:
     taken = store.begin_flush()
     assert taken is not None
     store.write_flush(taken)
     store.end_flush(taken)
 
 
-def read(store: LedgerStore, ledger_id: int, first: int, count: int = 1000, bytes_max: int = 1 << 20) -> bytes:
+def read(store: LedgerStorage, ledger_id: int, first: int, count: int = 1000, bytes_max: int = 1 << 20) -> bytes:
     ledger = store.ledger(ledger_id)
     assert ledger is not None
     return b"".join(bytes(items.buffer) for items in store.read(ledger, first, count, bytes_max))
@@ -94,7 +96,7 @@ def test_store_reads_as_a_dictionary_would(tmp_path: Path, seed: int, directorie
     store.close()
 
 
-def _compare(store: LedgerStore, model: dict[tuple[int, int], bytes], random: np.random.Generator) -> None:
+def _compare(store: LedgerStorage, model: dict[tuple[int, int], bytes], random: np.random.Generator) -> None:
     for ledger_id in {ledger_id for ledger_id, _ in model}:
         entry_ids = sorted(entry_id for ledger, entry_id in model if ledger == ledger_id)
         ledger = store.ledger(ledger_id)

@@ -187,7 +187,7 @@ class Script:
     def _compact(self) -> None:
         """Seal the newest entry log and rewrite one of all."""
         assert self.twin is not None
-        self.twin.store.seal_log()
+        self.twin.store.seal_logs()
         settled = self.twin.store.logs.settled()
         if settled:
             self.twin.compact(self.random.choice(settled))
@@ -202,7 +202,7 @@ class Script:
         self._ledgers[self._ledgers.index(ledger_id)] = ledger_id + 0x10
         self._in_step = True
         self.history.ledgers.pop(ledger_id, None)
-        self.twin.store.sync_dropped(self.twin.store.drop([ledger_id]))
+        self.twin.store.index.sync_removed(self.twin.store.drop([ledger_id]))
         self._in_step = False
 
     def _journal_step(self) -> None:

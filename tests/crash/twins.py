@@ -23,7 +23,8 @@ from bookie_service.formats.marks import JournalPosition
 from bookie_service.storage import checkpoint as checkpoint_steps
 from bookie_service.storage.checkpoint import Checkpoint, Marks
 from bookie_service.storage.journal import Journal, JournalOptions, Record
-from bookie_service.storage.ledger_store import LedgerStore, StoreOptions
+from bookie_service.storage.ledger_storage import LedgerStorage
+from bookie_service.storage.ledger_store import StoreOptions
 from bookie_service.storage.opening import open_storage
 from tests.crash.history import History
 from tests.crash.simulated_files import SimulatedDisk, SimulatedFiles
@@ -111,7 +112,7 @@ class JournalTwin:
 class CheckpointTwin:
     """Stands in for `CheckpointThread`."""
 
-    def __init__(self, store: LedgerStore, marks: Marks, journals: Sequence[JournalTwin]) -> None:
+    def __init__(self, store: LedgerStorage, marks: Marks, journals: Sequence[JournalTwin]) -> None:
         self._store = store
         self._marks = marks
         self._journals = journals

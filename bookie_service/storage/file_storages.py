@@ -1,0 +1,37 @@
+"""The two storages whose index is a file per ledger. Either may open what the other wrote.
+
+Sorted: a ledger's entries lie together in the entry log, so reading a ledger back reads one stretch of the disk.
+Interleaved: entries lie as they arrived, those of all ledgers among each other. A flush then writes one contiguous
+block, whatever the number of ledgers; reading one ledger back passes over the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from bookie_service.storage.file_index import FileIndex
+from bookie_service.storage.files import LocalFiles
+from bookie_service.storage.ledger_store import LedgerStore, StoreOptions
+
+
+class SortedLedgerStorage(LedgerStore):
+    """Each flush goes to the entry log sorted by (ledger, entry)."""
+
+    def __init__(self, files: LocalFiles, directories: Sequence[str], options: StoreOptions) -> None:
+        super().__init__(files, directories, options, FileIndex(files, directories, options.reader_files_max))
+
+    def _log_order(self, addresses: np.ndarray) -> slice:
+        return slice(None)
+
+
+class InterleavedLedgerStorage(LedgerStore):
+    """Each flush goes to the entry log in the order in which the entries arrived."""
+
+    def __init__(self, files: LocalFiles, directories: Sequence[str], options: StoreOptions) -> None:
+        super().__init__(files, directories, options, FileIndex(files, directories, options.reader_files_max))
+
+    def _log_order(self, addresses: np.ndarray) -> np.ndarray:
+        # The write cache is filled from its beginning, so addresses ascend with the time of arrival.
+        return np.argsort(addresses)

@@ -1,0 +1,197 @@
+"""What every ledger storage offers the rest of the bookie, and what every index offers the storages.
+
+Apache's three storages stand behind one interface, `LedgerStorage`; `storage_class` makes the one that is configured.
+What they share is in `ledger_store`. They differ in three places:
+
+* the order in which a flush writes entries to the entry log: by (ledger, entry), or as they arrived;
+* the index: a file per ledger, or an embedded key-value store; both are a `LedgerIndex`;
+* what a read keeps in memory for the reads that follow it.
+
+Adds, reads and everything else that bookie, replay, checkpoints and garbage collection do goes through these two.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from bookie_service.formats.index import LedgerHeader
+from bookie_service.storage.entry_log import EntryLogs
+from bookie_service.storage.index import LedgerUpdate
+from bookie_service.storage.items import Items
+from bookie_service.storage.tombstones import Tombstones
+from bookie_service.storage.write_cache import CacheHalf
+
+
+class IndexView(Protocol):
+    """Reads headers and positions. For one thread."""
+
+    def header(self, ledger_id: int) -> LedgerHeader | None:
+        """Return a ledger's header, None when the index certainly never had the ledger.
+
+        Raises:
+            StorageDamaged: there are traces of it, but its header is unreadable.
+        """
+
+    def positions(self, ledger_id: int, first_entry: int, count: int) -> np.ndarray:
+        """Return positions of `first_entry`, ... as int64, 0 where not held; shorter when nothing is held behind."""
+
+    def last_entry(self, ledger_id: int) -> int:
+        """Return the highest entry id with a position, NO_ENTRY when there is none."""
+
+    def close(self) -> None: ...
+
+
+class LedgerIndex(IndexView, Protocol):
+    """Headers and positions of all ledgers of a bookie; reading is for the event loop, `view` for other threads."""
+
+    def view(self, open_files_max: int) -> IndexView:
+        """Return a view for another thread, which that one closes; it sees what `store` made durable."""
+
+    def ledger_ids(self) -> np.ndarray:
+        """Return the ids of all ledgers, int64, ascending. For any thread."""
+
+    def has(self, ledger_id: int) -> bool:
+        """Return whether the index knows the ledger, be its header readable or not. For any thread."""
+
+    def store(self, updates: Sequence[LedgerUpdate], names_are_durable: bool = True) -> None:
+        """Write headers and positions; all are durable on return. For one thread at a time.
+
+        Args:
+            names_are_durable: False in replay: a process that was killed may have written any of it already, so that
+                it is there and not durable.
+
+        Raises:
+            OSError: a write failed; which of the updates are durable is unknown.
+        """
+
+    def remove(self, ledger_id: int) -> None:
+        """Forget a ledger; the event loop calls it. `sync_removed` makes it durable. It may be unknown."""
+
+    def sync_removed(self, ledger_ids: Collection[int]) -> None:
+        """Make the removal of ledgers durable."""
+
+
+class Ledger:
+    """What the bookie holds in memory of one ledger. Changed by the event loop only."""
+
+    __slots__ = ("fence_sequence", "fenced", "generation", "last_entry", "ledger_id", "master_key")
+
+    def __init__(self, header: LedgerHeader, last_entry: int) -> None:
+        self.ledger_id = header.ledger_id
+        self.master_key = header.master_key
+        self.fenced = header.fenced
+        self.generation = header.generation
+        self.last_entry = last_entry
+        """Highest entry id held, NO_ENTRY for none."""
+        self.fence_sequence = 0
+        """Journal sequence number of the fence; 0: durable since before this process served."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flush:
+    """What one checkpoint makes durable: a full half and the headers that changed before it was taken."""
+
+    half: CacheHalf
+    headers: Sequence[LedgerHeader]
+
+
+class LedgerStorage(Protocol):
+    """All ledgers of a bookie. The event loop calls everything but what names another thread."""
+
+    logs: EntryLogs
+    index: LedgerIndex
+    tombstones: Tombstones
+    filling: CacheHalf
+    """The half of the write cache that entries are added to."""
+    writing: threading.Lock
+    """Held while the index is written: a flush, or a move of positions."""
+
+    # ---- ledgers ----
+
+    def ledger(self, ledger_id: int) -> Ledger | None:
+        """Return the ledger, None when this bookie certainly never held it.
+
+        Raises:
+            StorageDamaged: there are traces of it, but its header is unreadable.
+            OSError: the index cannot be read.
+        """
+
+    def create_ledger(self, ledger_id: int, master_key: bytes) -> Ledger:
+        """Return a new ledger, or an existing one with its key replaced; the caller journals the key."""
+
+    def fence(self, ledger: Ledger) -> None:
+        """Bar the ledger against ordinary adds; the caller journals the fence."""
+
+    # ---- entries ----
+
+    def insert(self, ledger: Ledger, entry_ids: np.ndarray, addresses: np.ndarray) -> None:
+        """Hold entries that lie at `addresses` of the filling half."""
+
+    def read(self, ledger: Ledger, first_entry: int, count_max: int, bytes_max: int) -> list[Items]:
+        """Return runs of consecutive entries from `first_entry` on, as far as held; empty when that one is not held.
+
+        At least one entry, then as many as `count_max` and `bytes_max` bytes of items allow. Ends early before an entry
+        that cannot be read, unless it is the first.
+
+        Raises:
+            StorageDamaged, OSError: the first entry is held but cannot be read.
+        """
+
+    # ---- flushing: begin and end on the event loop, write on the checkpoint thread, one at a time ----
+
+    @property
+    def is_clean(self) -> bool:
+        """True when nothing waits to be flushed."""
+
+    @property
+    def is_flushing(self) -> bool:
+        """True between `begin_flush` and `end_flush`."""
+
+    def begin_flush(self) -> Flush | None:
+        """Take the filling half and the changed headers out to be flushed; None while another flush runs."""
+
+    def write_flush(self, flush: Flush, *, names_are_durable: bool = True) -> None:
+        """Make a flush durable: entry logs first, then the index that points into them.
+
+        `names_are_durable` is False in replay, see `LedgerIndex.store`.
+
+        Raises:
+            OSError: a write failed; what reached the disk is unknown, and the mark must not move.
+        """
+
+    def end_flush(self, flush: Flush) -> None:
+        """Forget what a flush wrote; from now on it is read from the disk."""
+
+    # ---- dropping and moving, for garbage collection ----
+
+    def droppable(self, ledger_ids: Sequence[int]) -> list[tuple[int, bool]]:
+        """Return (ledger id, is fenced) of those ledgers of which nothing waits to be flushed.
+
+        A ledger whose header is unreadable counts as fenced.
+        """
+
+    def drop(self, ledger_ids: Sequence[int]) -> list[int]:
+        """Remove ledgers that are still droppable; return them. `LedgerIndex.sync_removed` makes it durable.
+
+        The entries go when their entry logs do.
+        """
+
+    def forget_log(self, log_id: int) -> None:
+        """Read no more from a log to which no position points."""
+
+    def move(self, updates: Sequence[LedgerUpdate]) -> None:
+        """Make changed positions durable, on any thread that has held `writing` since it read the old ones.
+
+        Raises:
+            OSError: a write failed; which of the positions are changed is unknown.
+        """
+
+    def seal_logs(self) -> None:
+        """Complete the entry logs that are being appended to, on any thread; the next flush begins others."""
+
+    def close(self) -> None: ...

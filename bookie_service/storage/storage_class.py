@@ -1,0 +1,31 @@
+"""Which of Apache's ledger storages a bookie uses: the values of `ledgerStorageClass`."""
+
+from __future__ import annotations
+
+import enum
+
+_PACKAGE = "org.apache.bookkeeper.bookie."
+
+
+class StorageClass(enum.Enum):
+    """Apache's class names, fully qualified."""
+
+    SORTED = _PACKAGE + "SortedLedgerStorage"
+    INTERLEAVED = _PACKAGE + "InterleavedLedgerStorage"
+
+    @property
+    def short_name(self) -> str:
+        return self.value.rpartition(".")[2]
+
+    @classmethod
+    def parse(cls, text: str) -> StorageClass:
+        """Return the storage of a short or fully qualified name.
+
+        Raises:
+            ValueError: there is none of that name.
+        """
+        for each in cls:
+            if text in (each.value, each.short_name):
+                return each
+        known = ", ".join(each.short_name for each in cls)
+        raise ValueError(f"ledgerStorageClass={text}: there is no such storage; it must be one of {known}")
