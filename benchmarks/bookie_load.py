@@ -1,180 +1,186 @@
-"""Adds and reads of one bookie over one raw socket: what the server alone can do, without our client in the way.
+"""Peers of one bookie over one raw socket: what the server alone can do, without our client in the way.
 
-    python -m benchmarks.bookie_load [--entries N] [--entry-size B] [--window N] [--directory DIR] [--profile FILE]
-
-Starts a bookie process (no metadata store), sends adds that were encoded before the clock starts, keeping `window` of
-them unacknowledged, then reads them back with batch reads and with pipelined single reads. Prints one JSON object.
+Adds are encoded as a client encodes them, digest included; replies are all looked at. A block is what is sent at once.
 """
 
 from __future__ import annotations
 
-import argparse
-import asyncio
-import cProfile
-import json
-import multiprocessing
 import os
-import signal
 import socket
-import tempfile
 import time
-from multiprocessing.connection import Connection
-from pathlib import Path
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
 from bkspark.entries import EntryBatch
 from bkspark.wire import v2
 from bkspark.wire.digest import DigestType, EntryDigest, master_key
-from bookie_service.service import BookieService, ServiceOptions
-from bookie_service.storage.files import LocalFiles
 
-LEDGER = 7
+BLOCK_ENTRIES = 256
+READ_BYTES_MAX = 1 << 20
+BATCH_READS_IN_FLIGHT = 2
+
 _KEY = master_key(b"")
-_REPLY_FRAME_BYTES = 28
-_BLOCK = 256
+_DIGEST = EntryDigest(DigestType.CRC32C, b"")
+_REPLY = np.dtype([("size", ">i4"), ("word", ">i4"), ("status", ">i4"), ("ledger", ">i8"), ("entry", ">i8")])
+_ITEM_BYTES_MORE = 4 + 36
+"""What an item of a batch read holds besides its payload: length, ids, LAC, ledger length and CRC32C digest."""
 
 
-def serve(directory: Path, pipe: Connection, profile: str | None) -> None:
-    """Run a bookie until SIGTERM; send its port first."""
-
-    async def run() -> None:
-        stopping = asyncio.Event()
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
-        listener = socket.create_server(("127.0.0.1", 0))
-        options = ServiceOptions([str(directory / "journal")], [str(directory / "ledgers")])
-        service = BookieService(LocalFiles(), options)
-        await service.start(listener)
-        pipe.send(listener.getsockname()[1])
-        await stopping.wait()
-        await service.stop()
-
-    if profile:
-        with cProfile.Profile() as measured:
-            asyncio.run(run())
-        measured.dump_stats(profile)
-    else:
-        asyncio.run(run())
+def connect(port: int) -> socket.socket:
+    """Return a connection to a bookie of this machine."""
+    peer = socket.create_connection(("127.0.0.1", port), timeout=60)
+    peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return peer
 
 
-def cpu_seconds(pid: int) -> float:
-    """Return the processor time of a process, user and system."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+# ---- adds ----
 
 
-def encoded_adds(entries: int, entry_size: int) -> list[memoryview]:
-    """Return ADD frames in blocks, in order."""
-    digest = EntryDigest(DigestType.CRC32C, b"")
-    blocks = []
-    payload = os.urandom(entry_size)
-    for first in range(0, entries, _BLOCK):
-        batch = EntryBatch.of([payload] * min(_BLOCK, entries - first), LEDGER, first)
-        blocks.append(v2.encode_adds(batch, first - 1, first * entry_size, digest, _KEY).buffer)
-    return blocks
+def encode_block(ledger_id: int, first_entry: int, payloads: list[bytes]) -> memoryview:
+    """Return ADD frames of consecutive entries."""
+    batch = EntryBatch.of(payloads, ledger_id, first_entry)
+    return v2.encode_adds(batch, first_entry - 1, first_entry * len(payloads[0]), _DIGEST, _KEY).buffer
 
 
-def add_all(peer: socket.socket, blocks: list[memoryview], entries: int, window: int) -> float:
-    """Send all adds, at most `window` (and a block) unacknowledged; return the seconds until the last reply."""
+def encode_blocks(ledger_id: int, entries: int, entry_size: int) -> list[memoryview]:
+    """Return ADD frames of entries 0 to `entries`, rounded up to whole blocks."""
+    payloads = [os.urandom(entry_size)] * BLOCK_ENTRIES
+    return [encode_block(ledger_id, first, payloads) for first in range(0, entries, BLOCK_ENTRIES)]
+
+
+class Adder:
+    """Sends blocks of adds, at most `window` entries and a block of them unacknowledged."""
+
+    def __init__(self, peer: socket.socket, window: int) -> None:
+        self._peer = peer
+        self._window = window
+        self._unread = bytearray()
+        self.sent = 0
+        self.acknowledged = 0
+
+    def send(self, block: memoryview, entries: int) -> None:
+        """Send a block of so many adds, once there is room in the window."""
+        while self.sent - self.acknowledged > self._window:
+            self._receive()
+        self._peer.sendall(block)
+        self.sent += entries
+
+    def finish(self) -> None:
+        """Return when everything sent is acknowledged."""
+        while self.acknowledged < self.sent:
+            self._receive()
+
+    def _receive(self) -> None:
+        received = self._peer.recv(1 << 18)
+        if not received:
+            raise ConnectionError("the bookie closed the connection")
+        self._unread += received
+        count = len(self._unread) // _REPLY.itemsize
+        replies = np.frombuffer(bytes(self._unread[: count * _REPLY.itemsize]), _REPLY)
+        if (replies["status"] != v2.Status.EOK).any():
+            raise ValueError(f"the bookie answered an add with status {replies['status'].max()}")
+        del self._unread[: count * _REPLY.itemsize]
+        self.acknowledged += count
+
+
+def add_all(peer: socket.socket, blocks: Iterable[memoryview], window: int) -> float:
+    """Send whole blocks of adds; return the seconds until the last is acknowledged."""
+    adder = Adder(peer, window)
     began = time.perf_counter()
-    sent = acknowledged = received = 0
     for block in blocks:
-        while sent - acknowledged > window:
-            received += len(peer.recv(1 << 18))
-            acknowledged = received // _REPLY_FRAME_BYTES
-        peer.sendall(block)
-        sent += _BLOCK
-    while received < entries * _REPLY_FRAME_BYTES:
-        received += len(peer.recv(1 << 18))
+        adder.send(block, BLOCK_ENTRIES)
+    adder.finish()
     return time.perf_counter() - began
 
 
-def batch_read_all(peer: socket.socket, entries: int, bytes_max: int) -> float:
-    """Read all entries with batch reads, two in flight; return the seconds."""
-    buffer = bytearray(6 << 20)
-    view = memoryview(buffer)
+def blocks_in_turn(ledger_ids: list[int], entry_size: int, turns: int | None = None) -> Iterator[memoryview]:
+    """Yield a block for each ledger in turn, for so many turns or for ever; encoded when asked for."""
+    payloads = [os.urandom(entry_size)] * BLOCK_ENTRIES
+    turn = 0
+    while turns is None or turn < turns:
+        for ledger_id in ledger_ids:
+            yield encode_block(ledger_id, turn * BLOCK_ENTRIES, payloads)
+        turn += 1
+
+
+def one_by_one(
+    peer: socket.socket, ledger_id: int, first_entry: int, count: int, entry_size: int, between: Callable[[], None]
+) -> list[float]:
+    """Return the latencies in seconds of adds with one in flight; `between` is called after each."""
+    latencies_s = []
+    adder = Adder(peer, 0)
+    for entry in range(first_entry, first_entry + count):
+        block = encode_block(ledger_id, entry, [bytes(entry_size)])
+        began = time.perf_counter()
+        adder.send(block, 1)
+        adder.finish()
+        latencies_s.append(time.perf_counter() - began)
+        between()
+    return latencies_s
+
+
+# ---- reads ----
+
+
+def batch_read_all(peer: socket.socket, ledger_id: int, entries: int, entry_size: int) -> float:
+    """Read entries 0 to `entries` with batch reads, two in flight; return the seconds.
+
+    An answer that ends early, at the end of an entry log say, is followed by a read of the rest.
+    """
+    item_bytes = entry_size + _ITEM_BYTES_MORE
+    at_most = max(1, (READ_BYTES_MAX - v2.BATCH_REPLY_BYTES - 4) // item_bytes)
+    wanted = deque((first, min(at_most, entries - first)) for first in range(0, entries, at_most))
+    asked: deque[tuple[int, int]] = deque()
+    body = memoryview(bytearray(READ_BYTES_MAX))
+    head = memoryview(bytearray(4 + v2.BATCH_REPLY_BYTES))
     began = time.perf_counter()
-    entry = 0
-    while entry < entries:
-        peer.sendall(v2.encode_batch_read(LEDGER, entry, entry, 0, bytes_max))
-        _receive(peer, view[:36])
-        size = int.from_bytes(buffer[:4], "big") - 32
-        _receive(peer, view[:size])
-        first = int.from_bytes(buffer[:4], "big") + 4
-        assert size % first == 0, "entries of one size were written"
-        entry += size // first
+    while wanted or asked:
+        while wanted and len(asked) < BATCH_READS_IN_FLIGHT:
+            first, count = wanted.popleft()
+            peer.sendall(v2.encode_batch_read(ledger_id, first, first, count, READ_BYTES_MAX))
+            asked.append((first, count))
+        first, count = asked.popleft()
+        got = _receive_batch(peer, head, body, item_bytes, ledger_id, first)
+        if got < count:
+            wanted.appendleft((first + got, count - got))
     return time.perf_counter() - began
 
 
-def read_all(peer: socket.socket, entries: int, entry_bytes: int, run: int = 512) -> float:
-    """Read all entries with single reads, `run` at a time; return the seconds."""
-    buffer = memoryview(bytearray(run * (_REPLY_FRAME_BYTES + entry_bytes)))
+def _receive_batch(
+    peer: socket.socket, head: memoryview, body: memoryview, item_bytes: int, ledger_id: int, first_entry: int
+) -> int:
+    """Return how many items the next answer has; its first and last items are looked at."""
+    _receive(peer, head)
+    size, _, status = np.frombuffer(head[:12], ">i4").tolist()
+    count, rest = divmod(size - v2.BATCH_REPLY_BYTES, item_bytes)
+    if status != v2.Status.EOK or rest or not count:
+        raise ValueError(f"the bookie answered a batch read at {ledger_id}:{first_entry} with status {status}")
+    _receive(peer, body[: count * item_bytes])
+    for at in (0, count - 1):
+        ids = np.frombuffer(body[at * item_bytes + 4 : at * item_bytes + 20], ">i8").tolist()
+        if ids != [ledger_id, first_entry + at]:
+            raise ValueError(f"the bookie answered with entry {ids} instead of {ledger_id}:{first_entry + at}")
+    return count
+
+
+def read_all(peer: socket.socket, ledger_id: int, entries: int, entry_size: int, run: int = 512) -> float:
+    """Read entries with single reads, `run` at a time; return the seconds."""
+    reply_bytes = _REPLY.itemsize + entry_size + _ITEM_BYTES_MORE - 4
+    buffer = memoryview(bytearray(run * reply_bytes))
     began = time.perf_counter()
-    for first in range(0, entries - run, run):
-        peer.sendall(v2.encode_reads(LEDGER, np.arange(first, first + run)))
-        _receive(peer, buffer)
+    for first in range(0, entries, run):
+        entry_ids = np.arange(first, min(first + run, entries))
+        peer.sendall(v2.encode_reads(ledger_id, entry_ids))
+        _receive(peer, buffer[: len(entry_ids) * reply_bytes])
     return time.perf_counter() - began
 
 
 def _receive(peer: socket.socket, view: memoryview) -> None:
     done = 0
     while done < len(view):
-        done += peer.recv_into(view[done:])
-
-
-def one_by_one(peer: socket.socket, first: int, count: int, entry_size: int) -> list[float]:
-    """Return the latencies in ms of adds with one in flight."""
-    digest = EntryDigest(DigestType.CRC32C, b"")
-    latencies = []
-    for entry in range(first, first + count):
-        frame = v2.encode_adds(EntryBatch.of([bytes(entry_size)], LEDGER, entry), entry - 1, 0, digest, _KEY).buffer
-        began = time.perf_counter()
-        peer.sendall(frame)
-        peer.recv(64)
-        latencies.append(1000 * (time.perf_counter() - began))
-    return sorted(latencies)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--entries", type=int, default=200_000)
-    parser.add_argument("--entry-size", type=int, default=1024)
-    parser.add_argument("--window", type=int, default=4000)
-    parser.add_argument("--directory", type=Path)
-    parser.add_argument("--profile", help="write the bookie's profile here (its event loop thread)")
-    arguments = parser.parse_args()
-    blocks = encoded_adds(arguments.entries, arguments.entry_size)
-    with tempfile.TemporaryDirectory(dir=arguments.directory) as directory:
-        pipe, child_pipe = multiprocessing.Pipe()
-        process = multiprocessing.get_context("spawn").Process(
-            target=serve, args=(Path(directory), child_pipe, arguments.profile)
-        )
-        process.start()
-        try:
-            print(json.dumps(measure(arguments, blocks, pipe.recv(), process.pid or 0)))
-        finally:
-            process.terminate()
-            process.join()
-
-
-def measure(arguments: argparse.Namespace, blocks: list[memoryview], port: int, pid: int) -> dict[str, float]:
-    """Return the figures, rounded."""
-    entries = arguments.entries
-    results: dict[str, float] = {}
-    with socket.create_connection(("127.0.0.1", port)) as peer:
-        latencies = one_by_one(peer, entries, 1000, arguments.entry_size)
-        results["add_p50_ms"], results["add_p99_ms"] = latencies[500], latencies[990]
-        for name, seconds in (
-            ("add", lambda: add_all(peer, blocks, entries, arguments.window)),
-            ("batch_read", lambda: batch_read_all(peer, entries, 1 << 20)),
-            ("read", lambda: read_all(peer, entries, arguments.entry_size + 36)),
-        ):
-            before = cpu_seconds(pid)
-            elapsed = seconds()
-            results[f"{name}_per_s"] = entries / elapsed
-            results[f"{name}_bookie_cpu_s_per_million"] = (cpu_seconds(pid) - before) / entries * 1e6
-    return {name: round(value, 3) for name, value in results.items()}
-
-
-if __name__ == "__main__":
-    main()
+        received = peer.recv_into(view[done:])
+        if not received:
+            raise ConnectionError("the bookie closed the connection")
+        done += received

@@ -12,7 +12,6 @@ import argparse
 import json
 import os
 import socket
-import statistics
 import tempfile
 import threading
 import time
@@ -23,36 +22,59 @@ BLOCK_BYTES = (64 << 10, 1 << 20)
 FILE_BYTES = 256 << 20
 
 
-def measure_disk(directory: Path, group_bytes: int, writers: int, seconds: float) -> dict[str, float]:
-    """Write groups in a loop from `writers` threads, each to its own preallocated file."""
-    latencies: list[list[float]] = [[] for _ in range(writers)]
+class SyncedFile:
+    """A preallocated file that is written around in groups, each followed by fdatasync, as a journal is."""
 
-    def write(number: int) -> None:
-        descriptor = os.open(directory / f"limit{number}", os.O_RDWR | os.O_CREAT)
-        os.posix_fallocate(descriptor, 0, FILE_BYTES)
-        os.fsync(descriptor)
-        group, offset = os.urandom(group_bytes), 0
+    def __init__(self, path: Path, group_bytes: int) -> None:
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT)
+        os.posix_fallocate(self._descriptor, 0, FILE_BYTES)
+        os.fsync(self._descriptor)
+        self._group = os.urandom(group_bytes)
+        self._offset = 0
+        self.latencies_s: list[float] = []
+        """The time of every group so far."""
+
+    def write(self) -> None:
+        """Write one group and sync it."""
+        began = time.perf_counter()
+        os.pwrite(self._descriptor, self._group, self._offset)
+        os.fdatasync(self._descriptor)
+        self.latencies_s.append(time.perf_counter() - began)
+        self._offset = (self._offset + len(self._group)) % (FILE_BYTES - len(self._group))
+
+    def write_for(self, seconds: float) -> None:
+        """Write groups until the time is over."""
         end = time.perf_counter() + seconds
         while time.perf_counter() < end:
-            began = time.perf_counter()
-            os.pwrite(descriptor, group, offset)
-            os.fdatasync(descriptor)
-            latencies[number].append(time.perf_counter() - began)
-            offset = (offset + group_bytes) % (FILE_BYTES - group_bytes)
-        os.close(descriptor)
+            self.write()
 
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+def percentile_ms(latencies_s: list[float], share: float) -> float:
+    """Return the latency in ms that `share` of all do not exceed."""
+    return round(1000 * sorted(latencies_s)[int(share * (len(latencies_s) - 1))], 3)
+
+
+def measure_disk(directory: Path, group_bytes: int, writers: int, seconds: float) -> dict[str, float]:
+    """Write groups in a loop from `writers` threads, each to its own preallocated file."""
+    files = [SyncedFile(directory / f"limit{number}", group_bytes) for number in range(writers)]
+    threads = [threading.Thread(target=file.write_for, args=(seconds,)) for file in files]
     began = time.perf_counter()
-    threads = [threading.Thread(target=write, args=(number,)) for number in range(writers)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     elapsed = time.perf_counter() - began
-    every = sorted(latency for each in latencies for latency in each)
+    for number, file in enumerate(files):
+        file.close()
+        (directory / f"limit{number}").unlink()
+    every = [latency for file in files for latency in file.latencies_s]
     return {
         "mib_per_s": round(len(every) * group_bytes / elapsed / (1 << 20), 1),
-        "p50_ms": round(1e3 * statistics.median(every), 3),
-        "p99_ms": round(1e3 * every[int(0.99 * (len(every) - 1))], 3),
+        "p50_ms": percentile_ms(every, 0.5),
+        "p99_ms": percentile_ms(every, 0.99),
     }
 
 

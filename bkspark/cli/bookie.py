@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from bkspark.cli.arguments import add_json, key_value
@@ -42,9 +43,12 @@ def run(arguments: argparse.Namespace) -> int:
     os.execv(command[0], command)
 
 
-def bookie_command(settings: dict[str, str], *, json: bool) -> list[str]:
-    """Return the command line that runs a bookie with these configuration keys."""
-    command = [sys.executable, "-m", "bookie_service"]
+def bookie_command(settings: dict[str, str], *, json: bool, python_options: Sequence[str] = ()) -> list[str]:
+    """Return the command line that runs a bookie with these configuration keys.
+
+    `python_options` stand before the bookie's module, such as `-m cProfile -o FILE`.
+    """
+    command = [sys.executable, *python_options, "-m", "bookie_service"]
     for key, value in settings.items():
         command += ["--set", f"{key}={value}"]
     return [*command, "--json"] if json else command

@@ -18,7 +18,7 @@ import signal
 import socket
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -68,7 +68,16 @@ class ClusterPorts:
 class BookieProcess:
     """One bookie of a local cluster; it can be killed and started again on the same data."""
 
-    def __init__(self, number: int, port: int, directory: Path, metadata_uri: str, settings: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        number: int,
+        port: int,
+        directory: Path,
+        metadata_uri: str,
+        settings: Mapping[str, str],
+        python_options: Sequence[str] = (),
+    ) -> None:
+        """Prepare bookie `number` on `port`; `settings` win over what is said of it here. Options: `bookie_command`."""
         self.number = number
         self.port = port
         self.directory = directory
@@ -82,6 +91,7 @@ class BookieProcess:
             "metadataServiceUri": metadata_uri,
             **settings,
         }
+        self._python_options = python_options
         self._process: ChildProcess | None = None
 
     @property
@@ -101,7 +111,7 @@ class BookieProcess:
     def launch(self) -> None:
         """Start the process; `wait_until_serving` must follow."""
         self.directory.mkdir(exist_ok=True)
-        command = bookie_command(self._settings, json=True)
+        command = bookie_command(self._settings, json=True, python_options=self._python_options)
         self._process = ChildProcess(f"bookie {self.id}", command, self.directory / "bookie.log")
 
     def wait_until_serving(self, timeout_s: float = BOOKIE_START_TIMEOUT_S) -> None:

@@ -1,0 +1,111 @@
+"""Memory and times of a bookie: 100,000 ledgers under a rotating load, starts, restarts, replay.
+
+Sections as in `storage_speed`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+
+from benchmarks import bookie_load
+from benchmarks.figures import Figure, Sizes
+from benchmarks.servers import Servers
+
+_MIB = 1 << 20
+_WINDOW = 4000
+
+ROTATING_ENTRY_BYTES = 4096
+ROTATING_RUN = 8
+"""Entries that a ledger gets when it is its turn."""
+
+CACHES = {"skipListSizeLimit": 64 * _MIB, "pageLimit": 8192, "pageSize": 8192}
+"""What the bookie with many ledgers is given: two halves of a write cache, and pages."""
+CACHES_MIB = (2 * CACHES["skipListSizeLimit"] + CACHES["pageLimit"] * CACHES["pageSize"]) / _MIB
+
+FIGURES = (
+    Figure("start_s", "s", at_most=1),
+    Figure("rotation_ledgers", "ledgers"),
+    Figure("rotation_gib", "GiB"),
+    Figure("rotation_mib_per_s", "MiB/s"),
+    Figure("rotation_resident_mib", "MiB"),
+    Figure("rotation_caches_mib", "MiB"),
+    Figure("rotation_resident_above_caches_mib", "MiB", at_most=150),
+    Figure("restart_many_ledgers_s", "s", at_most=2),
+    Figure("stop_many_ledgers_s", "s"),
+    Figure("replay_mib_per_s", "MiB/s", at_least=200),
+    Figure("replay_s", "s"),
+)
+
+
+def start(servers: Servers, sizes: Sizes) -> Iterator[dict[str, float]]:
+    """From the start of a new bookie's process until it is registered and serves."""
+    for _ in range(sizes.rounds):
+        bookie = servers.new_bookie()
+        try:
+            yield {"start_s": bookie.start()}
+        finally:
+            bookie.remove()
+
+
+def many_ledgers(servers: Servers, sizes: Sizes) -> Iterator[dict[str, float]]:
+    """A bookie whose ledgers are all written in turn; then clean stops and starts."""
+    rotating_mib = min(sizes.rotating_mib, shutil.disk_usage(servers.directory).free // 2 // _MIB)
+    with servers.bookie(**CACHES) as bookie:
+        resident_mib, written_mib, seconds = _rotate(bookie.port, bookie.resident_mib, sizes.ledgers, rotating_mib)
+        yield {
+            "rotation_ledgers": sizes.ledgers,
+            "rotation_gib": written_mib / 1024,
+            "rotation_mib_per_s": written_mib / seconds,
+            "rotation_resident_mib": resident_mib,
+            "rotation_caches_mib": CACHES_MIB,
+            "rotation_resident_above_caches_mib": resident_mib - CACHES_MIB,
+        }
+        for _ in range(sizes.rounds):
+            stopped_s = bookie.stop()
+            yield {"stop_many_ledgers_s": stopped_s, "restart_many_ledgers_s": bookie.start()}
+
+
+def _rotate(port: int, resident_mib: Callable[[], float], ledgers: int, mib: int) -> tuple[float, float, float]:
+    """Give each ledger its run in turn until so much is written, and once at least.
+
+    Returns:
+        The highest resident set seen in MiB, the MiB written, the seconds.
+    """
+    run_mib = ROTATING_RUN * ROTATING_ENTRY_BYTES / _MIB
+    payloads = [os.urandom(ROTATING_ENTRY_BYTES)] * ROTATING_RUN
+    turns = max(1, round(mib / (run_mib * ledgers)))
+    highest = 0.0
+    began = time.perf_counter()
+    with bookie_load.connect(port) as peer:
+        adder = bookie_load.Adder(peer, _WINDOW)
+        for turn in range(turns):
+            for ledger_id in range(ledgers):
+                adder.send(bookie_load.encode_block(ledger_id, turn * ROTATING_RUN, payloads), ROTATING_RUN)
+                if ledger_id % 256 == 0:
+                    highest = max(highest, resident_mib())
+        adder.finish()
+    return max(highest, resident_mib()), turns * ledgers * run_mib, time.perf_counter() - began
+
+
+def replay(servers: Servers, sizes: Sizes) -> Iterator[dict[str, float]]:
+    """A start after a kill, everything in the journal only; less the same bookie's start with nothing to replay."""
+    # A half of the write cache takes all, so that no checkpoint comes before the kill.
+    settings = {"skipListSizeLimit": 4 * sizes.replayed_mib * _MIB, "flushInterval": 86_400_000}
+    turns = max(1, sizes.replayed_mib // 4 * 1024 // bookie_load.BLOCK_ENTRIES)
+    for _ in range(sizes.rounds):
+        with servers.bookie(**settings) as bookie:
+            with bookie_load.connect(bookie.port) as peer:
+                bookie_load.add_all(peer, bookie_load.blocks_in_turn([1, 2, 3, 4], 1024, turns), _WINDOW)
+            journal_mib = bookie.journal_bytes_and_groups()[0] / _MIB
+            bookie.kill()
+            bookie.forget_settings(*settings)
+            with_replay = bookie.start()
+            bookie.stop()
+            replay_s = max(1e-3, with_replay - bookie.start())
+            yield {"replay_mib_per_s": journal_mib / replay_s, "replay_s": replay_s}
+
+
+SECTIONS = {"start": start, "many-ledgers": many_ledgers, "replay": replay}
