@@ -18,7 +18,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -321,6 +321,41 @@ class Bookie:
             client.send(parts)
         else:
             self._send_when_durable(fence.journal_index, fence.sequence, client, parts, 0)
+
+    # ---- explicit LACs ----
+
+    def write_lac(
+        self, client: Client, ledger_id: int, master_key: bytes, packet: bytes, encode: Callable[[Status], Parts]
+    ) -> None:
+        """Keep an explicit LAC; send encode(status), EOK once it or a higher one is durable."""
+        try:
+            ledger = self._store.ledger(ledger_id)
+        except (StorageDamaged, OSError) as error:
+            client.send(encode(_failed(error)))
+            return
+        status = rules.explicit_lac_status(
+            ledger_id,
+            None if ledger is None else ledger.master_key,
+            master_key,
+            packet,
+            read_only=self._options.read_only,
+            is_deleted=ledger is None and ledger_id in self._store.tombstones,
+        )
+        if status != Status.EOK:
+            client.send(encode(status))
+            return
+        index = ledger_id % len(self._journals)
+        records = []
+        if ledger is None or ledger.master_key == rules.UNKNOWN_KEY:
+            ledger = self._store.create_ledger(ledger_id, master_key)
+            records.append(Record.of(RecordKind.LEDGER_KEY, 1, journal_format.encode_keys([(ledger_id, master_key)])))
+        if self._store.advance_lac(ledger, packet):
+            records.append(Record.of(RecordKind.LAC, 1, journal_format.encode_lacs([(ledger_id, packet)])))
+            ledger.lac_sequence = self._journals[index].submit(records)
+        if ledger.lac_sequence <= self._durable[index]:
+            client.send(encode(status))
+        else:
+            self._send_when_durable(index, ledger.lac_sequence, client, encode(status), 0)
 
     # ---- durability ----
 

@@ -278,7 +278,7 @@ class Check:
             self._report.journal_entries += len(finding.entry_ids)
             self._journal.add_entries(finding)
             self._need_keys(finding.path, int(finding.offsets[0]), np.unique(finding.ledger_ids).tolist())
-        elif isinstance(finding, Fact) and finding.kind in ("ledger-key", "fence"):
+        elif isinstance(finding, Fact) and finding.kind in ("ledger-key", "fence", "explicit-lac"):
             ledger_id = finding.values["ledger"]
             self._journal.changed.add(ledger_id)
             if finding.kind == "ledger-key":

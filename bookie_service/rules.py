@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from bkspark.wire.v2 import HIGH_PRIORITY, RECOVERY_ADD, Status
-from bookie_service.formats.index import ENTRY_ID_MAX
+from bookie_service.formats.index import ENTRY_ID_MAX, decode_lac
 
 UNKNOWN_KEY = bytes(20)
 """An all-zero stored key stands for "not known"; the next one given is taken (Apache's index rebuilding leaves it)."""
@@ -41,6 +41,30 @@ def fence_status(ledger_id: int, stored_key: bytes | None, given_key: bytes) -> 
     """Return EOK when a fence may be set; `stored_key` None: the ledger is unknown and will be created fenced."""
     if ledger_id < 0:
         return Status.EBADREQ
+    if stored_key is None or stored_key in (UNKNOWN_KEY, given_key):
+        return Status.EOK
+    return Status.EUA
+
+
+def explicit_lac_status(
+    ledger_id: int, stored_key: bytes | None, given_key: bytes, packet: bytes, *, read_only: bool, is_deleted: bool
+) -> Status:
+    """Return EOK when an explicit LAC may be kept; a fence does not bar it, for it only names what was confirmed.
+
+    Args:
+        stored_key: None: the ledger is unknown and will be created.
+        is_deleted: the ledger was fenced here and then dropped.
+    """
+    try:
+        named, lac = decode_lac(packet)
+    except ValueError:
+        return Status.EBADREQ
+    if ledger_id < 0 or named != ledger_id or not 0 <= lac <= ENTRY_ID_MAX:
+        return Status.EBADREQ
+    if read_only:
+        return Status.EREADONLY
+    if is_deleted:
+        return Status.ENOLEDGER
     if stored_key is None or stored_key in (UNKNOWN_KEY, given_key):
         return Status.EOK
     return Status.EUA

@@ -21,8 +21,8 @@ exit code: 0 nothing is damaged, 1 something is (each with file and offset), 2 w
 _KINDS = {
     "journal": (
         "journal files (*.txn)",
-        "Records of a journal in order: ledger keys, fences, entries. A record that was durable once and fails its\n"
-        "checksum is damage; a last one that is not complete was never acknowledged.",
+        "Records of a journal in order: ledger keys, fences, explicit LACs, entries. A record that was durable\n"
+        "once and fails its checksum is damage; a last one that is not complete was never acknowledged.",
     ),
     "entry-log": (
         "entry logs (*.log)",

@@ -1,22 +1,26 @@
-"""The index file of one ledger: who may write it, and where its entries lie. Version 1, all integers big endian.
+"""The index file of one ledger: who may write it, and where its entries lie. Version 2, all integers big endian.
 
 `<hex of (id >> 8) & 0xff>/<hex of id & 0xff>/<hex of id>.idx`, as Apache names them. Two header slots of 512 bytes:
 
     offset  size  field
     0       4     magic "BKSI"
-    4       4     i32 version, 1
+    4       4     i32 version, 2
     8       8     i64 ledger id
     16      8     i64 generation: how often the header was written
     24      4     i32 bits: 1 = fenced, the rest zero
     28      20    master key
-    48      4     u32 CRC32C of bytes 0 .. 47
-    52      460   zero
+    48      4     i32 bytes of the explicit LAC packet, 0: none was ever written
+    52      128   that packet, zeros behind it
+    180     4     u32 CRC32C of bytes 0 .. 179
+    184     328   zero
 
     1024 + 8 e    i64 position of entry e: entry log id << 32 | offset of the entry in it; 0: not held
 
 A change writes the first slot, syncs, then the second, syncs. So one slot is always whole, and it is the old one only
 while the journal still holds the change. Both slots unreadable means that the file was being created (the journal holds
 the ledger's key, and replay makes the header again) or that it is damaged.
+
+An explicit LAC packet is kept as its writer sent it: i64 ledger id, i64 LAC, and a digest that only clients can check.
 
 Positions carry no checksum: one is believed only when the entry found there has the ids that were asked for. Log ids
 and offsets are never 0, so no damage to a single byte makes a position read as "not held".
@@ -29,17 +33,20 @@ from dataclasses import dataclass
 
 from crc32c import crc32c
 
-VERSION = 1
+VERSION = 2
 SLOT_BYTES = 512
 POSITIONS_AT = 2 * SLOT_BYTES
 POSITION_BYTES = 8
 KEY_BYTES = 20
+LAC_PACKET_BYTES_MIN = 16
+LAC_PACKET_BYTES_MAX = 128
 ENTRY_ID_MAX = (1 << 40) - 1
 """Highest entry id that can be stored: file systems end near offset 2^43."""
 
 _MAGIC = b"BKSI"
-_HEADER = struct.Struct(f">4siqqi{KEY_BYTES}s")
+_HEADER = struct.Struct(f">4siqqi{KEY_BYTES}si{LAC_PACKET_BYTES_MAX}s")
 _CRC = struct.Struct(">I")
+_LAC = struct.Struct(">qq")
 _FENCED = 1
 
 
@@ -51,6 +58,8 @@ class LedgerHeader:
     generation: int
     fenced: bool
     master_key: bytes
+    explicit_lac: bytes = b""
+    """The packet, b"" for none."""
 
 
 def relative_path(ledger_id: int) -> tuple[str, str, str]:
@@ -70,7 +79,10 @@ def parse_file_name(name: str) -> int | None:
 def encode_slot(header: LedgerHeader) -> bytes:
     """Return the 512 bytes of one slot."""
     bits = _FENCED if header.fenced else 0
-    head = _HEADER.pack(_MAGIC, VERSION, header.ledger_id, header.generation, bits, header.master_key)
+    packet = header.explicit_lac
+    head = _HEADER.pack(
+        _MAGIC, VERSION, header.ledger_id, header.generation, bits, header.master_key, len(packet), packet
+    )
     return (head + _CRC.pack(crc32c(head))).ljust(SLOT_BYTES, b"\0")
 
 
@@ -89,12 +101,23 @@ def _decode_slot(data: bytes, ledger_id: int) -> LedgerHeader | None:
     if len(data) < _HEADER.size + _CRC.size:
         return None
     head = data[: _HEADER.size]
-    magic, version, found_id, generation, bits, key = _HEADER.unpack(head)
+    magic, version, found_id, generation, bits, key, packet_bytes, packet = _HEADER.unpack(head)
     if magic != _MAGIC or _CRC.unpack_from(data, _HEADER.size)[0] != crc32c(head) or found_id != ledger_id:
         return None
     if version != VERSION:
         raise ValueError(f"index version {version}, this bookie reads {VERSION}: run the bookie that wrote it")
-    return LedgerHeader(ledger_id, generation, bool(bits & _FENCED), key)
+    return LedgerHeader(ledger_id, generation, bool(bits & _FENCED), key, packet[:packet_bytes])
+
+
+def decode_lac(packet: bytes) -> tuple[int, int]:
+    """Return (ledger id, LAC) of an explicit LAC packet.
+
+    Raises:
+        ValueError: it is too short or too long for one.
+    """
+    if not LAC_PACKET_BYTES_MIN <= len(packet) <= LAC_PACKET_BYTES_MAX:
+        raise ValueError(f"an explicit LAC packet of {len(packet)} bytes")
+    return _LAC.unpack_from(packet)
 
 
 def position_at(entry_id: int) -> int:

@@ -31,13 +31,15 @@ From byte 512 on, records without gaps; each is a header of 48 bytes and its bod
     1 ENTRIES     count x { i32 length, entry }: byte for byte what an entry log holds
     2 LEDGER_KEY  count x { i64 ledger id, 20 bytes master key }
     3 FENCE       count x { i64 ledger id }
+    4 LAC         count x { i64 ledger id, i32 length, explicit LAC packet }
 
 File id and offset in each record make stale bytes of a file that had another name or another place no record. `synced`
 tells torn from damaged: records of one group are written without a sync between them, so after a crash a later one of
 the group may be whole and an earlier one not; nobody was promised either. But a record that says "synced up to S"
 proves that everything below S was whole once: an unreadable record below S is damage, acknowledged data may be lost.
 
-A ledger's LEDGER_KEY stands in the chain before its first entry and its fence.
+A ledger's LEDGER_KEY stands in the chain before its first entry, its fence and its explicit LAC. What a LAC packet is,
+`formats.index` says.
 
 Example, the header of file 2 that follows file 1, which ends at byte 1000:
 
@@ -58,12 +60,14 @@ FILE_HEADER_BYTES = 512
 RECORD_HEADER_BYTES = 48
 RECORD_MAGIC = b"BKJR"
 KEY_BYTES = 20
+LAC_HEAD_BYTES = 12
 BODY_BYTES_MAX = (1 << 31) - 1
 
 _FILE_MAGIC = b"BKSJ"
 _FILE_HEADER = struct.Struct(">4siqqq")
 _RECORD_HEADER = struct.Struct(">4siiiqqqI")
 _CRC = struct.Struct(">I")
+_LAC = struct.Struct(">qi")
 _KEYS = np.dtype([("ledger", ">i8"), ("key", f"V{KEY_BYTES}")])
 
 
@@ -71,6 +75,7 @@ class RecordKind(enum.IntEnum):
     ENTRIES = 1
     LEDGER_KEY = 2
     FENCE = 3
+    LAC = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,3 +187,25 @@ def decode_fences(body: bytes, count: int) -> list[int]:
     if len(body) != count * 8:
         raise ValueError(f"a fence record of {len(body)} bytes does not hold {count} ledger ids")
     return np.frombuffer(body, ">i8").tolist()
+
+
+def encode_lacs(lacs: list[tuple[int, bytes]]) -> bytes:
+    """Return the body of a LAC record of (ledger id, packet)."""
+    return b"".join(_LAC.pack(ledger_id, len(packet)) + packet for ledger_id, packet in lacs)
+
+
+def decode_lacs(body: bytes, count: int) -> list[tuple[int, bytes]]:
+    """Return (ledger id, packet) of a LAC body.
+
+    Raises:
+        ValueError: the body is not of `count` packets.
+    """
+    lacs = []
+    at = 0
+    while at + _LAC.size <= len(body):
+        ledger_id, length = _LAC.unpack_from(body, at)
+        at += _LAC.size + max(length, 0)
+        lacs.append((ledger_id, body[at - max(length, 0) : at]))
+    if len(lacs) != count or at != len(body):
+        raise ValueError(f"a LAC record of {len(body)} bytes does not hold {count} explicit LACs")
+    return lacs

@@ -106,6 +106,8 @@ def _slots(file: File, ledger_id: int) -> Iterator[Finding]:
             yield Damage(file.path, at, SLOT_BYTES, f"the header slot is unreadable; {lost}", ledger_id)
             continue
         values = {"ledger": ledger_id, "generation": header.generation, "fenced": header.fenced}
+        if header.explicit_lac:
+            values["explicit_lac"] = index_format.decode_lac(header.explicit_lac)[1]
         yield Fact("index", file.path, at, SLOT_BYTES, True, values)
 
 

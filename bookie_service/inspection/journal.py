@@ -15,6 +15,7 @@ from crc32c import crc32c
 
 from bkspark.errors import ProtocolError
 from bkspark.wire.framing import LENGTH_BYTES, gather_i64, split_items
+from bookie_service.formats import index as index_format
 from bookie_service.formats import journal as journal_format
 from bookie_service.formats.journal import (
     FILE_HEADER_BYTES,
@@ -221,6 +222,8 @@ def _things(path: str, body_at: int, header: RecordHeader, body: bytes) -> Itera
         yield from _per_ledger("ledger-key", path, body_at, len(body), ledger_ids)
     elif header.kind == RecordKind.FENCE:
         yield from _per_ledger("fence", path, body_at, len(body), journal_format.decode_fences(body, header.count))
+    elif header.kind == RecordKind.LAC:
+        yield from _lacs(path, body_at, journal_format.decode_lacs(body, header.count))
     else:
         raise ValueError(f"records of kind {header.kind} are unknown to this version")
 
@@ -233,6 +236,14 @@ def _entries(path: str, body_at: int, count: int, body: bytes) -> EntryRun:
     ledger_ids, entry_ids = (gather_i64(octets, starts + at) if count else starts for at in (0, 8))
     states = np.full(count, VERIFIED, np.int8)
     return EntryRun(path, starts - LENGTH_BYTES + body_at, ends - starts + LENGTH_BYTES, ledger_ids, entry_ids, states)
+
+
+def _lacs(path: str, body_at: int, lacs: Sequence[tuple[int, bytes]]) -> Iterator[Fact]:
+    for ledger_id, packet in lacs:
+        length = journal_format.LAC_HEAD_BYTES + len(packet)
+        values = {"ledger": ledger_id, "explicit_lac": index_format.decode_lac(packet)[1]}
+        yield Fact("explicit-lac", path, body_at, length, True, values)
+        body_at += length
 
 
 def _per_ledger(kind: str, path: str, body_at: int, body_bytes: int, ledger_ids: Sequence[int]) -> Iterator[Fact]:

@@ -5,9 +5,11 @@ carries none, or it cannot be verified here), then what the kind has:
 
     journal       journal, previous, previous_end, bytes      record      record, count, synced
     ledger-key    ledger                                      fence       ledger
+    explicit-lac  ledger, explicit_lac
     entry         ledger, entry                               entry-log   log, version, map_offset, map_ledgers, bytes
     ledgers-map   log                                         padding     log
-    index         ledger, generation, fenced                  position    ledger, entry, log, log_offset
+    index         ledger, generation, fenced, explicit_lac (only where there is one)
+    position      ledger, entry, log, log_offset
     mark          journal_index, journal, journal_file, journal_offset
     last-id       log
     damage        reason, ledger, entry (null: not known)     incomplete  reason

@@ -79,7 +79,16 @@ class LedgerIndex(IndexView, Protocol):
 class Ledger:
     """What the bookie holds in memory of one ledger. Changed by the event loop only."""
 
-    __slots__ = ("fence_sequence", "fenced", "generation", "last_entry", "ledger_id", "master_key")
+    __slots__ = (
+        "explicit_lac",
+        "fence_sequence",
+        "fenced",
+        "generation",
+        "lac_sequence",
+        "last_entry",
+        "ledger_id",
+        "master_key",
+    )
 
     def __init__(self, header: LedgerHeader, last_entry: int) -> None:
         self.ledger_id = header.ledger_id
@@ -88,8 +97,12 @@ class Ledger:
         self.generation = header.generation
         self.last_entry = last_entry
         """Highest entry id held, NO_ENTRY for none."""
+        self.explicit_lac = header.explicit_lac
+        """The explicit LAC packet with the highest LAC, b"" for none."""
         self.fence_sequence = 0
         """Journal sequence number of the fence; 0: durable since before this process served."""
+        self.lac_sequence = 0
+        """The same of the explicit LAC."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +139,13 @@ class LedgerStorage(Protocol):
 
     def fence(self, ledger: Ledger) -> None:
         """Bar the ledger against ordinary adds; the caller journals the fence."""
+
+    def advance_lac(self, ledger: Ledger, packet: bytes) -> bool:
+        """Keep an explicit LAC; False when one at least as high is kept already. The caller journals the packet.
+
+        Raises:
+            ValueError: `packet` is no explicit LAC of this ledger.
+        """
 
     # ---- entries ----
 

@@ -21,6 +21,7 @@ import numpy as np
 
 from bkspark.errors import StorageDamaged
 from bkspark.wire.framing import LENGTH_BYTES
+from bookie_service.formats import index as index_format
 from bookie_service.formats.entry_log import LOG_BYTES_MAX
 from bookie_service.formats.index import LedgerHeader
 from bookie_service.storage.entry_log import ENTRY_BYTES_MIN, EntryLogAppender, EntryLogReader, EntryLogs
@@ -98,6 +99,16 @@ class LedgerStore:
         ledger.fenced = True
         self._changed.add(ledger.ledger_id)
 
+    def advance_lac(self, ledger: Ledger, packet: bytes) -> bool:
+        ledger_id, lac = index_format.decode_lac(packet)
+        if ledger_id != ledger.ledger_id:
+            raise ValueError(f"an explicit LAC packet of ledger {ledger_id} for ledger {ledger.ledger_id}")
+        if ledger.explicit_lac and lac <= index_format.decode_lac(ledger.explicit_lac)[1]:
+            return False
+        ledger.explicit_lac = packet
+        self._changed.add(ledger.ledger_id)
+        return True
+
     # ---- entries ----
 
     def insert(self, ledger: Ledger, entry_ids: np.ndarray, addresses: np.ndarray) -> None:
@@ -158,7 +169,9 @@ class LedgerStore:
         for ledger_id in sorted(self._changed):
             ledger = self._ledgers[ledger_id]
             ledger.generation += 1
-            headers.append(LedgerHeader(ledger_id, ledger.generation, ledger.fenced, ledger.master_key))
+            headers.append(
+                LedgerHeader(ledger_id, ledger.generation, ledger.fenced, ledger.master_key, ledger.explicit_lac)
+            )
         self._headers_in_flight = frozenset(self._changed)
         self._changed.clear()
         return Flush(self._flushing, headers)

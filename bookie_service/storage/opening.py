@@ -111,6 +111,9 @@ class _Replay:
         elif kind == RecordKind.FENCE:
             for ledger_id in journal_format.decode_fences(body, count):
                 self._store.fence(self._ledger(ledger_id))
+        elif kind == RecordKind.LAC:
+            for ledger_id, packet in journal_format.decode_lacs(body, count):
+                self._store.advance_lac(self._ledger(ledger_id), packet)
         else:
             raise ValueError(f"record of unknown kind {kind}")
 

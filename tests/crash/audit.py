@@ -5,7 +5,7 @@ from __future__ import annotations
 from bkspark.errors import StorageDamaged
 from bkspark.wire.v2 import Status
 from tests.crash.history import NEVER, History, LedgerHistory
-from tests.crash.twins import BookieTwin, is_sealed
+from tests.crash.twins import BookieTwin, is_sealed, lac_packet
 
 UNKNOWN_LEDGER = 1 << 40
 
@@ -52,6 +52,7 @@ def _audit_ledger(twin: BookieTwin, ledger_id: int, ledger: LedgerHistory, error
             raise Violation(f"ledger {ledger_id}: {error}") from error
     else:
         _audit_header(ledger_id, ledger, None if known is None else (known.fenced, known.master_key))
+        _audit_lac(ledger_id, ledger, b"" if known is None else known.explicit_lac)
     answered: dict[int, bytes] = {}
     for entry_id in [*ids, end]:
         if entry_id in answered:
@@ -84,6 +85,14 @@ def _audit_header(ledger_id: int, ledger: LedgerHistory, known: tuple[bool, byte
         raise Violation(f"ledger {ledger_id}: fenced, which nobody asked for")
     if key != ledger.master_key:
         raise Violation(f"ledger {ledger_id}: master key {key!r}")
+
+
+def _audit_lac(ledger_id: int, ledger: LedgerHistory, packet: bytes) -> None:
+    lac = int.from_bytes(packet[8:16], "big") if packet else NEVER
+    if lac < ledger.lac_acknowledged:
+        raise Violation(f"ledger {ledger_id}: explicit LAC {lac}; {ledger.lac_acknowledged} was acknowledged")
+    if packet and (lac not in ledger.lacs_asked or packet != lac_packet(ledger_id, lac)):
+        raise Violation(f"ledger {ledger_id}: explicit LAC {lac} {packet!r}, which nobody wrote")
 
 
 def _audit_absence(ledger_id: int, ledger: LedgerHistory, entry_id: int, status: int) -> None:

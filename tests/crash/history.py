@@ -2,7 +2,8 @@
 
 An entry may be written several times. Its versions count from the oldest; the last acknowledged one and whatever was
 asked for after it may be read back, nothing else, and once one is acknowledged, one of these must be. A refused version
-must never be seen. A fence and a master key that were acknowledged hold for ever.
+must never be seen. A fence and a master key that were acknowledged hold for ever; an explicit LAC holds until a higher
+one was asked for.
 """
 
 from __future__ import annotations
@@ -45,15 +46,26 @@ class LedgerHistory:
     entries: dict[int, EntryHistory] = field(default_factory=dict)
     fence_asked: bool = False
     fence_acknowledged: bool = False
+    lacs_asked: set[int] = field(default_factory=set)
+    lac_acknowledged: int = NEVER
 
     @property
     def is_acknowledged(self) -> bool:
         """True when the bookie promised anything that it cannot keep without knowing the ledger."""
-        return self.fence_acknowledged or any(entry.acknowledged != NEVER for entry in self.entries.values())
+        if self.fence_acknowledged or self.lac_acknowledged != NEVER:
+            return True
+        return any(entry.acknowledged != NEVER for entry in self.entries.values())
 
     def copy(self) -> LedgerHistory:
         entries = {entry_id: entry.copy() for entry_id, entry in self.entries.items()}
-        return LedgerHistory(self.master_key, entries, self.fence_asked, self.fence_acknowledged)
+        return LedgerHistory(
+            self.master_key,
+            entries,
+            self.fence_asked,
+            self.fence_acknowledged,
+            set(self.lacs_asked),
+            self.lac_acknowledged,
+        )
 
 
 class History:
@@ -93,6 +105,16 @@ class History:
         """Note the answer to a fencing read, whichever it was: from now on the ledger is fenced."""
         self.ledgers[ledger_id].fence_acknowledged = True
         self.promises += 1
+
+    def lac_asked(self, ledger_id: int, lac: int) -> None:
+        self.ledger(ledger_id).lacs_asked.add(lac)
+
+    def lac_answered(self, ledger_id: int, lac: int) -> None:
+        """Note that an explicit LAC, or a higher one, is kept: from now on it never goes below that."""
+        if ledger_id in self.ledgers:
+            ledger = self.ledgers[ledger_id]
+            ledger.lac_acknowledged = max(ledger.lac_acknowledged, lac)
+            self.promises += 1
 
     def after_crash(self) -> History:
         """Return a copy in which nothing is on its way any more."""

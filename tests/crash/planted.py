@@ -7,6 +7,7 @@ do nothing while a function of the product runs.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
@@ -131,6 +132,10 @@ def unjournaled_key() -> Plant:
     return _journaling(lambda records: [record for record in records if record.kind != RecordKind.LEDGER_KEY])
 
 
+def unjournaled_lac() -> Plant:
+    return _journaling(lambda records: [record for record in records if record.kind != RecordKind.LAC])
+
+
 def late_key() -> Plant:
     return _journaling(lambda records: sorted(records, key=lambda record: record.kind == RecordKind.LEDGER_KEY))
 
@@ -180,11 +185,52 @@ def unflushed_fence() -> Plant:
 def unfenced_header() -> Plant:
     def make(old: Any) -> Any:
         def encode(header: LedgerHeader) -> bytes:
-            return old(LedgerHeader(header.ledger_id, header.generation, False, header.master_key))
+            return old(dataclasses.replace(header, fenced=False))
 
         return encode
 
     return changed(index_format, "encode_slot", make)
+
+
+def unflushed_lac() -> Plant:
+    def advance_lac(self: LedgerStore, ledger: Any, packet: bytes) -> bool:
+        advances = index_format.decode_lac(packet)[1] > index_format.decode_lac(ledger.explicit_lac or bytes(16))[1]
+        if advances or not ledger.explicit_lac:
+            ledger.explicit_lac = packet
+        return advances
+
+    return replaced(LedgerStore, "advance_lac", advance_lac)
+
+
+def receding_lac() -> Plant:
+    def advance_lac(self: LedgerStore, ledger: Any, packet: bytes) -> bool:
+        ledger.explicit_lac = packet
+        self._changed.add(ledger.ledger_id)
+        return True
+
+    return replaced(LedgerStore, "advance_lac", advance_lac)
+
+
+def lacless_header() -> Plant:
+    def make(old: Any) -> Any:
+        return lambda header: old(dataclasses.replace(header, explicit_lac=b""))
+
+    return changed(index_format, "encode_slot", make)
+
+
+def early_lac_answer() -> Plant:
+    def make(old: Any) -> Any:
+        def write_lac(self: bookie.Bookie, client: Any, *arguments: Any) -> None:
+            with replaced(
+                bookie.Bookie,
+                "_send_when_durable",
+                lambda self, index, sequence, client, parts, adds: client.send(parts),
+            ):
+                old(self, client, *arguments)
+
+        return write_lac
+
+    return changed(bookie.Bookie, "write_lac", make)
 
 
 def unflushed_key() -> Plant:
@@ -312,6 +358,13 @@ def replay_stops_early() -> Plant:
 def replay_drops_fences() -> Plant:
     def make(old: Any) -> Any:
         return lambda self, kind, count, body: None if kind == RecordKind.FENCE else old(self, kind, count, body)
+
+    return changed(opening._Replay, "apply", make)
+
+
+def replay_drops_lacs() -> Plant:
+    def make(old: Any) -> Any:
+        return lambda self, kind, count, body: None if kind == RecordKind.LAC else old(self, kind, count, body)
 
     return changed(opening._Replay, "apply", make)
 

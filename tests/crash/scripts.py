@@ -1,4 +1,4 @@
-"""Seeded workloads: adds in and out of order, again, in recovery and refused; fences, checkpoints, stops and kills."""
+"""Seeded workloads: adds in and out of order, again, in recovery and refused; fences, LACs, checkpoints, stops, kills."""
 
 from __future__ import annotations
 
@@ -96,6 +96,7 @@ class Script:
                 "journal",
                 "checkpoint",
                 "fence",
+                "lac",
                 "again",
                 "wrong key",
                 "compact",
@@ -104,7 +105,7 @@ class Script:
                 "kill",
                 "power cut",
             ),
-            (30, 20, 8, 5, 6, 2, 3, 1, 2, 2, 2),
+            (30, 20, 8, 5, 5, 6, 2, 3, 1, 2, 2, 2),
         )[0]
         if kind == "add":
             self._add_some()
@@ -116,6 +117,9 @@ class Script:
                 self.twin.checkpoints.step()
         elif kind == "fence":
             self.twin.fence(self._ledger())
+        elif kind == "lac":
+            ledger_id = self._ledger()
+            self.twin.write_lac(ledger_id, self.random.randrange(1 + self._next_entry.get(ledger_id, 0)))
         elif kind == "again":
             self._add_again()
         elif kind == "wrong key":
@@ -180,6 +184,10 @@ class Script:
         self.twin.add(ledger_id, [(first, self._payload())], key=WRONG_KEY)
         if not self.history.ledger(ledger_id).entries[first].refused:
             raise Violation(f"ledger {ledger_id} entry {first}: an add with a wrong master key was taken")
+        lac = known.explicit_lac
+        self.twin.write_lac(ledger_id, 1 << 30, key=WRONG_KEY)
+        if known.explicit_lac != lac:
+            raise Violation(f"ledger {ledger_id}: an explicit LAC with a wrong master key was taken")
         self.twin.fence(ledger_id, key=WRONG_KEY)
         if known.fenced != fenced:
             raise Violation(f"ledger {ledger_id}: a fence with a wrong master key was taken")
@@ -218,6 +226,9 @@ def write_more(twin: BookieTwin, random: Random) -> None:
     twin.settle()
     if random.random() < 0.5:
         twin.fence(ledger_id)
+        twin.settle()
+    if random.random() < 0.5:
+        twin.write_lac(ledger_id, first)
         twin.settle()
     if random.random() < 0.5:
         twin.checkpoint()

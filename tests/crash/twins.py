@@ -158,6 +158,22 @@ class RecordingClient:
         """Nothing to do: whoever drives the bookie offers again what it did not take."""
 
 
+class _LacClient:
+    """A connection that notes the answer to one explicit LAC."""
+
+    def __init__(self, history: History, ledger_id: int, lac: int) -> None:
+        self._history = history
+        self._ledger_id = ledger_id
+        self._lac = lac
+
+    def send(self, parts: Parts) -> None:
+        if b"".join(parts)[0] == v2.Status.EOK:
+            self._history.lac_answered(self._ledger_id, self._lac)
+
+    def resume(self) -> None:
+        """Explicit LACs are never kept waiting."""
+
+
 class Answers:
     """A connection that keeps the reply frames' bytes."""
 
@@ -224,6 +240,14 @@ class BookieTwin:
             self.history.fence_asked(ledger_id)
         octets, requests = decode(v2.encode_reads(ledger_id, np.array([entry_id]), v2.DO_FENCING, key))
         self.bookie.read(self._client, octets, requests, 0, 1)
+
+    def write_lac(self, ledger_id: int, lac: int, key: bytes | None = None) -> None:
+        """Send an explicit LAC."""
+        if key is None:
+            key = self.history.ledger(ledger_id).master_key
+            self.history.lac_asked(ledger_id, lac)
+        client = _LacClient(self.history, ledger_id, lac)
+        self.bookie.write_lac(client, ledger_id, key, lac_packet(ledger_id, lac), lambda status: (bytes([status]),))
 
     def read(self, ledger_id: int, entry_id: int) -> tuple[int, int, bytes]:
         """Return (status, entry id, entry) of a single read."""
@@ -294,6 +318,11 @@ def _at_once(entries: int, size: int) -> None:
 def sealed(content: bytes) -> bytes:
     """Return an entry with its digest behind it."""
     return content + crc32c(content).to_bytes(4, "big")
+
+
+def lac_packet(ledger_id: int, lac: int) -> bytes:
+    """Return an explicit LAC packet as a client with CRC32C makes it."""
+    return sealed(struct.pack(">qq", ledger_id, lac))
 
 
 def is_sealed(content: bytes) -> bool:
