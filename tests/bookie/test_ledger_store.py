@@ -255,7 +255,7 @@ def test_every_damaged_byte_of_index_or_log_gives_an_error_or_the_right_bytes(tm
 def test_golden_index_header() -> None:
     header = LedgerHeader(5, 3, True, bytes(range(20)))
     slot = index_format.encode_slot(header)
-    expected = "424b5349 00000001 0000000000000005 0000000000000003 00000001" + bytes(range(20)).hex()
+    expected = "424b5349 00000002 0000000000000005 0000000000000003 00000001" + bytes(range(20)).hex()
     assert slot[:48] == bytes.fromhex(expected)
     assert len(slot) == 512
     older = index_format.encode_slot(LedgerHeader(5, 2, False, bytes(range(20))))

@@ -221,11 +221,7 @@ def lacless_header() -> Plant:
 def early_lac_answer() -> Plant:
     def make(old: Any) -> Any:
         def write_lac(self: bookie.Bookie, client: Any, *arguments: Any) -> None:
-            with replaced(
-                bookie.Bookie,
-                "_send_when_durable",
-                lambda self, index, sequence, client, parts, adds: client.send(parts),
-            ):
+            with replaced(bookie.Bookie, "_send_when_durable", lambda *arguments: client.send(arguments[4])):
                 old(self, client, *arguments)
 
         return write_lac

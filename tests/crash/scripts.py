@@ -1,4 +1,4 @@
-"""Seeded workloads: adds in and out of order, again, in recovery and refused; fences, LACs, checkpoints, stops, kills."""
+"""Seeded workloads: adds in and out of order, again, in recovery, refused; fences, LACs, checkpoints, stops, kills."""
 
 from __future__ import annotations
 
@@ -119,7 +119,8 @@ class Script:
             self.twin.fence(self._ledger())
         elif kind == "lac":
             ledger_id = self._ledger()
-            self.twin.write_lac(ledger_id, self.random.randrange(1 + self._next_entry.get(ledger_id, 0)))
+            for _ in range(self.random.choice((1, 2))):  # the second may be lower: it came late
+                self.twin.write_lac(ledger_id, self.random.randrange(1 + self._next_entry.get(ledger_id, 0)))
         elif kind == "again":
             self._add_again()
         elif kind == "wrong key":
