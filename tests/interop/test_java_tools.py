@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from bookie_service.configuration_keys import APACHE_KEYS
 from tests.interop.cases import PASSWORD, TIMEOUT
 from tests.interop.conftest import Bookies
 from tests.interop.peer import JavaClient, PeerError
@@ -17,6 +18,14 @@ def test_every_bookie_is_registered_and_has_a_cookie(java: JavaClient, bookies: 
     assert (answer["available"], answer["read_only"]) == (ids, [])
     # Cookies outlive bookies: those of bookies that other tests ran in this cluster are still there.
     assert set(ids) <= set(answer["all"])
+
+
+def test_every_configuration_key_of_apaches_code_is_known(java_on_ours: JavaClient) -> None:
+    # Constants of those classes that are no keys: a znode, a system property, two kinds of network topology change.
+    others = {"available", "org.apache.bookkeeper.conf.readsystemproperties", "system", "standard"}
+    names = set(java_on_ours.call("configuration_names")["names"]) - others
+    assert len(names) > 250
+    assert sorted(names - APACHE_KEYS) == []
 
 
 def test_apaches_start_accepts_the_cookies_of_the_same_folders_only(java: JavaClient, bookies: Bookies) -> None:

@@ -25,6 +25,7 @@ import org.apache.bookkeeper.net.BookieId;
  * initialize                                                 {"initialized"}
  * bookies                                                    {"available", "read_only", "all"}
  * check_cookies  settings directories                        {}                 or InvalidCookieException
+ * configuration_names                                        {"names"}          strings that configuration classes define
  * disconnect                                                 {}                 forgets the client of that uri
  * create     ensemble write_quorum ack_quorum digest password [ledger]   {"ledger"}     left open
  * append     ledger sizes                                    {"last_entry", "last_confirmed", "length"}
@@ -58,6 +59,7 @@ final class Commands {
             case "check_cookies" ->
                     Operator.checkCookies(
                             text(request, "uri"), request.required("settings"), request.required("directories"));
+            case "configuration_names" -> Operator.configurationNames();
             case "disconnect" -> disconnect(request);
             case "create" -> create(request);
             case "append" -> append(request);

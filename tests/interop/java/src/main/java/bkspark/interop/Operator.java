@@ -5,6 +5,8 @@ import com.fasterxml.jackson.databind.ObjectMapper;
 import com.fasterxml.jackson.databind.node.ArrayNode;
 import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.io.File;
+import java.lang.reflect.Field;
+import java.lang.reflect.Modifier;
 import java.util.ArrayList;
 import java.util.Collection;
 import java.util.List;
@@ -12,6 +14,8 @@ import java.util.Optional;
 import org.apache.bookkeeper.bookie.BookieException;
 import org.apache.bookkeeper.bookie.LegacyCookieValidation;
 import org.apache.bookkeeper.client.BookKeeperAdmin;
+import org.apache.bookkeeper.conf.AbstractConfiguration;
+import org.apache.bookkeeper.conf.ClientConfiguration;
 import org.apache.bookkeeper.conf.ServerConfiguration;
 import org.apache.bookkeeper.meta.MetadataDrivers;
 import org.apache.bookkeeper.net.BookieId;
@@ -65,6 +69,22 @@ final class Operator {
             throw refused.get();
         }
         return JSON.createObjectNode();
+    }
+
+    /** Lists the string constants of the classes that read a bookie's file: its keys, and a few other words. */
+    static ObjectNode configurationNames() throws IllegalAccessException {
+        ArrayNode names = JSON.createArrayNode();
+        for (Class<?> type : List.of(AbstractConfiguration.class, ServerConfiguration.class, ClientConfiguration.class)) {
+            for (Field field : type.getDeclaredFields()) {
+                if (field.getType() == String.class && Modifier.isStatic(field.getModifiers())) {
+                    field.setAccessible(true);
+                    names.add((String) field.get(null));
+                }
+            }
+        }
+        ObjectNode answer = JSON.createObjectNode();
+        answer.set("names", names);
+        return answer;
     }
 
     private static ServerConfiguration configuration(String uri) {
