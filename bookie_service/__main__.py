@@ -63,6 +63,8 @@ def main(argv: Sequence[str]) -> int:
         asyncio.run(_run(configuration, arguments.json))
     except (BookKeeperError, OSError) as error:
         return fail(_PROGRAM, describe(error), 1)
+    except MemoryError as error:
+        return fail(_PROGRAM, f"out of memory ({error}): give the bookie more, or lower skipListSizeLimit", 1)
     return 0
 
 

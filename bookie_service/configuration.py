@@ -12,6 +12,7 @@ from __future__ import annotations
 import difflib
 import math
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,8 @@ from bookie_service.storage.storage_class import StorageClass
 
 _MIB = 1024 * 1024
 _DEFAULT_URI = "zk+hierarchical://localhost:2181/ledgers"
+_WHOLE = re.compile("[+-]?[0-9]{1,18}")
+"""What is below Java's largest long without counting; and none of the digits and marks that int() takes besides."""
 _TRUE, _FALSE = ("true", "yes", "on"), ("false", "no", "off")
 
 PROTECTING = {
@@ -45,7 +48,7 @@ PROTECTING = {
 }
 """Keys that would protect something and are not served: set, they are refused."""
 
-HARMLESS = frozenset({"allowEphemeralPorts", "journalAdaptiveGroupWrites", "allowMultipleDirsUnderSameDiskPartition"})
+HARMLESS = frozenset({"journalAdaptiveGroupWrites"})
 """Keys whose every value is satisfied by what this bookie does anyway."""
 
 
@@ -144,8 +147,11 @@ def _configured(keys: _Values, values: Mapping[str, str]) -> Configuration:
 
 def _address(keys: _Values) -> AddressOptions:
     bookie_id = keys.text("bookieId")
+    port = keys.number("bookiePort", 3181, least=0, most=65535)
+    if not keys.flag("allowEphemeralPorts", False) and port == 0:
+        raise ConfigurationError("bookiePort=0: a port that changes at every start needs allowEphemeralPorts=true")
     return AddressOptions(
-        port=keys.number("bookiePort", 3181, least=0, most=65535),
+        port=port,
         bookie_id=None if bookie_id is None else check_bookie_id(bookie_id),
         advertised_address=keys.text("advertisedAddress"),
         listening_interface=keys.text("listeningInterface"),
@@ -191,7 +197,7 @@ def _service(keys: _Values) -> ServiceOptions:
         ),
         journal=JournalOptions(
             file_bytes_max=keys.number("journalMaxSizeMB", 2048, least=1, unit="MiB") * _MIB,
-            preallocate_bytes=keys.number("journalPreAllocSizeMB", 16, least=0, unit="MiB") * _MIB,
+            preallocate_bytes=keys.number("journalPreAllocSizeMB", 16, least=0, most=2048, unit="MiB") * _MIB,
             backups_max=keys.number("journalMaxBackups", 5, least=0, unit="files"),
             reuse_files=keys.flag("journalReuseFiles", False),
         ),
@@ -235,9 +241,10 @@ def _check_key(key: str) -> None:
     if key in APACHE_KEYS or key in OWN_KEYS or key.startswith(APACHE_PREFIXES):
         return
     by_lower = {known.lower(): known for known in APACHE_KEYS | OWN_KEYS}
-    nearest = difflib.get_close_matches(key.lower(), by_lower, n=1, cutoff=0.6)
-    hint = f"did you mean {by_lower[nearest[0]]}?" if nearest else "see Apache's bk_server.conf for the keys there are"
-    raise ConfigurationError(f"configuration key {key!r} does not exist; {hint}")
+    (nearest,) = difflib.get_close_matches(key.lower(), by_lower, n=1, cutoff=0)
+    raise ConfigurationError(
+        f"configuration key {key!r} does not exist; did you mean {by_lower[nearest]}? docs/configuration.md lists all"
+    )
 
 
 class _Values:
@@ -272,11 +279,10 @@ class _Values:
         text = self._ask(key, Setting("whole number", str(default), unit, least, most))
         if text is None:
             return default
-        try:
-            value = int(text)
-        except ValueError:
-            raise ConfigurationError(f"{key}={text}: it must be a whole number") from None
-        if least is not None and (value < least or (most is not None and value > most)):
+        if not _WHOLE.fullmatch(text):
+            raise ConfigurationError(f"{key}={text}: it must be a whole number of at most 18 digits")
+        value = int(text)
+        if (least is not None and value < least) or (most is not None and value > most):
             bounds = f"at least {least}" if most is None else f"{least} to {most}"
             raise ConfigurationError(f"{key}={text}: it must be {bounds}")
         return value

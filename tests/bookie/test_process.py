@@ -401,6 +401,13 @@ def test_wrong_configuration(bookie: BookieChild, key: str, value: str, complain
     assert complaint in line
 
 
+def test_more_memory_than_there_is(bookie: BookieChild) -> None:
+    code, line = bookie.refusal(skipListSizeLimit=str(10**17))
+    assert code == 1
+    assert "out of memory" in line
+    assert "lower skipListSizeLimit" in line
+
+
 def test_second_process_on_the_same_directories(bookie: BookieChild) -> None:
     """Operator error O3."""
     with bookie.running():
