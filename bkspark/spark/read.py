@@ -18,7 +18,7 @@ from bkspark.log.positions import BEGINNING, Position
 from bkspark.net.pool import BookiePool, NetOptions
 from bkspark.spark.columns import RowAssembler, inferred_schema, raw_schema
 from bkspark.spark.connection import connect
-from bkspark.spark.formats.arrow import schema_of
+from bkspark.spark.formats.registry import columns_of
 from bkspark.spark.offsets import position_of
 from bkspark.spark.options import EARLIEST, LATEST, SourceOptions
 from bkspark.spark.plan import LedgerRead, ReadPartition, ReadPlanner, check_end
@@ -30,6 +30,11 @@ frame becomes one batch without a copy, and this fits a frame (5 MiB) unless ent
 
 SMALL_BATCH_BYTES = 256 << 10
 """Batches below are joined: a batch costs Spark about as much as so many bytes."""
+
+
+SAMPLE_ENTRIES = 1000
+SAMPLE_BYTES = 4 << 20
+"""What is looked at to find the columns of a read for which the user names none."""
 
 
 class BookKeeperReader(DataSourceReader):
@@ -144,55 +149,58 @@ def _joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def schema_for(options: SourceOptions) -> StructType:
-    """Return the schema of a read for which the user gave none.
+    """Return the schema of a read for which the user gave none: read off the first entries, but for raw.
 
     Raises:
-        ConfigurationError: the payload format does not tell, or there is no entry to look at.
+        ConfigurationError: there is no entry to look at, or the first entries do not tell.
     """
-    if options.payload_format in (None, "raw"):
+    payload_format = options.payload_format or "raw"
+    if payload_format == "raw":
         return raw_schema(options)
-    if options.payload_format != "arrow":
-        raise ConfigurationError(
-            f"payloadFormat {options.payload_format} needs the columns to read: name them by .schema('a int, b string')"
-        )
     client = connect(options).asynchronous
-    payload = run(lambda: _first_payload(client, options))
-    if payload is None:
+    payloads = run(lambda: _first_payloads(client, options))
+    if not payloads:
         what = f"log {options.log}" if options.log is not None else "the ledgers chosen"
         raise ConfigurationError(
             f"{what}: no entry is there yet to read the columns off; name them by .schema('a int, b string')"
         )
     try:
-        return inferred_schema(schema_of(payload), options)
+        return inferred_schema(columns_of(payload_format, payloads), options)
     except ValueError as error:
         raise ConfigurationError(
-            f"payloadFormat is arrow, but the first entry is not: {error}; choose the format that was written"
+            f"payloadFormat is {payload_format}, but the first entries do not give its columns: {error}; "
+            "choose the format that was written, or name the columns by .schema('a int, b string')"
         ) from None
 
 
-async def _first_payload(client: Client, options: SourceOptions) -> bytes | None:
-    found = await _first_extent(client, ReadPlanner(client, options), options)
-    if found is None:
-        return None
-    extent, first_entry = found
-    reader = await client.open(extent.ledger_id)
-    return (await reader.read(first_entry, first_entry))[0]
+async def _first_payloads(client: Client, options: SourceOptions) -> list[bytes]:
+    """Return the first entries to read, up to SAMPLE_ENTRIES of SAMPLE_BYTES, about; at least one if there is any."""
+    payloads: list[bytes] = []
+    size = 0.0
+    async for extent, first_entry in _readable(client, ReadPlanner(client, options), options):
+        fits = int((SAMPLE_BYTES - size) / max(extent.entry_bytes, 1.0))
+        count = min(extent.end_entry - first_entry, SAMPLE_ENTRIES - len(payloads), max(fits, 0 if payloads else 1))
+        if count <= 0:
+            break
+        reader = await client.open(extent.ledger_id)
+        payloads += await reader.read(first_entry, first_entry + count - 1)
+        size += count * extent.entry_bytes
+    return payloads
 
 
-async def _first_extent(
+async def _readable(
     client: Client, planner: ReadPlanner, options: SourceOptions
-) -> tuple[LedgerExtent, int] | None:
-    """Return the first ledger with something to read, and its first entry to read."""
+) -> AsyncIterator[tuple[LedgerExtent, int]]:
+    """Yield the ledgers with something to read, and their first entry to read."""
     if options.log is None:
         for extent in await planner.chosen(options.ledgers or ()):
             if extent.end_entry:
-                return extent, 0
-        return None
+                yield extent, 0
+        return
     snapshot = await Log(client, options.log).snapshot()
     start = snapshot.start
     end = await planner.end_of_log(snapshot)
     async for extent in planner.extents(snapshot, start.ordinal, end):
         first_entry = start.entry_id if extent.ordinal == start.ordinal else 0
         if extent.end_entry > first_entry:
-            return extent, first_entry
-    return None
+            yield extent, first_entry

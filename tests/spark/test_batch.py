@@ -67,6 +67,15 @@ def test_schema_is_read_off_the_first_arrow_entry(spark, table):
     assert columns == [*frame.columns, "ledger_id", "entry_id", "log", "position"]
 
 
+@pytest.mark.parametrize("payload_format", ["json", "msgpack"])
+def test_schema_is_read_off_the_first_entries_of_objects(spark, table, payload_format):
+    frame = spark.sql("select * from values (1L, 'a', array(1.5D)), (2L, null, array()) as t(n, s, a)")
+    table.write(frame, payloadFormat=payload_format)
+    found = table.read(payloadFormat=payload_format)
+    assert found.dtypes == frame.dtypes
+    assert sorted(found.collect()) == sorted(frame.collect())
+
+
 def test_inferred_columns_take_nulls_of_later_writers(spark, table):
     table.write(spark.range(1).select(sql.col("id").alias("n")))
     table.write(spark.sql("select cast(null as bigint) as n"))
@@ -251,7 +260,7 @@ def test_bad_input_is_told_at_load_or_save_and_leaves_nothing(spark, table, clie
     cases = {
         "did you mean 'payloadFormat'": lambda: table.read(payloadFormt="json"),
         "must begin with zk://": lambda: table.read(uri="bk://x/ledgers"),
-        "needs the columns to read": lambda: table.read(payloadFormat="json"),
+        "does not exist": lambda: table.read(payloadFormat="json"),
         "exclude each other": lambda: table.read(ledgers="1"),
         f"log {table.log} does not exist": lambda: table.read("value binary").count(),
         "'other string' is not in raw entries": lambda: table.read("value binary, other string").count(),

@@ -14,7 +14,7 @@ from bkspark.entries import EntryBatch
 from bkspark.errors import ConfigurationError, MalformedPayload
 from bkspark.spark.formats.arrow import schema_of
 from bkspark.spark.formats.decoding import MalformedMode
-from bkspark.spark.formats.registry import decoder_of, encoder_of
+from bkspark.spark.formats.registry import columns_of, decoder_of, encoder_of
 
 FORMATS = ("json", "msgpack", "arrow")
 NAN, INFINITY = float("nan"), float("inf")
@@ -283,3 +283,39 @@ def test_schema_is_read_off_an_arrow_entry():
     assert schema_of(encoded("arrow", batch)[0]) == batch.schema
     with pytest.raises(ValueError, match="not an Arrow IPC stream"):
         schema_of(b"{}")
+
+
+def test_columns_of_json_and_msgpack_are_read_off_the_first_entries():
+    moment = datetime(2026, 11, 21, 5, 6, 7, 89, tzinfo=UTC)
+    rows = [
+        {"z": 1, "text": "x", "list": [], "never": None, "flag": True},
+        {"z": 2.5, "text": None, "list": [{"k": None}], "late": {"deep": [1]}},
+    ]
+    found = columns_of("json", [json.dumps(row).encode() for row in rows])
+    assert found == pa.schema(
+        {
+            "z": pa.float64(),
+            "text": pa.string(),
+            "list": pa.list_(pa.struct({"k": pa.string()})),
+            "never": pa.string(),
+            "flag": pa.bool_(),
+            "late": pa.struct({"deep": pa.list_(pa.int64())}),
+        }
+    )
+    packed = columns_of("msgpack", [msgpack.packb({"b": b"1", "at": moment, "n": -1}, datetime=True)])
+    assert packed == pa.schema({"b": pa.binary(), "at": UTC_TIME, "n": pa.int64()})
+
+
+@pytest.mark.parametrize(
+    ("payloads", "reason"),
+    [
+        ([b'{"a": 1}', b'{"a": "x"}'], "column 'a' has values of no one type"),
+        ([b'{"a": 1267650600228229401496703205376}'], "column 'a' has values of no one type"),
+        ([b"[1]"], "holds a list"),
+        ([b"{"], "JSONDecodeError"),
+        ([b"\xff"], "UnicodeDecodeError"),
+    ],
+)
+def test_entries_that_do_not_give_columns_say_why(payloads, reason):
+    with pytest.raises(ValueError, match=reason):
+        columns_of("json", payloads)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pyarrow as pa
 
-from bkspark.spark.formats.arrow import ArrowDecoder, ArrowEncoder
+from bkspark.spark.formats.arrow import ArrowDecoder, ArrowEncoder, schema_of
 from bkspark.spark.formats.decoding import Decoder, MalformedMode
 from bkspark.spark.formats.encoding import Encoder
 from bkspark.spark.formats.raw import RawDecoder, RawEncoder
-from bkspark.spark.formats.rows import RowDecoder, RowEncoder
+from bkspark.spark.formats.rows import RowDecoder, RowEncoder, inferred_columns
 
 
 def decoder_of(format_name: str, schema: pa.Schema, mode: MalformedMode = MalformedMode.FAILFAST) -> Decoder:
@@ -35,3 +37,14 @@ def encoder_of(format_name: str, schema: pa.Schema, entry_bytes: int, entry_byte
     if format_name == "arrow":
         return ArrowEncoder(schema, entry_bytes, entry_bytes_max)
     return RowEncoder(schema, is_json=format_name == "json")
+
+
+def columns_of(format_name: str, payloads: Sequence[bytes]) -> pa.Schema:
+    """Return the columns that the first entries of a `json`, `msgpack` or `arrow` ledger have; at least one entry.
+
+    Raises:
+        ValueError: they are not of the format, or disagree.
+    """
+    if format_name == "arrow":
+        return schema_of(payloads[0])
+    return inferred_columns(payloads, is_json=format_name == "json")

@@ -7,7 +7,7 @@ msgpack   an entry is one MessagePack map, keys are column names (str)
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -93,6 +93,48 @@ def _has_decimal(kind: pa.DataType) -> bool:
 
 def _unpack_msgpack(payload: bytes) -> Any:
     return msgpack.unpackb(payload, timestamp=3, strict_map_key=False)
+
+
+def inferred_columns(payloads: Sequence[bytes], *, is_json: bool) -> pa.Schema:
+    """Return the columns that these entries have, in the order they are met.
+
+    A whole number is a bigint, or a double where another entry has a fraction; a column, or an element, that is null
+    everywhere is a string. Text stays text: dates, decimals and (in json) binary and timestamps need a schema.
+
+    Raises:
+        ValueError: an entry is no object of the format, or a column has values that no one type holds.
+    """
+    unpack = json.loads if is_json else _unpack_msgpack
+    rows = []
+    for payload in payloads:
+        try:
+            row = unpack(payload)
+        except _MALFORMED as error:
+            raise ValueError(f"{type(error).__name__}: {error}") from None
+        if type(row) is not dict:
+            raise ValueError(f"an entry holds a {type(row).__name__} where one object of columns is expected")
+        rows.append(row)
+    names = dict.fromkeys(name for row in rows for name in row)
+    return pa.schema([(name, _inferred_type(name, [row.get(name) for row in rows])) for name in names])
+
+
+def _inferred_type(name: Any, cells: list[Any]) -> pa.DataType:
+    if type(name) is not str:
+        raise ValueError(f"a column is named {name!r}, which is no text")
+    try:
+        return _without_null_type(pa.array(cells).type)
+    except (pa.ArrowException, OverflowError) as error:
+        raise ValueError(f"column '{name}' has values of no one type ({error})") from None
+
+
+def _without_null_type(kind: pa.DataType) -> pa.DataType:
+    if kinds.is_null(kind):
+        return pa.string()
+    if kinds.is_list(kind):
+        return pa.list_(_without_null_type(kind.value_type))
+    if kinds.is_struct(kind):
+        return pa.struct([field.with_type(_without_null_type(field.type)) for field in kind])
+    return kind
 
 
 class RowEncoder(Encoder):
