@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["register"]
+    from bkspark.spark.progress import Lag
+
+__all__ = ["lag", "register", "session"]
 
 
 def register(spark: SparkSession) -> None:
@@ -15,3 +17,17 @@ def register(spark: SparkSession) -> None:
     from bkspark.spark.source import register as register_source
 
     register_source(spark)
+
+
+def session(app_name: str = "bkspark", *, master: str | None = None, **settings: str) -> SparkSession:
+    """Return a Spark session with the settings that suit the source; see `bkspark.spark.session`."""
+    from bkspark.spark.session import session as make_session
+
+    return make_session(app_name, master=master, **settings)
+
+
+def lag(progress: Any) -> Lag:
+    """Return how many entries and bytes a streaming query is behind the logs it reads; see `bkspark.spark.progress`."""
+    from bkspark.spark.progress import lag as lag_of
+
+    return lag_of(progress)

@@ -8,7 +8,7 @@ import secrets
 from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING
 
-from bkspark.client.reader import LedgerReader, last_entries
+from bkspark.client.reader import LedgerReader, LedgerTimes, last_entries
 from bkspark.client.recovery import recover
 from bkspark.client.writer import LedgerWriter, Services, WriterOptions, new_core
 from bkspark.core.last_confirmed import LastEntries
@@ -207,13 +207,14 @@ class Client:
         stored = await services.ledgers.read(ledger_id)
         metadata, last = stored.metadata, LastEntries()
         self._check_password(ledger_id, metadata)
+        times = LedgerTimes.of(stored)
         if not metadata.is_closed:
             if recover:
                 metadata = await self._recover(services, ledger_id)
             else:
                 digest = EntryDigest(metadata.digest, self._password)
                 last = await last_entries(services.pool, ledger_id, metadata, digest)
-        return LedgerReader(services, ledger_id, metadata, self._password, last)
+        return LedgerReader(services, ledger_id, metadata, self._password, last, times)
 
     async def recover(self, ledger_id: int) -> LedgerMetadata:
         """Fence, find the end of and close a ledger; return its metadata, closed. Raises as `open`."""

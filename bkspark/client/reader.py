@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from bkspark.errors import (
     ReadFailed,
     TooManyRequests,
 )
+from bkspark.metadata.ledgers import Versioned
 from bkspark.net.channel import BAD_DIGEST, SINGLE_READS_MAX, LastEntryAnswer
 from bkspark.net.pool import BookiePool, NetOptions
 from bkspark.wire import v2
@@ -213,13 +215,35 @@ async def last_entries(pool: BookiePool, ledger_id: int, metadata: LedgerMetadat
     return core.result()
 
 
+@dataclass(frozen=True, slots=True)
+class LedgerTimes:
+    """When a ledger was created, and since when at the latest it has not changed: ms since the epoch, the metadata
+    store's clock. `closed_ms` is None when the ledger was not closed."""
+
+    created_ms: int
+    closed_ms: int | None
+
+    @classmethod
+    def of(cls, stored: Versioned) -> LedgerTimes:
+        created = stored.ctime_ms if stored.metadata.ctime is None else stored.metadata.ctime
+        return cls(created, stored.mtime_ms if stored.metadata.is_closed else None)
+
+
 class LedgerReader:
     """Reads one ledger up to its last confirmed entry. Opening it fenced nothing, unless recovery was asked for."""
 
     def __init__(
-        self, services: Services, ledger_id: int, metadata: LedgerMetadata, password: bytes, last: LastEntries
+        self,
+        services: Services,
+        ledger_id: int,
+        metadata: LedgerMetadata,
+        password: bytes,
+        last: LastEntries,
+        times: LedgerTimes,
     ) -> None:
         self._services = services
+        self.times = times
+        """As they were when the ledger was opened."""
         self._password = password
         self._digest = EntryDigest(metadata.digest, password)
         self._ledger_id = ledger_id

@@ -28,11 +28,12 @@ _CTOKEN_BITS = 62
 
 @dataclass(frozen=True, slots=True)
 class Versioned:
-    """Metadata and the version of the node it stands in; `ctime_ms` is when the node was created."""
+    """Metadata, the version of the node it stands in, and when that was created and last changed (ms since 1970)."""
 
     metadata: LedgerMetadata
     version: int
     ctime_ms: int
+    mtime_ms: int
 
 
 class LedgerStore:
@@ -81,7 +82,7 @@ class LedgerStore:
             path = await self._path(chosen)
             if await self._create_node(path, data):
                 # A new node has version 0; its creation time is looked up when somebody reads it.
-                return chosen, Versioned(metadata, 0, 0)
+                return chosen, Versioned(metadata, 0, 0, 0)
             if ledger_id is not None:
                 raise LedgerExists(f"ledger {ledger_id} exists already: choose another id", ledger_id=ledger_id)
         raise MetadataError(f"{CREATE_TRIES_MAX} generated ledger ids in a row were taken")
@@ -166,7 +167,7 @@ class LedgerStore:
             data, stat = await self._tree.get(path)
         except NoSuchNode:
             raise NoSuchLedger(f"ledger {ledger_id} does not exist", ledger_id=ledger_id) from None
-        return Versioned(encoding.decode(data, ledger_id), stat.version, stat.ctime_ms)
+        return Versioned(encoding.decode(data, ledger_id), stat.version, stat.ctime_ms, stat.mtime_ms)
 
     async def write(self, ledger_id: int, metadata: LedgerMetadata, version: int) -> Versioned:
         """Store changed metadata if `version` is still the stored one; return it with its new version.
@@ -184,7 +185,7 @@ class LedgerStore:
         data = encoding.encode(metadata)
         try:
             stat = await self._tree.set(path, data, version)
-            return Versioned(metadata, stat.version, stat.ctime_ms)
+            return Versioned(metadata, stat.version, stat.ctime_ms, stat.mtime_ms)
         except NoSuchNode:
             raise NoSuchLedger(f"ledger {ledger_id} does not exist any more", ledger_id=ledger_id) from None
         except MetadataVersion:
@@ -201,7 +202,7 @@ class LedgerStore:
         except NoSuchNode:
             raise NoSuchLedger(f"ledger {ledger_id} does not exist any more", ledger_id=ledger_id) from None
         if stat.version == version + 1 and stored == data:
-            return Versioned(metadata, stat.version, stat.ctime_ms)
+            return Versioned(metadata, stat.version, stat.ctime_ms, stat.mtime_ms)
         if stat.version == version:
             raise MetadataError(f"the metadata of ledger {ledger_id} was not written: the connection was lost")
         raise MetadataVersion(

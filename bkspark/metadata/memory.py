@@ -28,23 +28,24 @@ class Fault(enum.Enum):
 class _Node:
     data: bytes
     ctime_ms: int
+    mtime_ms: int
     owner: int = 0
     version: int = 0
     sequence: int = 0
     children: set[str] = field(default_factory=set)
 
     def stat(self) -> Stat:
-        return Stat(self.version, self.ctime_ms, self.owner, len(self.children))
+        return Stat(self.version, self.ctime_ms, self.mtime_ms, self.owner, len(self.children))
 
 
 class MemoryStore:
-    """The tree that sessions share. `now_ms` is what new nodes get as creation time."""
+    """The tree that sessions share. `now_ms` is the time that nodes get when made and changed."""
 
     def __init__(self) -> None:
         self.now_ms = 0
         self.faults: dict[int, Fault] = {}
         self.writes = 0
-        self._nodes: dict[str, _Node] = {"/": _Node(b"", 0)}
+        self._nodes: dict[str, _Node] = {"/": _Node(b"", 0, 0)}
         self._next_session = 1
         self._watches: list[tuple[str, bool, Callback]] = []
         self._sessions: dict[int, MemoryTree] = {}
@@ -116,7 +117,7 @@ class MemoryStore:
                 raise NodeExists(f"metadata node {path} exists already")
             parent.sequence += 1
             parent.children.add(path.rpartition("/")[2])
-            self._nodes[path] = _Node(operation.data, self.now_ms, owner)
+            self._nodes[path] = _Node(operation.data, self.now_ms, self.now_ms, owner)
             undo.append((path, None))
             return [path]
         node = self.node(operation.path)
@@ -125,8 +126,9 @@ class MemoryStore:
                 f"metadata node {operation.path} has version {node.version}, not the expected {operation.version}"
             )
         if isinstance(operation, Set):
-            undo.append((operation.path, _Node(node.data, node.ctime_ms, node.owner, node.version)))
+            undo.append((operation.path, _Node(node.data, node.ctime_ms, node.mtime_ms, node.owner, node.version)))
             node.data = operation.data
+            node.mtime_ms = self.now_ms
             node.version += 1
         elif isinstance(operation, Delete):
             if node.children:

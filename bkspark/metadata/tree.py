@@ -17,10 +17,12 @@ ANY_VERSION = -1
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """Facts of a node: data version, creation (ms since the epoch), owning session (0: persistent), child count."""
+    """Facts of a node: data version, when it was created and its data changed last (ms since the epoch), owning
+    session (0: persistent), child count."""
 
     version: int
     ctime_ms: int
+    mtime_ms: int
     session_owner: int
     children: int
 

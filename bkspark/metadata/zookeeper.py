@@ -328,4 +328,4 @@ def _set_done(future: asyncio.Future[None]) -> None:
 
 
 def _stat(stat: ZnodeStat) -> Stat:
-    return Stat(stat.version, stat.ctime, stat.ephemeralOwner, stat.numChildren)
+    return Stat(stat.version, stat.ctime, stat.mtime, stat.ephemeralOwner, stat.numChildren)

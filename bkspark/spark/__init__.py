@@ -9,7 +9,13 @@
     plan         from a snapshot of ledgers to partitions
     read, stream batch reader, streaming source; `read` has what runs in tasks
     write        batch and streaming writers: staged by attempts, published by one change of the log
+    progress     lag: how far behind a streaming query is
+    session      a session with the settings of spark-conf
     connection   a process's client
 
 `demo`, `bench`, `job`, `limits` are the Spark halves of commands.
 """
+
+from bkspark.spark.progress import Lag, lag
+
+__all__ = ["Lag", "lag"]

@@ -7,6 +7,9 @@ Metadata columns, found by name in any case:
     log        string   name of the log                                  (only with option log)
     position   string   the entry's position, as `startingOffsets` takes  (only with option log)
 
+    ledger_ctime     timestamp            when the ledger was created     (only with includeMetadata)
+    ledger_metadata  map<string, binary>  the ledger's custom metadata    (only with includeMetadata)
+
 With payloadFormat raw they stand beside `value`; with another format they are there when includeMetadata is set. All
 other columns come from the payload. The schema given to Spark may name any of them, in any order: a column that is
 left out is not built.
@@ -20,8 +23,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
-from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
+from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type, to_arrow_schema
+from pyspark.sql.types import BinaryType, LongType, MapType, StringType, StructField, StructType, TimestampType
 
 from bkspark.entries import EntryBatch
 from bkspark.errors import ConfigurationError
@@ -30,10 +33,22 @@ from bkspark.spark.formats.decoding import Decoder, MalformedMode
 from bkspark.spark.formats.raw import VALUE
 from bkspark.spark.formats.registry import decoder_of
 from bkspark.spark.options import SourceOptions
+from bkspark.spark.plan import LedgerRead
 
-_METADATA_TYPES = {"ledger_id": pa.int64(), "entry_id": pa.int64(), "log": pa.string(), "position": pa.string()}
+_METADATA_TYPES = {
+    "ledger_id": pa.int64(),
+    "entry_id": pa.int64(),
+    "log": pa.string(),
+    "position": pa.string(),
+    "ledger_ctime": pa.timestamp("us", "UTC"),
+    "ledger_metadata": pa.map_(pa.string(), pa.binary()),
+}
 _NULL_KEYS = ("nullable", "containsNull", "valueContainsNull")
 _ID_FIELDS = (StructField("ledger_id", LongType()), StructField("entry_id", LongType()))
+_LEDGER_FIELDS = (
+    StructField("ledger_ctime", TimestampType()),
+    StructField("ledger_metadata", MapType(StringType(), BinaryType())),
+)
 _LOG_FIELDS = (StructField("log", StringType()), StructField("position", StringType()))
 
 
@@ -49,7 +64,8 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 def raw_schema(options: SourceOptions) -> StructType:
     """Return the schema of a read with payloadFormat raw."""
     log_fields = _LOG_FIELDS if options.log is not None else ()
-    return StructType([*_ID_FIELDS, StructField(VALUE, BinaryType()), *log_fields])
+    ledger_fields = _LEDGER_FIELDS if options.include_metadata else ()
+    return StructType([*_ID_FIELDS, StructField(VALUE, BinaryType()), *log_fields, *ledger_fields])
 
 
 def inferred_schema(payload: pa.Schema, options: SourceOptions) -> StructType:
@@ -67,7 +83,7 @@ def inferred_schema(payload: pa.Schema, options: SourceOptions) -> StructType:
     found = _all_nullable(found)
     if not options.include_metadata:
         return found
-    added = [*_ID_FIELDS, *(_LOG_FIELDS if options.log is not None else ())]
+    added = [*_ID_FIELDS, *(_LOG_FIELDS if options.log is not None else ()), *_LEDGER_FIELDS]
     taken = {name.lower() for name in found.names}
     for column in added:
         if column.name in taken:
@@ -130,10 +146,12 @@ class RowAssembler:
             return False
         if name in ("log", "position") and options.log is None:
             return False
+        if name.startswith("ledger_") and name != "ledger_id" and not options.include_metadata:
+            return False
         return name in _METADATA_TYPES
 
-    def batches(self, entries: EntryBatch, ordinal: int) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of consecutive entries of a ledger that is `ordinal` in its log.
+    def batches(self, entries: EntryBatch, read: LedgerRead) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of consecutive entries of what is read.
 
         Raises:
             MalformedPayload: a payload does not fit the schema, and mode is FAILFAST.
@@ -143,25 +161,31 @@ class RowAssembler:
             entry_ids = pa.array(entry_ids + entries.first_entry, pa.int64())
             payload = iter(rows.columns)
             columns = [
-                self._metadata_column(self._metadata[index], entries.ledger_id, ordinal, entry_ids)
+                self._metadata_column(self._metadata[index], read, entry_ids)
                 if index in self._metadata
                 else next(payload)
                 for index in range(len(self._schema))
             ]
             yield pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
-    def _metadata_column(self, name: str, ledger_id: int, ordinal: int, entry_ids: pa.Array) -> pa.Array:
+    def _metadata_column(self, name: str, read: LedgerRead, entry_ids: pa.Array) -> pa.Array:
+        count = len(entry_ids)
         if name == "ledger_id":
-            return pa.array(np.full(len(entry_ids), ledger_id, np.int64))
+            return pa.array(np.full(count, read.ledger_id, np.int64))
         if name == "entry_id":
             return entry_ids
+        if name == "position":
+            before, _, after = str(Position(read.ordinal, read.ledger_id, 0)).partition(":0,")
+            return pc.binary_join_element_wise(f"{before}:", entry_ids.cast(pa.string()), f",{after}", "")
         if name == "log":
-            return pa.repeat(pa.scalar(self._log), len(entry_ids))
-        before, _, after = str(Position(ordinal, ledger_id, 0)).partition(":0,")
-        return pc.binary_join_element_wise(f"{before}:", entry_ids.cast(pa.string()), f",{after}", "")
+            return pa.repeat(pa.scalar(self._log), count)
+        if name == "ledger_ctime":
+            return pa.array(np.full(count, read.created_ms * 1000, np.int64)).cast(_METADATA_TYPES[name])
+        facts = pa.array([sorted(read.metadata.custom_metadata.items())], _METADATA_TYPES[name])
+        return facts.take(pa.array(np.zeros(count, np.int64)))
 
 
 def _check_metadata_type(column: pa.Field, name: str) -> None:
     if column.type != _METADATA_TYPES[name]:
-        wanted = "bigint" if _METADATA_TYPES[name] == pa.int64() else "string"
+        wanted = from_arrow_type(_METADATA_TYPES[name]).simpleString()
         raise ConfigurationError(f"column '{column.name}' is {wanted}, but the schema says {column.type}: correct it")

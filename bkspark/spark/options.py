@@ -9,152 +9,30 @@ option of a read, say) is refused too: silence would let its user believe that i
 from __future__ import annotations
 
 import difflib
-import itertools
-import json
 import os
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bkspark.core.metadata import check_quorums
 from bkspark.errors import ConfigurationError
-from bkspark.ids import LEDGER_ID_MAX
-from bkspark.metadata.uri import MetadataUri
+from bkspark.spark import option_values as values
+from bkspark.spark.option_values import EARLIEST, LATEST, MIB, IdRange, Offset
 
 URI_VARIABLE = "BKSPARK_URI"
 PASSWORD_VARIABLE = "BKSPARK_PASSWORD"
 
-MIB = 1 << 20
-ENTRY_BYTES_MAX = 4 * MIB
-"""Greatest target for an entry of many rows: with head and digest it stays below Apache's default frame of 5 MiB."""
-EARLIEST = "earliest"
-LATEST = "latest"
 PAYLOAD_FORMATS = ("raw", "json", "msgpack", "arrow")
 DIGESTS = ("crc32c", "crc32", "mac", "dummy")
 MALFORMED_MODES = ("FAILFAST", "PERMISSIVE", "DROPMALFORMED")
 
 READ, STREAM, WRITE = "a batch read", "a stream read", "a write"
+_BATCH, _STREAM, _WRITE = frozenset({READ}), frozenset({STREAM}), frozenset({WRITE})
 _READS = frozenset({READ, STREAM})
 _ANY = frozenset({READ, STREAM, WRITE})
 
 # What Spark itself puts among the options of a streaming sink.
 _SPARK_OWN = frozenset({"checkpointlocation", "queryname"})
-_SIZE = re.compile(r"(\d+)\s*(?:([kmgt])(?:i?b)?|b)?", re.IGNORECASE)
-_SIZE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-_INT64_MAX = (1 << 63) - 1
-
-
-@dataclass(frozen=True)
-class IdRange:
-    """Ledger ids [first, end)."""
-
-    first: int
-    end: int
-
-
-def _text(value: str) -> str:
-    if not value:
-        raise ValueError("is empty")
-    return value
-
-
-def _uri(value: str) -> str:
-    try:
-        return str(MetadataUri.parse(value))
-    except ConfigurationError as error:
-        raise ValueError(f"is no metadata URI: {error}") from None
-
-
-def _password(value: str) -> bytes:
-    return value.encode()
-
-
-def _flag(value: str) -> bool:
-    if value.lower() not in ("true", "false"):
-        raise ValueError("is neither true nor false")
-    return value.lower() == "true"
-
-
-def _count(value: str) -> int:
-    if not value.isdecimal() or not 1 <= int(value) <= _INT64_MAX:
-        raise ValueError("is not a whole number of at least 1")
-    return int(value)
-
-
-def _size(value: str) -> int:
-    match = _SIZE.fullmatch(value.strip())
-    size = int(match[1]) * _SIZE_UNITS[(match[2] or "").lower()] if match else 0
-    if not 1 <= size <= _INT64_MAX:
-        raise ValueError("is not a size in bytes of at least 1, such as 1048576, 64k, 256m or 1g")
-    return size
-
-
-def _entry_size(value: str) -> int:
-    size = _size(value)
-    if size > ENTRY_BYTES_MAX:
-        raise ValueError(f"is above {ENTRY_BYTES_MAX}, what a bookie's frame surely takes")
-    return size
-
-
-def _one_of(*choices: str) -> Callable[[str], str]:
-    def check(value: str) -> str:
-        for choice in choices:
-            if value.lower() == choice.lower():
-                return choice
-        raise ValueError(f"is none of {', '.join(choices)}")
-
-    return check
-
-
-def _offsets(value: str) -> str | dict[str, Any]:
-    if value.lower() in (EARLIEST, LATEST):
-        return value.lower()
-    try:
-        parsed = json.loads(value)
-    except ValueError:
-        parsed = None
-    if not isinstance(parsed, dict):
-        raise ValueError("is neither earliest, latest nor the JSON of a position")
-    return parsed
-
-
-def parse_ledgers(value: str) -> tuple[IdRange, ...]:
-    """Return the ledgers that "5", "5,7", "5-9" (9 included) or "[5, 7]" name, in that order.
-
-    Raises:
-        ValueError: the text is none of these, an id is out of range, or a ledger is named twice.
-    """
-    text = value.strip()
-    if text.startswith("["):
-        try:
-            items = json.loads(text)
-        except ValueError:
-            raise ValueError("is not a JSON list of ledger ids") from None
-        if not all(type(item) is int for item in items):
-            raise ValueError("is not a JSON list of ledger ids")
-        parts = [str(item) for item in items]
-    else:
-        parts = [part.strip() for part in text.split(",")]
-    ranges = tuple(_id_range(part) for part in parts)
-    if not ranges:
-        raise ValueError("names no ledger")
-    ascending = sorted(ranges, key=lambda ids: ids.first)
-    for before, after in itertools.pairwise(ascending):
-        if after.first < before.end:
-            raise ValueError(f"names ledger {after.first} twice")
-    return ranges
-
-
-def _id_range(part: str) -> IdRange:
-    match = re.fullmatch(r"(\d+)(?:\s*-\s*(\d+))?", part)
-    if not match:
-        raise ValueError(f"holds {part!r}, which is neither a ledger id nor a range such as 5-9")
-    first = int(match[1])
-    last = int(match[2]) if match[2] else first
-    if last < first or last > LEDGER_ID_MAX:
-        raise ValueError(f"holds {part!r}, which is empty or beyond the greatest ledger id")
-    return IdRange(first, last + 1)
 
 
 @dataclass(frozen=True)
@@ -169,41 +47,61 @@ class Option:
 
 
 OPTIONS = (
-    Option("uri", "uri", _uri, _ANY, f"metadata URI of the cluster, zk://host:port/ledgers; default: {URI_VARIABLE}"),
-    Option("log", "log", _text, _ANY, "named log to read, follow or append to"),
-    Option("ledgers", "ledgers", parse_ledgers, frozenset({READ}), 'ledgers to read: "5", "5,7", "5-9" or "[5, 7]"'),
-    Option("password", "password", _password, _ANY, f"ledger password; default: {PASSWORD_VARIABLE}, else empty"),
-    Option("startingOffsets", "starting_offsets", _offsets, _READS, "earliest, latest or the JSON of a position"),
-    Option("endingOffsets", "ending_offsets", _offsets, frozenset({READ}), "latest or the JSON of a position"),
-    Option("payloadFormat", "payload_format", _one_of(*PAYLOAD_FORMATS), _ANY, "what an entry holds"),
-    Option("mode", "malformed_mode", _one_of(*MALFORMED_MODES), _READS, "what a malformed payload does"),
-    Option("includeMetadata", "include_metadata", _flag, _READS, "add ids (and log, position) to payload columns"),
-    Option("failOnDataLoss", "fail_on_data_loss", _flag, _READS, "fail when data that was asked for is gone"),
-    Option("recover", "recover", _flag, frozenset({READ}), "fence and close open ledgers before reading them"),
-    Option("maxPartitionBytes", "partition_bytes_max", _size, _READS, "payload bytes in one task, about"),
-    Option("minPartitions", "partitions_min", _count, _READS, "tasks to plan at least, when there are as many entries"),
-    Option("maxEntriesPerTrigger", "trigger_entries_max", _count, frozenset({STREAM}), "entries in one micro-batch"),
-    Option("maxBytesPerTrigger", "trigger_bytes_max", _size, frozenset({STREAM}), "bytes in one micro-batch, about"),
     Option(
-        "digestType",
-        "digest",
-        _one_of(*DIGESTS),
-        frozenset({WRITE}),
-        "check of written entries: crc32c, crc32, mac, dummy",
+        "uri",
+        "uri",
+        values.uri,
+        _ANY,
+        f"metadata URI of the cluster, zk://host:port/ledgers; default: {URI_VARIABLE}",
     ),
-    Option("ensembleSize", "ensemble_size", _count, frozenset({WRITE}), "bookies that store a ledger"),
-    Option("writeQuorum", "write_quorum", _count, frozenset({WRITE}), "bookies that store each entry"),
-    Option("ackQuorum", "ack_quorum", _count, frozenset({WRITE}), "bookies that must confirm an entry"),
-    Option("maxLedgerBytes", "ledger_bytes_max", _size, frozenset({WRITE}), "roll to a new ledger at this size, about"),
+    Option("log", "log", values.text, _ANY, "named log to read, follow or append to"),
     Option(
-        "entryTargetBytes",
-        "entry_bytes_target",
-        _entry_size,
-        frozenset({WRITE}),
-        "size of an entry of many rows, about",
+        "ledgers",
+        "ledgers",
+        values.parse_ledgers,
+        _BATCH,
+        'ledgers to read: "5", "5,7", "5-9", "[5, 7]", "*", or entries of one: "5:10-99"',
     ),
+    Option("password", "password", values.password, _ANY, f"ledger password; default: {PASSWORD_VARIABLE}, else empty"),
+    Option("startingOffsets", "starting_offsets", values.offset, _READS, "earliest, latest, -N or a position's JSON"),
+    Option("endingOffsets", "ending_offsets", values.offset, _BATCH, "latest, -N or a position's JSON"),
+    Option("startingTimestamp", "starting_timestamp", values.moment, _READS, "without ledgers closed before this time"),
+    Option(
+        "endingTimestamp", "ending_timestamp", values.moment, _BATCH, "without ledgers created at this time or later"
+    ),
+    Option("payloadFormat", "payload_format", values.one_of(*PAYLOAD_FORMATS), _ANY, "what an entry holds"),
+    Option("mode", "malformed_mode", values.one_of(*MALFORMED_MODES), _READS, "what a malformed payload does"),
+    Option("includeMetadata", "include_metadata", values.flag, _READS, "add the columns that describe an entry"),
+    Option("failOnDataLoss", "fail_on_data_loss", values.flag, _READS, "fail when data that was asked for is gone"),
+    Option("recover", "recover", values.flag, _BATCH, "fence and close open ledgers before reading them"),
+    Option("unconfirmed", "unconfirmed", values.flag, _BATCH, "read open ledgers beyond what is confirmed: dangerous"),
+    Option("maxPartitionBytes", "partition_bytes_max", values.size, _READS, "payload bytes in one task, about"),
+    Option("maxEntriesPerPartition", "partition_entries_max", values.count, _READS, "entries in one task, at most"),
+    Option(
+        "minPartitions", "partitions_min", values.count, _READS, "tasks to plan at least, if there are as many entries"
+    ),
+    Option("maxEntriesPerTrigger", "trigger_entries_max", values.count, _STREAM, "entries in one micro-batch"),
+    Option("maxBytesPerTrigger", "trigger_bytes_max", values.size, _STREAM, "bytes in one micro-batch, about"),
+    Option("minEntriesPerTrigger", "trigger_entries_min", values.count, _STREAM, "entries to wait for"),
+    Option("maxTriggerDelay", "trigger_delay_ms", values.duration, _STREAM, "how long to wait for them"),
+    Option(
+        "digestType", "digest", values.one_of(*DIGESTS), _WRITE, "check of written entries: crc32c, crc32, mac, dummy"
+    ),
+    Option("ensembleSize", "ensemble_size", values.count, _WRITE, "bookies that store a ledger"),
+    Option("writeQuorum", "write_quorum", values.count, _WRITE, "bookies that store each entry"),
+    Option("ackQuorum", "ack_quorum", values.count, _WRITE, "bookies that must confirm an entry"),
+    Option("maxLedgerBytes", "ledger_bytes_max", values.size, _WRITE, "roll to a new ledger at this size, about"),
+    Option("entryTargetBytes", "entry_bytes_target", values.entry_size, _WRITE, "size of an entry of many rows, about"),
+)
+TRIGGER_DELAY_MS = 15 * 60_000
+LEDGER_METADATA = "ledgerMetadata."
+"""Options of this prefix: ledgerMetadata.key=value. A read takes the ledgers that have it, a write gives it."""
+_OWN_METADATA = frozenset({"application", "log"})
+_LEDGER_METADATA = Option(
+    "ledgerMetadata", "ledger_metadata", values.text, frozenset({READ, WRITE}), "custom metadata of ledgers"
 )
 _BY_KEY = {option.name.lower(): option for option in OPTIONS}
+_BY_USE = {**_BY_KEY, _LEDGER_METADATA.name.lower(): _LEDGER_METADATA}
 
 
 @dataclass(frozen=True)
@@ -217,17 +115,24 @@ class SourceOptions:
     log: str | None = None
     ledgers: tuple[IdRange, ...] | None = None
     password: bytes = field(default=b"", repr=False)
-    starting_offsets: str | dict[str, Any] | None = None
-    ending_offsets: str | dict[str, Any] = LATEST
+    starting_offsets: Offset | None = None
+    ending_offsets: Offset = LATEST
+    starting_timestamp: int | None = None
+    ending_timestamp: int | None = None
+    ledger_metadata: Mapping[str, str] = field(default_factory=dict)
     payload_format: str | None = None
     malformed_mode: str = "FAILFAST"
     include_metadata: bool = False
     fail_on_data_loss: bool = True
     recover: bool = False
+    unconfirmed: bool = False
     partition_bytes_max: int = 256 * MIB
+    partition_entries_max: int | None = None
     partitions_min: int | None = None
     trigger_entries_max: int | None = None
     trigger_bytes_max: int | None = None
+    trigger_entries_min: int | None = None
+    trigger_delay_ms: int = TRIGGER_DELAY_MS
     digest: str = DIGESTS[0]
     ensemble_size: int = 3
     write_quorum: int = 3
@@ -251,11 +156,15 @@ class SourceOptions:
         for key, value in options.items():
             if key.lower() in _SPARK_OWN:
                 continue
+            if key.lower().startswith(LEDGER_METADATA.lower()):
+                named = fields.setdefault("ledger_metadata", {})
+                named[_metadata_key(key)] = _checked(_LEDGER_METADATA, str(value))
+                continue
             option = _BY_KEY.get(key.lower())
             if option is None:
                 raise ConfigurationError(_unknown(key))
             fields[option.field] = _checked(option, str(value))
-        given = frozenset(key.lower() for key in options) - _SPARK_OWN
+        given = frozenset(key.lower().partition(".")[0] for key in options) - _SPARK_OWN
         _fill_from_environment(fields, environment)
         if "uri" not in fields:
             raise ConfigurationError(
@@ -275,16 +184,43 @@ class SourceOptions:
         if self.starting_offsets == LATEST or self.ending_offsets == EARLIEST:
             raise ConfigurationError(
                 "a batch read that starts at 'latest' or ends at 'earliest' reads nothing: "
-                "set startingOffsets to earliest or a position, endingOffsets to latest or a position"
+                "set startingOffsets to earliest, -N or a position, endingOffsets to latest, -N or a position"
             )
+        self._refuse_two_starts()
+        if "endingoffsets" in self.given and self.ending_timestamp is not None:
+            raise ConfigurationError(
+                "options 'endingOffsets' and 'endingTimestamp' exclude each other: give one of them"
+            )
+        if self.log is None:
+            self._check_ledgers_read()
+        else:
+            self._check_log_read()
+        return replace(self, starting_offsets=self.starting_offsets or EARLIEST, **self._read_defaults())
+
+    def _check_ledgers_read(self) -> None:
         for name, value in (("startingOffsets", self.starting_offsets), ("endingOffsets", self.ending_offsets)):
-            if self.log is None and isinstance(value, dict):
+            if isinstance(value, dict):
                 raise ConfigurationError(
                     f"option '{name}' is a position in a log, but 'ledgers' chooses what to read: use 'log', or drop it"
                 )
-        if self.recover and self.log is not None:
+        if self.recover and self.unconfirmed:
+            raise ConfigurationError(
+                "options 'recover' and 'unconfirmed' exclude each other: a recovered ledger has no unconfirmed entry"
+            )
+
+    def _check_log_read(self) -> None:
+        if self.recover:
             raise ConfigurationError("option 'recover' would fence a log's writer: use it with 'ledgers' only")
-        return replace(self, starting_offsets=self.starting_offsets or EARLIEST, **self._read_defaults())
+        if self.unconfirmed:
+            raise ConfigurationError("option 'unconfirmed' is for 'ledgers': a log is read to what is confirmed")
+        if self.ledger_metadata:
+            raise ConfigurationError(f"option '{LEDGER_METADATA}*' chooses among 'ledgers': a log is read whole")
+
+    def _refuse_two_starts(self) -> None:
+        if self.starting_offsets is not None and self.starting_timestamp is not None:
+            raise ConfigurationError(
+                "options 'startingOffsets' and 'startingTimestamp' exclude each other: give one of them"
+            )
 
     def for_stream_read(self) -> SourceOptions:
         """Return these options with the defaults of a stream read (new data only), checked.
@@ -294,6 +230,14 @@ class SourceOptions:
         """
         self._refuse_foreign(STREAM)
         self._require_log(STREAM)
+        self._refuse_two_starts()
+        if "maxtriggerdelay" in self.given and self.trigger_entries_min is None:
+            raise ConfigurationError("option 'maxTriggerDelay' needs 'minEntriesPerTrigger': set that, too")
+        least, most = self.trigger_entries_min, self.trigger_entries_max
+        if least is not None and most is not None and least > most:
+            raise ConfigurationError(
+                f"option 'minEntriesPerTrigger' is {least}, more than 'maxEntriesPerTrigger' {most}: lower it"
+            )
         return replace(self, starting_offsets=self.starting_offsets or LATEST, **self._read_defaults())
 
     def for_write(self) -> SourceOptions:
@@ -304,6 +248,11 @@ class SourceOptions:
         """
         self._refuse_foreign(WRITE)
         self._require_log(WRITE)
+        for key in self.ledger_metadata:
+            if key in _OWN_METADATA or key.startswith("bkspark."):
+                raise ConfigurationError(
+                    f"option '{LEDGER_METADATA}{key}' names what bkspark writes itself: choose another key"
+                )
         try:
             check_quorums(self.ensemble_size, self.write_quorum, self.ack_quorum)
         except ValueError as error:
@@ -318,7 +267,7 @@ class SourceOptions:
 
     def _refuse_foreign(self, use: str) -> None:
         for key in sorted(self.given):
-            option = _BY_KEY[key]
+            option = _BY_USE[key]
             if use not in option.uses:
                 places = " or ".join(sorted(option.uses))
                 raise ConfigurationError(f"option '{option.name}' has no effect on {use}, only on {places}: remove it")
@@ -334,6 +283,13 @@ def _checked(option: Option, value: str) -> Any:
     except ValueError as error:
         shown = "***" if option.field == "password" else repr(value)
         raise ConfigurationError(f"option '{option.name}' is {shown}, which {error} ({option.meaning})") from None
+
+
+def _metadata_key(name: str) -> str:
+    key = name[len(LEDGER_METADATA) :].lower()
+    if not key:
+        raise ConfigurationError(f"option '{name}' names no key: write {LEDGER_METADATA}key=value")
+    return key
 
 
 def _unknown(key: str) -> str:

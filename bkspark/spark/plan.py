@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
+import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -14,21 +16,27 @@ from bkspark.core.metadata import LedgerMetadata
 from bkspark.errors import BookieUnavailable, ConfigurationError, DataLoss, NoSuchLedger
 from bkspark.log.positions import Position
 from bkspark.log.snapshot import ListedLedger, LogSnapshot
-from bkspark.spark.options import IdRange, SourceOptions
-from bkspark.spark.ranges import EntryRange, LedgerExtent, partition_count, share
+from bkspark.spark.offsets import position_of
+from bkspark.spark.option_values import EVERY_LEDGER, LATEST, IdRange
+from bkspark.spark.options import SourceOptions
+from bkspark.spark.ranges import EntryRange, LedgerExtent, partition_count, share, split
 
 CALLS_AT_ONCE = 64
 
 
 @dataclass(frozen=True)
 class LedgerRead:
-    """Entries [first_entry, end_entry) of one ledger, and the metadata that says which bookies have them."""
+    """Entries [first_entry, end_entry) of one ledger, and the metadata that says which bookies have them.
+
+    Custom metadata comes along only where includeMetadata makes a column of it.
+    """
 
     ordinal: int
     ledger_id: int
     first_entry: int
     end_entry: int
     metadata: LedgerMetadata
+    created_ms: int
 
 
 class ReadPartition(InputPartition):
@@ -53,37 +61,100 @@ class ReadPlanner:
         self._client = client
         self._options = options
         self._opened: dict[int, LedgerReader] = {}
+        self._every: list[int] | None = None
+        self._now_ms = time.time_ns() // 1_000_000
 
     # ---- what there is ----
 
-    async def chosen(self, selection: Sequence[IdRange]) -> list[LedgerExtent]:
+    async def chosen(self, selection: Sequence[IdRange]) -> list[EntryRange]:
         """Return what is readable of the ledgers that option `ledgers` chooses, in its order.
 
-        A ledger named by itself must exist; a range stands for those in it that do, which must be some.
+        A ledger named by itself must exist, and must hold the entries named; a range stands for those in it that do,
+        which must be some. What is chosen by custom metadata or time, or as `*`, may be nothing.
 
         Raises:
             NoSuchLedger: there is none.
+            ConfigurationError: a ledger ends before the entries named do.
         """
-        ids: list[int] = []
-        every: list[int] | None = None
-        for selected in selection:
-            if selected.end - selected.first == 1:
-                ids.append(selected.first)
+        picks = [pick for selected in selection for pick in await self._ids(selected)]
+        await self._open([ledger_id for ledger_id, _ in picks])
+        ranges = []
+        for ordinal, (ledger_id, selected) in enumerate(picks):
+            reader = self._opened.get(ledger_id)
+            if reader is not None and self._is_wanted(reader):
+                entries = _chosen_entries(self._extent(ordinal, reader), selected)
+                if len(entries):
+                    ranges.append(entries)
+        return ranges
+
+    async def _ids(self, selected: IdRange) -> list[tuple[int, IdRange]]:
+        if selected.end - selected.first == 1:
+            return [(selected.first, selected)]
+        if self._every is None:
+            self._every = sorted([ledger_id async for ledger_id in self._client.ledgers()])
+        found = [(ledger_id, selected) for ledger_id in self._every if selected.first <= ledger_id < selected.end]
+        if not found and selected != EVERY_LEDGER:
+            raise NoSuchLedger(
+                f"option 'ledgers' names {selected.first}-{selected.end - 1}, but no ledger has such an id"
+            )
+        return found
+
+    def _is_wanted(self, reader: LedgerReader) -> bool:
+        """True when a ledger has the custom metadata and lies in the time that the options ask for."""
+        has = {key.lower(): value for key, value in reader.metadata.custom_metadata.items()}
+        wanted = self._options.ledger_metadata.items()
+        return all(has.get(key) == value.encode() for key, value in wanted) and self._is_in_time(reader)
+
+    def _is_in_time(self, reader: LedgerReader) -> bool:
+        since, until = self._options.starting_timestamp, self._options.ending_timestamp
+        closed = reader.times.closed_ms
+        if since is not None and closed is not None and closed < self._absolute(since):
+            return False
+        return until is None or reader.times.created_ms < self._absolute(until)
+
+    def _absolute(self, moment_ms: int) -> int:
+        return moment_ms if moment_ms >= 0 else self._now_ms + moment_ms
+
+    async def in_time(self, extents: Sequence[LedgerExtent]) -> list[LedgerExtent]:
+        """Return the ledgers that the time options ask for.
+
+        What a ledger tells is when it was created and when its metadata changed last: entries of one that was open at
+        such a time are on both sides of it, and are all taken.
+        """
+        if self._options.starting_timestamp is None and self._options.ending_timestamp is None:
+            return list(extents)
+        await self._open([extent.ledger_id for extent in extents])
+        found = ((extent, self._opened.get(extent.ledger_id)) for extent in extents)
+        return [extent for extent, reader in found if reader is not None and self._is_in_time(reader)]
+
+    async def since(self, snapshot: LogSnapshot, end: Position) -> Position:
+        """Return where the first ledger begins that was not closed before `startingTimestamp`; `end` if there is none.
+
+        Looks at every ledger before it: those that a job publishes together need not be in the order of their times.
+        """
+        before = snapshot.start
+        async for run in snapshot.runs(snapshot.start.ordinal, end.ordinal + 1):
+            await self._open([listed.ledger_id for listed in run])
+            for listed in run:
+                reader = self._opened.get(listed.ledger_id)
+                if reader is not None and self._is_in_time(reader):
+                    return before
+                if reader is not None and reader.last_entry >= 0:
+                    before = max(before, Position(listed.ordinal, listed.ledger_id, reader.last_entry + 1))
+        return end
+
+    async def before(self, snapshot: LogSnapshot, end: Position, count: int) -> Position:
+        """Return the position `count` entries before `end`, or the log's start where there are fewer."""
+        start = snapshot.start
+        async for listed in snapshot.last_before(end.ordinal + 1):
+            held = end.entry_id if listed.ordinal == end.ordinal else await self._end_entry(listed)
+            if not held:
                 continue
-            if every is None:
-                every = sorted([ledger_id async for ledger_id in self._client.ledgers()])
-            found = [ledger_id for ledger_id in every if selected.first <= ledger_id < selected.end]
-            if not found:
-                raise NoSuchLedger(
-                    f"option 'ledgers' names {selected.first}-{selected.end - 1}, but no ledger has such an id"
-                )
-            ids += found
-        await self._open(ids)
-        return [
-            _extent(ordinal, reader)
-            for ordinal, ledger_id in enumerate(ids)
-            if (reader := self._opened.get(ledger_id)) is not None
-        ]
+            available = held - (start.entry_id if listed.ordinal == start.ordinal else 0)
+            if not count or available > count:
+                return Position(listed.ordinal, listed.ledger_id, held - count)
+            count -= available
+        return start
 
     async def end_of_log(self, snapshot: LogSnapshot) -> Position:
         """Return the position behind the last entry of a log that a reader may reach now, without fencing anything.
@@ -141,7 +212,45 @@ class ReadPlanner:
         if listed.last_entry is not None and listed.length is not None:
             return LedgerExtent(listed.ordinal, listed.ledger_id, listed.last_entry + 1, listed.length, True)
         reader = self._opened.get(listed.ledger_id)
-        return None if reader is None else _extent(listed.ordinal, reader)
+        return None if reader is None else self._extent(listed.ordinal, reader)
+
+    def _extent(self, ordinal: int, reader: LedgerReader) -> LedgerExtent:
+        last = reader.last_unconfirmed if self._options.unconfirmed else reader.last_entry
+        return LedgerExtent(ordinal, reader.ledger_id, last + 1, reader.length, reader.is_closed)
+
+    async def start(self, snapshot: LogSnapshot, readable: Position) -> Position:
+        """Return where `startingOffsets` or `startingTimestamp` lets the reading of a log begin, not after `readable`.
+
+        Raises:
+            ConfigurationError, DataLoss: the position is not one of the log, or what follows it is gone.
+        """
+        wanted = self._options.starting_offsets
+        if self._options.starting_timestamp is not None:
+            return await self.since(snapshot, readable)
+        if isinstance(wanted, int):
+            return await self.before(snapshot, readable, -wanted)
+        if isinstance(wanted, dict):
+            return await self.first_position(snapshot, position_of(wanted, "option 'startingOffsets'"))
+        return readable if wanted == LATEST else snapshot.start
+
+    async def end(self, snapshot: LogSnapshot, readable: Position) -> Position:
+        """Return where `endingOffsets` lets the reading of a log end.
+
+        Raises:
+            ConfigurationError: it is no position of the log, or lies behind what is readable.
+        """
+        wanted = self._options.ending_offsets
+        if isinstance(wanted, int):
+            return await self.before(snapshot, readable, -wanted)
+        if not isinstance(wanted, dict):
+            return readable
+        end = position_of(wanted, "option 'endingOffsets'")
+        if end > readable:
+            raise ConfigurationError(
+                f"option 'endingOffsets' is {end}, but log {snapshot.name} can be read up to {readable} only: "
+                "use latest"
+            )
+        return end
 
     async def first_position(self, snapshot: LogSnapshot, position: Position) -> Position:
         """Return where reading from `position` begins: there, or with failOnDataLoss=false at what is left.
@@ -169,6 +278,8 @@ class ReadPlanner:
         options = self._options
         count = partition_count(ranges, options.partition_bytes_max, options.partitions_min, os.cpu_count() or 1)
         groups = share(ranges, count)
+        if options.partition_entries_max is not None:
+            groups = split(groups, options.partition_entries_max)
         await self._open([entries.ledger_id for entries in ranges])
         addresses = await self._addresses()
         return [self._partition(group, addresses) for group in groups]
@@ -178,9 +289,17 @@ class ReadPlanner:
         for entries in group:
             reader = self._opened.get(entries.ledger_id)
             if reader is not None and self._holds(reader, entries):
-                metadata = replace(reader.metadata, custom_metadata={}, password=None)
+                custom = reader.metadata.custom_metadata if self._options.include_metadata else {}
+                metadata = replace(reader.metadata, custom_metadata=custom, password=None)
                 reads.append(
-                    LedgerRead(entries.ordinal, entries.ledger_id, entries.first_entry, entries.end_entry, metadata)
+                    LedgerRead(
+                        entries.ordinal,
+                        entries.ledger_id,
+                        entries.first_entry,
+                        entries.end_entry,
+                        metadata,
+                        reader.times.created_ms,
+                    )
                 )
         bookies = {bookie for read in reads for fragment in read.metadata.fragments for bookie in fragment.bookies}
         known = {bookie: addresses[bookie] for bookie in sorted(bookies) if bookie in addresses}
@@ -233,14 +352,18 @@ class ReadPlanner:
         return addresses
 
 
-def _extent(ordinal: int, reader: LedgerReader) -> LedgerExtent:
-    return LedgerExtent(ordinal, reader.ledger_id, reader.last_entry + 1, reader.length, reader.is_closed)
+def _chosen_entries(extent: LedgerExtent, selected: IdRange) -> EntryRange:
+    """Return the entries of a ledger that were chosen; an empty range where it has none of them.
 
-
-def check_end(end: Position, readable: Position, log: str) -> Position:
-    """Return `end`; raise ConfigurationError when it lies behind what is readable."""
-    if end > readable:
+    Raises:
+        ConfigurationError: the ledger ends before the entries named do.
+    """
+    end = extent.end_entry if selected.end_entry is None else selected.end_entry
+    if end > extent.end_entry:
         raise ConfigurationError(
-            f"option 'endingOffsets' is {end}, but log {log} can be read up to {readable} only: use latest"
+            f"option 'ledgers' names entries {selected.first_entry}-{end - 1} of ledger {extent.ledger_id}, which can "
+            f"be read up to entry {extent.end_entry - 1}: choose entries below"
         )
-    return end
+    first = min(selected.first_entry, end)
+    size = math.ceil((end - first) * extent.entry_bytes)
+    return EntryRange(extent.ordinal, extent.ledger_id, first, end, size)

@@ -104,6 +104,23 @@ def between(extents: Iterable[LedgerExtent], start: Position, end: Position) -> 
     return ranges
 
 
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """So many entries, of so many payload bytes, about."""
+
+    entries: int
+    octets: int
+
+
+def amount(extents: Iterable[LedgerExtent], start: Position, end: Position) -> Amount:
+    """Return how much lies from `start` up to `end`."""
+    entries = octets = 0
+    for found in between(extents, start, end):
+        entries += len(found)
+        octets += found.size
+    return Amount(entries, octets)
+
+
 def partition_count(
     ranges: Sequence[EntryRange], partition_bytes_max: int, partitions_min: int | None, slots: int
 ) -> int:
@@ -153,3 +170,37 @@ def _weight(entries: EntryRange) -> int:
 def _part(entries: EntryRange, first: int, end: int) -> EntryRange:
     size = math.ceil(entries.size * (end - first) / len(entries))
     return EntryRange(entries.ordinal, entries.ledger_id, first, end, size)
+
+
+def split(groups: Iterable[tuple[EntryRange, ...]], entries_max: int) -> list[tuple[EntryRange, ...]]:
+    """Return the groups in order, each of more than `entries_max` entries cut into several."""
+    found: list[tuple[EntryRange, ...]] = []
+    for group in groups:
+        part: list[EntryRange] = []
+        room = entries_max
+        for entries in group:
+            first = entries.first_entry
+            while first < entries.end_entry:
+                end = min(entries.end_entry, first + room)
+                part.append(_part(entries, first, end))
+                room -= end - first
+                first = end
+                if not room:
+                    found.append(tuple(part))
+                    part, room = [], entries_max
+        if part:
+            found.append(tuple(part))
+    return found
+
+
+def cut(ranges: Sequence[EntryRange], start: int, end: int) -> list[EntryRange]:
+    """Return entries number [start, end) of all, counted through the ranges from 0."""
+    found = []
+    at = 0
+    for entries in ranges:
+        first = max(0, start - at)
+        last = min(len(entries), end - at)
+        if first < last:
+            found.append(_part(entries, entries.first_entry + first, entries.first_entry + last))
+        at += len(entries)
+    return found

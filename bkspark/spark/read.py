@@ -14,15 +14,13 @@ from bkspark.client import Client, SnapshotReader
 from bkspark.entries import EntryBatch
 from bkspark.errors import BookieUnavailable, ConfigurationError
 from bkspark.log.log import Log
-from bkspark.log.positions import BEGINNING, Position
 from bkspark.net.pool import BookiePool, NetOptions
 from bkspark.spark.columns import RowAssembler, inferred_schema, raw_schema
 from bkspark.spark.connection import connect
 from bkspark.spark.formats.registry import columns_of
-from bkspark.spark.offsets import position_of
-from bkspark.spark.options import EARLIEST, LATEST, SourceOptions
-from bkspark.spark.plan import LedgerRead, ReadPartition, ReadPlanner, check_end
-from bkspark.spark.ranges import EntryRange, LedgerExtent, between
+from bkspark.spark.options import SourceOptions
+from bkspark.spark.plan import LedgerRead, ReadPartition, ReadPlanner
+from bkspark.spark.ranges import EntryRange, between, cut
 
 BATCH_BYTES = 4 << 20
 """Payload bytes of a record batch for Spark, which takes them fastest between 1 and 10 MiB. What a bookie sends in one
@@ -70,22 +68,23 @@ class BookKeeperReader(DataSourceReader):
 async def _ranges(client: Client, planner: ReadPlanner, options: SourceOptions) -> list[EntryRange]:
     """Return the entries that a batch read asks for."""
     if options.log is None:
-        extents = await planner.chosen(options.ledgers or ())
-        return between(extents, BEGINNING, Position.beginning(len(extents) and extents[-1].ordinal + 1))
+        return _limited(await planner.chosen(options.ledgers or ()), options)
     snapshot = await Log(client, options.log).snapshot()
     readable = await planner.end_of_log(snapshot)
-    if options.starting_offsets == EARLIEST:
-        start = snapshot.start
-    else:
-        start = await planner.first_position(
-            snapshot, position_of(options.starting_offsets, "option 'startingOffsets'")
-        )
-    if options.ending_offsets == LATEST:
-        end = readable
-    else:
-        end = check_end(position_of(options.ending_offsets, "option 'endingOffsets'"), readable, options.log)
+    start = await planner.start(snapshot, readable)
+    end = await planner.end(snapshot, readable)
     extents = [extent async for extent in planner.extents(snapshot, start.ordinal, end)]
-    return between(extents, start, end)
+    return between(await planner.in_time(extents), start, end)
+
+
+def _limited(ranges: list[EntryRange], options: SourceOptions) -> list[EntryRange]:
+    """Return what relative offsets leave of ledgers; both count back from the last of all entries chosen."""
+    total = sum(map(len, ranges))
+    start = options.starting_offsets
+    end = options.ending_offsets
+    first = max(0, total + start) if isinstance(start, int) else 0
+    last = max(first, total + end) if isinstance(end, int) else total
+    return cut(ranges, first, last)
 
 
 def read_partition(partition: InputPartition, schema: StructType, options: SourceOptions) -> Iterator[pa.RecordBatch]:
@@ -97,13 +96,11 @@ def read_partition(partition: InputPartition, schema: StructType, options: Sourc
         return iter(())
     assembler = RowAssembler(schema, options)
     return _joined(
-        batch
-        for ordinal, entries in iterate(lambda: _entries(partition))
-        for batch in assembler.batches(entries, ordinal)
+        batch for read, entries in iterate(lambda: _entries(partition)) for batch in assembler.batches(entries, read)
     )
 
 
-async def _entries(partition: ReadPartition) -> AsyncIterator[tuple[int, EntryBatch]]:
+async def _entries(partition: ReadPartition) -> AsyncIterator[tuple[LedgerRead, EntryBatch]]:
     async def resolve(bookie: str) -> tuple[str, int]:
         if bookie not in partition.addresses:
             raise BookieUnavailable(f"bookie {bookie} had no address when the read was planned", bookie=bookie)
@@ -116,7 +113,7 @@ async def _entries(partition: ReadPartition) -> AsyncIterator[tuple[int, EntryBa
             # Closed before the pool: a LIMIT ends the task here, while reads are under way.
             async with aclosing(reader.batches(read.first_entry, read.end_entry, batch_bytes=BATCH_BYTES)) as batches:
                 async for entries in batches:
-                    yield read.ordinal, entries
+                    yield read, entries
     finally:
         await pool.close()
 
@@ -176,31 +173,26 @@ def schema_for(options: SourceOptions) -> StructType:
 async def _first_payloads(client: Client, options: SourceOptions) -> list[bytes]:
     """Return the first entries to read, up to SAMPLE_ENTRIES of SAMPLE_BYTES, about; at least one if there is any."""
     payloads: list[bytes] = []
-    size = 0.0
-    async for extent, first_entry in _readable(client, ReadPlanner(client, options), options):
-        fits = int((SAMPLE_BYTES - size) / max(extent.entry_bytes, 1.0))
-        count = min(extent.end_entry - first_entry, SAMPLE_ENTRIES - len(payloads), max(fits, 0 if payloads else 1))
+    room = float(SAMPLE_BYTES)
+    async for entries in _readable(client, ReadPlanner(client, options), options):
+        entry_bytes = max(1.0, entries.size / len(entries))
+        count = min(len(entries), SAMPLE_ENTRIES - len(payloads), max(int(room / entry_bytes), 0 if payloads else 1))
         if count <= 0:
             break
-        reader = await client.open(extent.ledger_id)
-        payloads += await reader.read(first_entry, first_entry + count - 1)
-        size += count * extent.entry_bytes
+        reader = await client.open(entries.ledger_id)
+        payloads += await reader.read(entries.first_entry, entries.first_entry + count - 1)
+        room -= count * entry_bytes
     return payloads
 
 
-async def _readable(
-    client: Client, planner: ReadPlanner, options: SourceOptions
-) -> AsyncIterator[tuple[LedgerExtent, int]]:
-    """Yield the ledgers with something to read, and their first entry to read."""
+async def _readable(client: Client, planner: ReadPlanner, options: SourceOptions) -> AsyncIterator[EntryRange]:
+    """Yield what there is to read, from its beginning."""
     if options.log is None:
-        for extent in await planner.chosen(options.ledgers or ()):
-            if extent.end_entry:
-                yield extent, 0
+        for entries in await planner.chosen(options.ledgers or ()):
+            yield entries
         return
     snapshot = await Log(client, options.log).snapshot()
-    start = snapshot.start
     end = await planner.end_of_log(snapshot)
-    async for extent in planner.extents(snapshot, start.ordinal, end):
-        first_entry = start.entry_id if extent.ordinal == start.ordinal else 0
-        if extent.end_entry > first_entry:
-            yield extent, first_entry
+    async for extent in planner.extents(snapshot, snapshot.start.ordinal, end):
+        for entries in between([extent], snapshot.start, end):
+            yield entries

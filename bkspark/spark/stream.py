@@ -6,6 +6,7 @@ restart on a checkpoint goes on exactly where the last run stood. `read` runs in
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,10 +28,11 @@ from bkspark.log.positions import Position
 from bkspark.log.snapshot import LogSnapshot
 from bkspark.spark.columns import RowAssembler
 from bkspark.spark.connection import connect
-from bkspark.spark.offsets import LogOffset, position_of
-from bkspark.spark.options import EARLIEST, LATEST, SourceOptions
+from bkspark.spark.offsets import LogOffset
+from bkspark.spark.options import SourceOptions
 from bkspark.spark.plan import ReadPartition, ReadPlanner
-from bkspark.spark.ranges import EntryRange, advance, between
+from bkspark.spark.progress import BYTES_BEHIND, ENTRIES_BEHIND
+from bkspark.spark.ranges import Amount, EntryRange, advance, amount, between
 from bkspark.spark.read import read_partition
 
 CHECKPOINT = "the checkpoint's offset"
@@ -44,7 +46,8 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         self._schema = schema
         self._log = self._options.log or ""
         self._target: LogOffset | None = None
-        self._reported: LogOffset | None = None
+        self._reported: dict[str, Any] | None = None
+        self._last_batch_s = time.monotonic()
         RowAssembler(schema, self._options)  # a wrong column is told here, before the query runs
 
     # ---- where to read ----
@@ -57,15 +60,11 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             ConfigurationError, DataLoss: the position is not one of the log, or what follows it is gone.
         """
         planner, snapshot = self._look()
-        wanted = self._options.starting_offsets
-        if wanted == EARLIEST:
-            position = snapshot.start
-        elif wanted == LATEST:
-            position = run(lambda: planner.end_of_log(snapshot))
-        else:
-            wanted_position = position_of(wanted, "option 'startingOffsets'")
-            position = run(lambda: planner.first_position(snapshot, wanted_position))
-        return self._offset(snapshot, position).to_json()
+
+        async def start() -> Position:
+            return await planner.start(snapshot, await planner.end_of_log(snapshot))
+
+        return self._offset(snapshot, run(start)).to_json()
 
     def latestOffset(  # noqa: N802
         self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
@@ -80,15 +79,45 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         """
         planner, snapshot = self._look()
         known_end = run(lambda: planner.end_of_log(snapshot))
-        self._reported = self._offset(snapshot, known_end)
         if start is None:
-            return self._reported.to_json()
+            self._report(planner, snapshot, known_end, known_end)
+            return self._offset(snapshot, known_end).to_json()
         begin = self._begin(planner, snapshot, LogOffset.from_json(start, self._log, CHECKPOINT))
         end = known_end if self._target is None else min(known_end, self._target.position)
-        if end <= begin:
+        if end > begin and self._is_worth_it(planner, snapshot, begin, end, limit):
+            end = self._limited(planner, snapshot, begin, end, limit)
+        else:
+            end = begin
+        self._report(planner, snapshot, end, known_end)
+        if end == begin:
             return start
-        end = self._limited(planner, snapshot, begin, end, limit)
-        return start if end == begin else self._offset(snapshot, end).to_json()
+        self._last_batch_s = time.monotonic()
+        return self._offset(snapshot, end).to_json()
+
+    def _is_worth_it(
+        self, planner: ReadPlanner, snapshot: LogSnapshot, begin: Position, end: Position, limit: ReadLimit | None
+    ) -> bool:
+        """False while `minEntriesPerTrigger` are waited for: no longer than `maxTriggerDelay`, and not to end."""
+        least = self._options.trigger_entries_min
+        if least is None or self._target is not None or isinstance(limit, ReadAllAvailable):
+            return True
+        if (time.monotonic() - self._last_batch_s) * 1000 >= self._options.trigger_delay_ms:
+            return True
+        return self._amount(planner, snapshot, begin, end).entries >= least
+
+    def _report(self, planner: ReadPlanner, snapshot: LogSnapshot, end: Position, known_end: Position) -> None:
+        """Note the log's end for the query's progress, and how much lies before it that no micro-batch has yet."""
+        behind = self._amount(planner, snapshot, end, known_end)
+        self._reported = {
+            **self._offset(snapshot, known_end).to_json(),
+            ENTRIES_BEHIND: behind.entries,
+            BYTES_BEHIND: behind.octets,
+        }
+
+    def _amount(self, planner: ReadPlanner, snapshot: LogSnapshot, begin: Position, end: Position) -> Amount:
+        if end <= begin:
+            return Amount(0, 0)
+        return amount(iterate(lambda: planner.extents(snapshot, begin.ordinal, end)), begin, end)
 
     def _limited(
         self, planner: ReadPlanner, snapshot: LogSnapshot, begin: Position, end: Position, limit: ReadLimit | None
@@ -113,8 +142,8 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         self._target = self._offset(snapshot, run(lambda: planner.end_of_log(snapshot)))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """Return the log's end as the last trigger saw it, for the query's progress."""
-        return None if self._reported is None else self._reported.to_json()
+        """Return the log's end as the last trigger saw it, for the query's progress; `progress.lag` reads it."""
+        return self._reported
 
     # ---- what to read ----
 

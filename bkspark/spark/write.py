@@ -190,6 +190,7 @@ class AttemptWriter:
             options.write_quorum,
             options.ack_quorum,
             metadata={
+                **options.ledger_metadata,
                 "bkspark.owner": f"{self._owner.kind}:{self._owner.owner_id}",
                 "bkspark.payload_format": self._destination.format,
             },

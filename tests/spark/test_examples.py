@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from bkspark.spark.options import OPTIONS
+from bkspark.spark.session import SETTINGS
 
 ROOT = Path(__file__).parents[2]
 
@@ -42,6 +43,11 @@ def test_notebook_runs_from_top_to_bottom(spark, cluster, monkeypatch, capsys):
 def test_documentation_names_every_option():
     text = (ROOT / "docs" / "spark.md").read_text()
     assert [option.name for option in OPTIONS if f"`{option.name}`" not in text] == []
+
+
+def test_settings_file_and_session_set_the_same():
+    lines = (ROOT / "spark-conf" / "spark-defaults.conf").read_text().splitlines()
+    assert dict(line.split() for line in lines if line and not line.startswith("#")) == SETTINGS
 
 
 def test_settings_file_gives_a_reason_for_every_line():

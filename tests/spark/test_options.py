@@ -1,7 +1,8 @@
 import pytest
 
 from bkspark.errors import ConfigurationError
-from bkspark.spark.options import OPTIONS, IdRange, SourceOptions, parse_ledgers
+from bkspark.spark.option_values import IdRange, parse_ledgers
+from bkspark.spark.options import OPTIONS, SourceOptions
 
 URI = "zk://127.0.0.1:2181/ledgers"
 
@@ -83,13 +84,17 @@ def test_log_and_ledgers_exclude_each_other_and_one_is_needed():
         ("5,7", [(5, 6), (7, 8)]),
         (" 5 - 9 , 2", [(5, 10), (2, 3)]),
         ("[5, 7]", [(5, 6), (7, 8)]),
+        ("5:10-99, 7:0-", [(5, 6, 10, 100), (7, 8, 0, None)]),
+        ("*", [(0, 1 << 63)]),
     ],
 )
 def test_ledgers_as_ids_ranges_and_json(text, ranges):
     assert parse_ledgers(text) == tuple(IdRange(*bounds) for bounds in ranges)
 
 
-@pytest.mark.parametrize("text", ["", "x", "5-", "9-5", "5,5", "5-9,7", "-1", "[", "[]", "[1.5]", "[true]", "1" * 30])
+@pytest.mark.parametrize(
+    "text", ["", "x", "5-", "9-5", "5,5", "5-9,7", "-1", "[", "[]", "[1.5]", "[true]", "1" * 30, "5:3", "5:3-2"]
+)
 def test_wrong_ledgers_are_refused(text):
     assert "option 'ledgers'" in refused(ledgers=text)
 
@@ -129,6 +134,69 @@ def test_impossible_combinations_are_refused():
         parse(log="a", ensembleSize="2").for_write()
 
 
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"log": "a", "startingOffsets": "-5", "startingTimestamp": "0"}, "exclude each other"),
+        ({"log": "a", "endingOffsets": "-5", "endingTimestamp": "0"}, "exclude each other"),
+        ({"log": "a", "unconfirmed": "true"}, "'unconfirmed' is for 'ledgers'"),
+        ({"log": "a", "ledgerMetadata.k": "v"}, "a log is read whole"),
+        ({"ledgers": "*", "recover": "true", "unconfirmed": "true"}, "exclude each other"),
+    ],
+)
+def test_impossible_batch_reads_are_refused(options, reason):
+    with pytest.raises(ConfigurationError, match=reason):
+        parse(**options).for_batch_read()
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"maxTriggerDelay": "1m"}, "needs 'minEntriesPerTrigger'"),
+        ({"minEntriesPerTrigger": "9", "maxEntriesPerTrigger": "8"}, "lower it"),
+        ({"startingOffsets": "-5", "startingTimestamp": "0"}, "exclude each other"),
+        ({"endingTimestamp": "0"}, "has no effect on a stream read"),
+    ],
+)
+def test_impossible_streams_are_refused(options, reason):
+    with pytest.raises(ConfigurationError, match=reason):
+        parse(log="a", **options).for_stream_read()
+
+
+def test_ledger_metadata_is_many_options():
+    read = parse(ledgers="*", **{"ledgermetadata.Team": "x", "ledgerMetadata.app": "y"}).for_batch_read()
+    assert read.ledger_metadata == {"team": "x", "app": "y"}
+    for name in ("ledgerMetadata.log", "ledgerMetadata.bkspark.owner"):
+        with pytest.raises(ConfigurationError, match="choose another key"):
+            parse(log="a", **{name: "x"}).for_write()
+    with pytest.raises(ConfigurationError, match="names no key"):
+        parse(log="a", **{"ledgerMetadata.": "x"})
+    with pytest.raises(ConfigurationError, match="no effect on a stream read"):
+        parse(log="a", **{"ledgerMetadata.x": "x"}).for_stream_read()
+
+
+@pytest.mark.parametrize(
+    ("text", "milliseconds"),
+    [
+        ("0", 0),
+        ("1763700000000", 1763700000000),
+        ("1970-01-01T00:00:01Z", 1000),
+        ("1970-01-01T01:00:01+01:00", 1000),
+        ("1970-01-02", 86_400_000),
+        ("-10m", -600_000),
+        ("-2 h", -7_200_000),
+    ],
+)
+def test_times_are_milliseconds_iso_text_or_ago(text, milliseconds):
+    assert parse(log="a", startingTimestamp=text).starting_timestamp == milliseconds
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "-5", "-10x", "1.5", "99999999999999999999"])
+def test_other_times_are_refused(text):
+    with pytest.raises(ConfigurationError, match="'startingTimestamp'"):
+        parse(log="a", startingTimestamp=text)
+
+
 def test_password_is_never_shown():
     assert "s3cret" not in repr(parse(log="a", password="s3cret"))
 
@@ -139,7 +207,8 @@ def test_every_option_fills_its_field():
         "payloadFormat": "JSON", "mode": "permissive", "includeMetadata": "true", "failOnDataLoss": "false",
         "recover": "true", "maxPartitionBytes": "2", "minPartitions": "3", "maxEntriesPerTrigger": "4",
         "maxBytesPerTrigger": "5", "digestType": "MAC", "ensembleSize": "6", "writeQuorum": "7", "ackQuorum": "8",
-        "maxLedgerBytes": "9", "entryTargetBytes": "10",
+        "maxLedgerBytes": "9", "entryTargetBytes": "10", "startingTimestamp": "11", "endingTimestamp": "-10m",
+        "unconfirmed": "true", "maxEntriesPerPartition": "12", "minEntriesPerTrigger": "13", "maxTriggerDelay": "14s",
     }  # fmt: skip
     assert set(values) == {option.name for option in OPTIONS}
     default = parse(log="z")

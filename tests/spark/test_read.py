@@ -1,8 +1,10 @@
 """Plans and tasks of reads on real bookies, without a Spark session: what a driver hands to its tasks."""
 
+import json
 import pickle
 import subprocess
 import sys
+import time
 import uuid
 from dataclasses import replace
 
@@ -11,10 +13,13 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StructType
 
+from bkspark.blocking import run
 from bkspark.errors import ConfigurationError, DataLoss, NoSuchLog
 from bkspark.spark.options import SourceOptions
-from bkspark.spark.read import BookKeeperReader, read_partition
+from bkspark.spark.progress import Lag, lag
+from bkspark.spark.read import BookKeeperReader, read_partition, schema_for
 from bkspark.spark.stream import BookKeeperStreamReader
+from tests.polling import wait_until
 
 pytestmark = pytest.mark.cluster
 
@@ -66,6 +71,153 @@ def test_partition_is_small_however_much_it_stands_for(cluster, client, log):
     append(client, log, *range(5_000))
     (partition,) = BookKeeperReader(VALUE, options(cluster, log)).partitions()
     assert len(pickle.dumps(partition)) < 2_000
+
+
+def ledger(client, values, **kwargs) -> int:
+    with client.create(**kwargs) as writer:
+        writer.append_many([b"%d" % value for value in values])
+    return writer.ledger_id
+
+
+def found(cluster, **chosen: str) -> list[int]:
+    reader = BookKeeperReader(VALUE, SourceOptions.parse({"uri": cluster.uri, **chosen}))
+    return rows(reader, reader.partitions())
+
+
+def test_relative_offsets_count_back_from_the_end(cluster, client, log):
+    for first in (0, 10, 10, 20):
+        append(client, log, *range(first, first + 10 * (first != 10)))  # one ledger in between is empty
+    append(client, log, *range(20, 30))
+    everything = found(cluster, log=log)
+    for count in (1, 9, 10, 11, len(everything), 1000):
+        assert found(cluster, log=log, startingOffsets=f"-{count}") == everything[-count:]
+        assert found(cluster, log=log, endingOffsets=f"-{count}") == everything[:-count]
+    assert found(cluster, log=log, startingOffsets="-15", endingOffsets="-5") == everything[-15:-5]
+
+
+def test_relative_offsets_of_ledgers_count_through_all_that_are_chosen(cluster, client):
+    ids = f"{ledger(client, range(5))},{ledger(client, range(5, 10))}"
+    assert found(cluster, ledgers=ids, startingOffsets="-7") == list(range(3, 10))
+    assert found(cluster, ledgers=ids, startingOffsets="-7", endingOffsets="-3") == list(range(3, 7))
+    assert found(cluster, ledgers=ids, endingOffsets="-100") == []
+
+
+def test_entries_of_one_ledger_can_be_chosen(cluster, client):
+    one = ledger(client, range(10))
+    assert found(cluster, ledgers=f"{one}:3-5") == [3, 4, 5]
+    assert found(cluster, ledgers=f"{one}:8-") == [8, 9]
+    assert found(cluster, ledgers=f"{one}:10-") == []
+    with pytest.raises(ConfigurationError, match=r"names entries 3-10 .* up to entry 9"):
+        found(cluster, ledgers=f"{one}:3-10")
+
+
+def test_ledgers_are_chosen_by_custom_metadata(cluster, client):
+    mark = uuid.uuid4().hex
+    wanted = [ledger(client, [n], metadata={"Mark": mark, "kind": kind}) for n, kind in enumerate("aab")]
+    assert len(wanted) == 3
+    assert found(cluster, ledgers="*", **{"ledgerMetadata.mark": mark}) == [0, 1, 2]
+    assert found(cluster, ledgers="*", **{"ledgermetadata.MARK": mark, "ledgerMetadata.kind": "a"}) == [0, 1]
+    assert found(cluster, ledgers="*", **{"ledgerMetadata.mark": "nobody's"}) == []
+
+
+def test_time_chooses_ledgers_by_when_they_were_open(cluster, client, log):
+    append(client, log, 1)
+    first = client.log(log).show()["ledgers"][0]["ledger"]
+    closed_ms = run(lambda: client.asynchronous.open(first)).times.closed_ms
+    wait_until(lambda: time.time_ns() // 1_000_000 > closed_ms + 1, "the clock to go on")
+    between_ms = str(closed_ms + 1)
+    append(client, log, 2)
+    assert found(cluster, log=log, startingTimestamp=between_ms) == [2]
+    assert found(cluster, log=log, endingTimestamp=between_ms) == [1]
+    assert found(cluster, log=log, startingTimestamp="-1h") == [1, 2]
+    assert found(cluster, log=log, startingTimestamp="2100-01-01") == []
+    assert found(cluster, ledgers=str(first), endingTimestamp="1970-01-01") == []
+    stream = BookKeeperStreamReader(VALUE, options(cluster, log, startingTimestamp=between_ms))
+    start = stream.initialOffset()
+    assert rows(stream, stream.partitions(start, stream.latestOffset(start))) == [2]
+    later = BookKeeperStreamReader(VALUE, options(cluster, log, startingTimestamp="2100-01-01"))
+    assert later.initialOffset() == BookKeeperStreamReader(VALUE, options(cluster, log)).initialOffset()
+
+
+def test_ledger_that_was_open_at_a_time_is_on_both_sides_of_it(cluster, client):
+    writer = client.create()
+    writer.append_many([b"1"])
+    writer.append_many([b"2"])
+    times = run(lambda: client.asynchronous.open(writer.ledger_id)).times
+    assert times.closed_ms is None
+    wait_until(lambda: time.time_ns() // 1_000_000 > times.created_ms + 1, "the clock to go on")
+    at = str(times.created_ms + 1)
+    assert found(cluster, ledgers=str(writer.ledger_id), startingTimestamp=at) == [1]
+    assert found(cluster, ledgers=str(writer.ledger_id), endingTimestamp=at) == [1]
+    writer.abandon()
+
+
+def test_unconfirmed_entries_are_read_when_asked_for(cluster, client):
+    writer = client.create()
+    writer.append_many([b"1"])
+    writer.append_many([b"2"])  # tells the bookies that 1 is confirmed; of 2 they do not know
+    assert found(cluster, ledgers=str(writer.ledger_id)) == [1]
+    assert found(cluster, ledgers=str(writer.ledger_id), unconfirmed="true") == [1, 2]
+    writer.append_many([b"3"])  # nobody fenced it
+    writer.abandon()
+
+
+def test_tasks_have_no_more_entries_than_allowed(cluster, client, log):
+    append(client, log, *range(10))
+    append(client, log, *range(10, 13))
+    reader = BookKeeperReader(VALUE, options(cluster, log, maxEntriesPerPartition="4"))
+    partitions = reader.partitions()
+    assert [sum(read.end_entry - read.first_entry for read in p.reads) for p in partitions] == [4, 4, 4, 1]
+    assert rows(reader, partitions) == list(range(13))
+
+
+def test_metadata_columns_tell_of_the_ledger(cluster, client):
+    one = ledger(client, range(3), metadata={"team": "x"})
+    schema = schema_for(SourceOptions.parse({"uri": cluster.uri, "ledgers": str(one), "includeMetadata": "true"}))
+    assert schema.names == ["ledger_id", "entry_id", "value", "ledger_ctime", "ledger_metadata"]
+    chosen = SourceOptions.parse({"uri": cluster.uri, "ledgers": str(one), "includeMetadata": "true"})
+    reader = BookKeeperReader(schema, chosen)
+    (batch,) = (batch for partition in reader.partitions() for batch in reader.read(partition))
+    created_ms = run(lambda: client.asynchronous.open(one)).times.created_ms
+    assert {int(moment.timestamp() * 1000) for moment in batch["ledger_ctime"].to_pylist()} == {created_ms}
+    assert batch["ledger_metadata"].to_pylist() == [[("team", b"x")]] * 3
+
+
+def test_stream_waits_for_enough_entries_but_not_for_ever(cluster, client, log):
+    append(client, log, 1)
+    patient = BookKeeperStreamReader(VALUE, options(cluster, log, minEntriesPerTrigger="3", startingOffsets="earliest"))
+    start = patient.initialOffset()
+    assert patient.latestOffset(start) == start
+    append(client, log, 2)
+    assert patient.latestOffset(start, ReadAllAvailable()) != start
+    assert patient.latestOffset(start) == start
+    append(client, log, 3)
+    assert rows(patient, patient.partitions(start, patient.latestOffset(start))) == [1, 2, 3]
+    hasty = options(cluster, log, minEntriesPerTrigger="9", maxTriggerDelay="0s", startingOffsets="earliest")
+    assert BookKeeperStreamReader(VALUE, hasty).latestOffset(start) != start
+
+
+def test_stream_with_an_end_does_not_wait_for_entries(cluster, client, log):
+    append(client, log, 1)
+    stream = BookKeeperStreamReader(VALUE, options(cluster, log, minEntriesPerTrigger="3", startingOffsets="earliest"))
+    stream.prepareForTriggerAvailableNow()
+    start = stream.initialOffset()
+    assert rows(stream, stream.partitions(start, stream.latestOffset(start))) == [1]
+
+
+def test_progress_tells_how_far_behind_a_stream_is(cluster, client, log):
+    append(client, log, *range(10))
+    append(client, log, *range(10, 15))
+    limited = options(cluster, log, maxEntriesPerTrigger="4", startingOffsets="earliest")
+    stream = BookKeeperStreamReader(VALUE, limited)
+    end = stream.latestOffset(stream.initialOffset())
+    progress = {"sources": [{"latestOffset": stream.reportLatestOffset()}, {"latestOffset": None}]}
+    assert lag(progress) == Lag(entries=11, bytes=16)
+    stream.latestOffset(stream.latestOffset(stream.latestOffset(end)))
+    text = json.dumps({"sources": [{"latestOffset": json.dumps(stream.reportLatestOffset())}]})
+    assert lag(text) == Lag(0, 0)
+    with pytest.raises(ConfigurationError, match="no source of format bookkeeper"):
+        lag({"sources": [{"latestOffset": "7"}]})
 
 
 def test_partition_of_nothing_has_no_rows(cluster, log):

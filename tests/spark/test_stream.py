@@ -7,6 +7,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as sql
 
+import bkspark
 from bkspark.log.formats import Owner
 from bkspark.log.log import Log
 from tests.polling import wait_until
@@ -156,7 +157,14 @@ def test_progress_shows_the_end_of_the_log(spark, table, sink):
     query = sink.run(values(table, maxEntriesPerTrigger="4"))
     first = query.recentProgress[0].sources[0]
     assert json.loads(first.latestOffset)["entry"] == 10
+    assert bkspark.lag(query.recentProgress[0]).entries > bkspark.lag(query.lastProgress).entries == 0
     assert json.loads(first.endOffset)["entry"] == 4
+
+
+def test_session_helper_gives_the_session_that_runs(spark):
+    helper = bkspark.session(spark__bkspark__tests="yes")
+    assert helper.sparkContext is spark.sparkContext
+    assert helper.conf.get("spark.bkspark.tests") == "yes"
 
 
 def failure(query_run) -> str:

@@ -1,0 +1,191 @@
+"""How the texts of options are read: each function returns the value, or raises ValueError with what the text is. PURE.
+
+Numbers below 0 are relative: an offset of -1000 stands 1000 entries before the end, a time of -600000 ten minutes ago.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from bkspark.errors import ConfigurationError
+from bkspark.ids import ENTRY_ID_MAX, LEDGER_ID_MAX
+from bkspark.metadata.uri import MetadataUri
+
+MIB = 1 << 20
+ENTRY_BYTES_MAX = 4 * MIB
+"""Greatest target for an entry of many rows: with head and digest it stays below Apache's default frame of 5 MiB."""
+EARLIEST = "earliest"
+LATEST = "latest"
+Offset = str | int | dict[str, Any]
+"""`earliest`, `latest`, entries before the end (below 0), or the JSON object of a position."""
+
+_SIZE = re.compile(r"(\d+)\s*(?:([kmgt])(?:i?b)?|b)?", re.IGNORECASE)
+_SIZE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_DURATION = re.compile(r"(\d+)\s*(ms|s|m|h|d)?", re.IGNORECASE)
+_DURATION_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_LEDGERS = re.compile(r"(\d+)(?:\s*-\s*(\d+))?")
+_ENTRIES = re.compile(r"(\d+)\s*:\s*(\d+)\s*-\s*(\d*)")
+_INT64_MAX = (1 << 63) - 1
+
+
+@dataclass(frozen=True)
+class IdRange:
+    """Ledger ids [first, end), and of each of these the entries [first_entry, end_entry); None: to the last one."""
+
+    first: int
+    end: int
+    first_entry: int = 0
+    end_entry: int | None = None
+
+
+EVERY_LEDGER = IdRange(0, LEDGER_ID_MAX + 1)
+
+
+def text(value: str) -> str:
+    if not value:
+        raise ValueError("is empty")
+    return value
+
+
+def uri(value: str) -> str:
+    try:
+        return str(MetadataUri.parse(value))
+    except ConfigurationError as error:
+        raise ValueError(f"is no metadata URI: {error}") from None
+
+
+def password(value: str) -> bytes:
+    return value.encode()
+
+
+def flag(value: str) -> bool:
+    if value.lower() not in ("true", "false"):
+        raise ValueError("is neither true nor false")
+    return value.lower() == "true"
+
+
+def count(value: str) -> int:
+    if not value.isdecimal() or not 1 <= int(value) <= _INT64_MAX:
+        raise ValueError("is not a whole number of at least 1")
+    return int(value)
+
+
+def size(value: str) -> int:
+    match = _SIZE.fullmatch(value.strip())
+    octets = int(match[1]) * _SIZE_UNITS[(match[2] or "").lower()] if match else 0
+    if not 1 <= octets <= _INT64_MAX:
+        raise ValueError("is not a size in bytes of at least 1, such as 1048576, 64k, 256m or 1g")
+    return octets
+
+
+def entry_size(value: str) -> int:
+    octets = size(value)
+    if octets > ENTRY_BYTES_MAX:
+        raise ValueError(f"is above {ENTRY_BYTES_MAX}, what a bookie's frame surely takes")
+    return octets
+
+
+def one_of(*choices: str) -> Callable[[str], str]:
+    def check(value: str) -> str:
+        for choice in choices:
+            if value.lower() == choice.lower():
+                return choice
+        raise ValueError(f"is none of {', '.join(choices)}")
+
+    return check
+
+
+def offset(value: str) -> Offset:
+    if value.lower() in (EARLIEST, LATEST):
+        return value.lower()
+    if re.fullmatch(r"-\d+", value.strip()) and 1 <= -int(value) <= _INT64_MAX:
+        return int(value)
+    try:
+        parsed = json.loads(value)
+    except ValueError:
+        parsed = None
+    if not isinstance(parsed, dict):
+        raise ValueError("is neither earliest, latest, -N (entries before the end) nor the JSON of a position")
+    return parsed
+
+
+def moment(value: str) -> int:
+    """Return milliseconds since the epoch; below 0: before now."""
+    text = value.strip()
+    relative = _DURATION.fullmatch(text[1:]) if text.startswith("-") else None
+    if relative is not None and relative[2]:
+        return -int(relative[1]) * _DURATION_MS[relative[2].lower()]
+    if text.isdecimal() and int(text) <= _INT64_MAX:
+        return int(text)
+    try:
+        parsed = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(
+            "is neither milliseconds since 1970, nor ISO 8601 such as 2026-11-21T05:00:00Z, nor -10m (s, m, h, d ago)"
+        ) from None
+    return int(parsed.replace(tzinfo=parsed.tzinfo or UTC).timestamp() * 1000)
+
+
+def duration(value: str) -> int:
+    """Return milliseconds."""
+    match = _DURATION.fullmatch(value.strip())
+    if not match:
+        raise ValueError("is not a time such as 500ms, 30s, 15m or 1h")
+    return int(match[1]) * _DURATION_MS[(match[2] or "ms").lower()]
+
+
+def parse_ledgers(value: str) -> tuple[IdRange, ...]:
+    """Return what "5", "5,7", "5-9" (9 included), "[5, 7]", "*" or "5:10-99" (entries 10 to 99) name, in that order.
+
+    "5:10-" is ledger 5 from entry 10 to its end.
+
+    Raises:
+        ValueError: the text is none of these, an id is out of range, or a ledger is named twice.
+    """
+    text = value.strip()
+    if text == "*":
+        return (EVERY_LEDGER,)
+    if text.startswith("["):
+        try:
+            items = json.loads(text)
+        except ValueError:
+            raise ValueError("is not a JSON list of ledger ids") from None
+        if not all(type(item) is int for item in items):
+            raise ValueError("is not a JSON list of ledger ids")
+        parts = [str(item) for item in items]
+    else:
+        parts = [part.strip() for part in text.split(",")]
+    ranges = tuple(_id_range(part) for part in parts)
+    if not ranges:
+        raise ValueError("names no ledger")
+    ascending = sorted(ranges, key=lambda ids: ids.first)
+    for before, after in itertools.pairwise(ascending):
+        if after.first < before.end:
+            raise ValueError(f"names ledger {after.first} twice")
+    return ranges
+
+
+def _id_range(part: str) -> IdRange:
+    entries = _ENTRIES.fullmatch(part)
+    if entries:
+        ledger_id, first_entry = int(entries[1]), int(entries[2])
+        end_entry = int(entries[3]) + 1 if entries[3] else None
+        if ledger_id > LEDGER_ID_MAX or not first_entry < (end_entry or ENTRY_ID_MAX + 1) <= ENTRY_ID_MAX + 1:
+            raise ValueError(f"holds {part!r}, which names no entry")
+        return IdRange(ledger_id, ledger_id + 1, first_entry, end_entry)
+    match = _LEDGERS.fullmatch(part)
+    if not match:
+        raise ValueError(
+            f"holds {part!r}, which is neither a ledger id, nor a range such as 5-9, nor entries as 5:0-99"
+        )
+    first = int(match[1])
+    last = int(match[2]) if match[2] else first
+    if last < first or last > LEDGER_ID_MAX:
+        raise ValueError(f"holds {part!r}, which is empty or beyond the greatest ledger id")
+    return IdRange(first, last + 1)

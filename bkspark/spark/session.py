@@ -1,0 +1,35 @@
+"""A Spark session with the settings that suit the source; `spark-conf/spark-defaults.conf` says what each is for."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from pyspark.sql import SparkSession
+
+SETTINGS = {
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.python.worker.reuse": "true",
+    "spark.sql.python.filterPushdown.enabled": "false",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+    "spark.sql.execution.arrow.compression.codec": "none",
+    "spark.speculation": "false",
+}
+
+
+def session(app_name: str = "bkspark", *, master: str | None = None, **settings: str) -> SparkSession:
+    """Return the process's Spark session, made with `SETTINGS` where there is none yet.
+
+    Args:
+        master: as for Spark; None leaves it to spark-submit and the environment.
+        settings: more of Spark's, which win, with __ in place of dots: spark__sql__shuffle__partitions="8".
+    """
+    # Python workers need the packages of this interpreter; a python3 from the PATH may lack them.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(app_name)
+    if master is not None:
+        builder = builder.master(master)
+    given = {name.replace("__", "."): value for name, value in settings.items()}
+    for name, value in (SETTINGS | given).items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
