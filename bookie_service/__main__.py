@@ -59,6 +59,8 @@ def main(argv: Sequence[str]) -> int:
         return check.run(configuration, arguments.json)
     if configuration.unused_keys:
         logger.warning("configuration keys without effect in this bookie: %s", ", ".join(configuration.unused_keys))
+    for danger in configuration.dangers:
+        logger.warning("%s", danger)
     try:
         asyncio.run(_run(configuration, arguments.json))
     except (BookKeeperError, OSError) as error:

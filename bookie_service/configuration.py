@@ -14,7 +14,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bkspark.errors import ConfigurationError
@@ -28,7 +28,7 @@ from bookie_service.collector import CollectionOptions
 from bookie_service.configuration_keys import APACHE_KEYS, APACHE_PREFIXES, OWN_KEYS
 from bookie_service.connection import ConnectionOptions
 from bookie_service.service import ServiceOptions
-from bookie_service.storage.flush_policy import FlushLimits
+from bookie_service.storage.flush_policy import SETTLE_NS, FlushLimits
 from bookie_service.storage.journal import JournalOptions
 from bookie_service.storage.ledger_store import StoreOptions
 from bookie_service.storage.storage_class import StorageClass
@@ -50,6 +50,15 @@ PROTECTING = {
 
 HARMLESS = frozenset({"journalAdaptiveGroupWrites"})
 """Keys whose every value is satisfied by what this bookie does anyway."""
+
+
+DANGEROUS = {
+    "journalSyncData": "entries are acknowledged before they are on a disk: a power cut or a crash of the system takes "
+    "those of the last journalPageCacheFlushIntervalMSec",
+    "journalWriteData": "entries are acknowledged from memory: the end of the process, by whatever cause, takes those "
+    "of the last flushInterval",
+}
+"""Keys that, set to false, give durability away; what was lost is then answered as if it had never been there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +87,17 @@ class AddressOptions:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """Everything that one bookie process was told. `unused_keys`: accepted, and without effect here."""
+    """Everything that one bookie process was told. `unused_keys`: accepted, and without effect here.
+
+    `dangers`: a line for each thing that was asked for and costs acknowledged entries.
+    """
 
     address: AddressOptions
     metadata_uri: MetadataUri
     session_timeout_s: float
     service: ServiceOptions
     unused_keys: tuple[str, ...]
+    dangers: tuple[str, ...]
 
 
 def load(path: Path | None, settings: Iterable[tuple[str, str]]) -> Configuration:
@@ -132,17 +145,13 @@ def _configured(keys: _Values, values: Mapping[str, str]) -> Configuration:
             session_timeout_s=keys.number("zkTimeout", 10_000, least=1, unit="ms") / 1000,
             service=_service(keys),
             unused_keys=(),
+            dangers=(),
         )
     except ValueError as error:
         raise ConfigurationError(str(error)) from None
     unused = sorted(key for key in values if key not in keys.asked and key not in HARMLESS and values[key].strip())
-    return Configuration(
-        configuration.address,
-        configuration.metadata_uri,
-        configuration.session_timeout_s,
-        configuration.service,
-        tuple(unused),
-    )
+    dangers = [f"{key}=false is DANGEROUS: {what}" for key, what in DANGEROUS.items() if not keys.flag(key, True)]
+    return replace(configuration, unused_keys=tuple(unused), dangers=tuple(dangers))
 
 
 def _address(keys: _Values) -> AddressOptions:
@@ -171,6 +180,8 @@ def _uri(keys: _Values) -> str:
 
 
 def _service(keys: _Values) -> ServiceOptions:
+    syncs = keys.flag("journalSyncData", True)
+    page_cache_ms = keys.number("journalPageCacheFlushIntervalMSec", 1000, least=1, unit="ms, if journalSyncData=false")
     return ServiceOptions(
         journal_directories=keys.directories(
             "journalDirectories", keys.text("journalDirectory", default="/tmp/bk-txn") or "/tmp/bk-txn"
@@ -182,6 +193,7 @@ def _service(keys: _Values) -> ServiceOptions:
             read_only=keys.flag("forceReadOnlyBookie", False),
             adds_in_flight_max=keys.number("maxAddsInProgressLimit", 0, least=0, unit="adds, 0: no limit"),
             batch_read_bytes_max=keys.number("maxBatchReadSize", 5 * _MIB, least=1, unit="bytes"),
+            journals_entries=keys.flag("journalWriteData", True),
         ),
         connection=ConnectionOptions(
             frame_bytes_max=keys.number(
@@ -192,14 +204,18 @@ def _service(keys: _Values) -> ServiceOptions:
         ),
         flush=FlushLimits(
             bytes_max=keys.number("journalBufferedWritesThreshold", 512 * 1024, least=1, unit="bytes"),
+            entries_max=keys.number("journalBufferedEntriesThreshold", 0, least=0, unit="entries, 0: no limit"),
             age_ns_max=keys.number("journalMaxGroupWaitMSec", 2, least=0, unit="ms") * 1_000_000,
             flush_when_idle=keys.flag("journalFlushWhenQueueEmpty", True),
+            settle_ns=SETTLE_NS if syncs else page_cache_ms * 1_000_000,
         ),
         journal=JournalOptions(
             file_bytes_max=keys.number("journalMaxSizeMB", 2048, least=1, unit="MiB") * _MIB,
             preallocate_bytes=keys.number("journalPreAllocSizeMB", 16, least=0, most=2048, unit="MiB") * _MIB,
+            alignment_bytes=keys.number("journalAlignmentSize", 512, least=1, most=_MIB, unit="bytes"),
             backups_max=keys.number("journalMaxBackups", 5, least=0, unit="files"),
             reuse_files=keys.flag("journalReuseFiles", False),
+            sync_groups=syncs,
         ),
         store=StoreOptions(
             storage_class=StorageClass.parse(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Sequence
 
-from bookie_service.configuration import HARMLESS, PROTECTING, Setting, served_settings
+from bookie_service.configuration import DANGEROUS, HARMLESS, PROTECTING, Setting, served_settings
 from bookie_service.configuration_keys import APACHE_KEYS, APACHE_PREFIXES, OWN_KEYS
 
 _INTRODUCTION = """\
@@ -43,6 +43,10 @@ def page() -> str:
             _INTRODUCTION,
             "## Honoured\n",
             _table(("Key", "Type", "Default", "Unit", "Bounds"), (_row(key, served[key]) for key in _sorted(served))),
+            "## Dangerous\n",
+            "Honoured, too; a bookie that is told one of these says so in a line at start. It gives up the promise\n"
+            "that an acknowledged entry is durable, and what it lost it answers as if it had never been there.\n",
+            _table(("Setting", "What it costs"), ((f"`{key}=false`", DANGEROUS[key]) for key in _sorted(DANGEROUS))),
             "## Always so\n",
             _paragraph(HARMLESS),
             "## Refused\n",

@@ -20,7 +20,7 @@ from bookie_service.storage.checkpoint import Checkpoint, CheckpointThread, carr
 from bookie_service.storage.files import LocalFiles
 from bookie_service.storage.flush_policy import FlushLimits
 from bookie_service.storage.journal import JournalOptions
-from bookie_service.storage.journal_thread import JournalThread
+from bookie_service.storage.journal_thread import JournalEvents, JournalThread
 from bookie_service.storage.ledger_store import StoreOptions
 from bookie_service.storage.opening import Storage, open_storage
 
@@ -61,6 +61,8 @@ class BookieService:
         self._loop = asyncio.get_running_loop()
         self._collector: Collector | None = None
         self._flushed: list[asyncio.Future[None]] = []
+        self._server: asyncio.Server | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self.failed: asyncio.Future[BaseException] = self._loop.create_future()
         """Done when a thread of the service died; the process must end."""
 
@@ -114,16 +116,19 @@ class BookieService:
             await asyncio.to_thread(carry_out, checkpoint, storage.store, storage.marks, self._journals)
             storage.store.end_flush(flush)
         for journal in self._journals:
-            await asyncio.to_thread(journal.stop)
+            journal.stop()
+            await asyncio.to_thread(journal.join)
         await asyncio.to_thread(storage.store.seal_logs)
         storage.store.close()
 
     def abandon(self) -> None:
         """Close the listening socket and every connection at once; adds in flight get no reply."""
-        self._timer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         if self._collector is not None:
             self._collector.abandon()
-        self._server.close()
+        if self._server is not None:
+            self._server.close()
         for connection in list(self._connections):
             connection.close()
 
@@ -132,9 +137,10 @@ class BookieService:
             JournalThread(
                 journal,
                 self._options.flush,
-                partial(self._post, self._on_durable, index),
-                partial(self._post, self._on_failure),
+                JournalEvents(partial(self._call, self._on_durable, index), self._on_failure, self._post),
+                self._loop,
                 f"journal-{index}",
+                commits_inline=len(storage.journals) == 1,
             )
             for index, journal in enumerate(storage.journals)
         ]
@@ -184,9 +190,13 @@ class BookieService:
     def _on_failure(self, error: BaseException) -> None:
         if not self.failed.done():
             self.failed.set_result(error)
+            # At once: not even what was durable before the error is answered any more.
+            self.abandon()
 
     def _checkpoint_now_and_then(self) -> None:
         self._call(self._bookie.checkpoint)
+        if self.failed.done():
+            return
         self._timer = self._loop.call_later(self._options.checkpoint_interval_s, self._checkpoint_now_and_then)
 
     def _connect(self) -> asyncio.BaseProtocol:

@@ -32,11 +32,17 @@ From byte 512 on, records without gaps; each is a header of 48 bytes and its bod
     2 LEDGER_KEY  count x { i64 ledger id, 20 bytes master key }
     3 FENCE       count x { i64 ledger id }
     4 LAC         count x { i64 ledger id, i32 length, explicit LAC packet }
+    5 PADDING     zeros, count 0: nothing
 
 File id and offset in each record make stale bytes of a file that had another name or another place no record. `synced`
 tells torn from damaged: records of one group are written without a sync between them, so after a crash a later one of
 the group may be whole and an earlier one not; nobody was promised either. But a record that says "synced up to S"
 proves that everything below S was whole once: an unreadable record below S is damage, acknowledged data may be lost.
+
+PADDING fills a group up to a multiple of `journalAlignmentSize`, so that no later write touches a sector that holds
+synced records: a sector torn by a power cut takes none of them away. A PADDING record alone is written and synced when
+nothing was added for a moment: it says by its `synced` that the group before it is durable. From then on damage in any
+place of a file is told from a torn write; before, damage in the very last group is not.
 
 A ledger's LEDGER_KEY stands in the chain before its first entry, its fence and its explicit LAC. What a LAC packet is,
 `formats.index` says.
@@ -76,6 +82,7 @@ class RecordKind(enum.IntEnum):
     LEDGER_KEY = 2
     FENCE = 3
     LAC = 4
+    PADDING = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +162,11 @@ def decode_record_header(data: bytes | memoryview, at: int, *, file_id: int, off
     if found_id != file_id or found_offset != offset or body_bytes < 0 or count < 0:
         return None
     return RecordHeader(kind, body_bytes, count, synced, body_crc)
+
+
+def padding_body_bytes(offset: int, alignment: int) -> int:
+    """Return the bytes of body with which a PADDING record at `offset` ends at a multiple of `alignment`."""
+    return -(offset + RECORD_HEADER_BYTES) % alignment
 
 
 def encode_keys(keys: list[tuple[int, bytes]]) -> bytes:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+SETTLE_NS = 100_000_000
+"""How long nothing must come before a journal is settled: that costs a sync, so not between the adds of one writer."""
+
 
 class FlushReason(enum.Enum):
     BYTES = "enough bytes"
+    ENTRIES = "enough entries"
     AGE = "the oldest record waited long enough"
     IDLE = "nothing else is waiting"
 
@@ -17,20 +21,29 @@ class FlushLimits:
     """How long and how far a group may grow.
 
     With `flush_when_idle` (the default) a group is whatever arrived while the sync before it ran: the lowest latency,
-    and under load still large groups. Without, records wait for company up to `age_ns_max`.
+    and under load still large groups. Without, records wait for company up to `age_ns_max`. `entries_max` 0: no limit.
+
+    After `settle_ns` without records the journal notes that what it has is durable (`Journal.settle`); a journal that
+    does not sync its groups is synced once in that time.
     """
 
     bytes_max: int = 512 * 1024
+    entries_max: int = 0
     age_ns_max: int = 2_000_000
     flush_when_idle: bool = True
+    settle_ns: int = SETTLE_NS
 
 
-def flush_reason(limits: FlushLimits, group_bytes: int, age_ns: int, queue_empty: bool) -> FlushReason | None:
+def flush_reason(
+    limits: FlushLimits, group_bytes: int, group_entries: int, age_ns: int, queue_empty: bool
+) -> FlushReason | None:
     """Return why the group must be synced now, or None to wait for more. An empty group is never synced."""
     if group_bytes == 0:
         return None
     if group_bytes >= limits.bytes_max:
         return FlushReason.BYTES
+    if 0 < limits.entries_max <= group_entries:
+        return FlushReason.ENTRIES
     if queue_empty and limits.flush_when_idle:
         return FlushReason.IDLE
     if age_ns >= limits.age_ns_max:

@@ -2,8 +2,12 @@
 
 `append` returns when its records and everything before them are durable. Files are preallocated, because a sync that
 need not also change the file's size is about twice as fast; files that fell behind the mark are used again for the same
-reason (their blocks are written already, so the file system has nothing to note). Nothing here knows threads;
+reason (their blocks are written already, so the file system has nothing to note). `settle` is for quiet moments: it
+proves the last group durable, so that replay takes damage in it for what it is. Nothing here knows threads;
 `storage.journal_thread` runs it.
+
+With `sync_groups` false `append` returns as soon as the operating system has the records: a power cut takes what was
+appended since the last `sync`, acknowledged or not.
 """
 
 from __future__ import annotations
@@ -15,19 +19,24 @@ from dataclasses import dataclass
 from crc32c import crc32c
 
 from bookie_service.formats import journal as journal_format
-from bookie_service.formats.journal import FILE_HEADER_BYTES, FileHeader, RecordKind
+from bookie_service.formats.journal import FILE_HEADER_BYTES, RECORD_HEADER_BYTES, FileHeader, RecordKind
 from bookie_service.formats.marks import JournalPosition
 from bookie_service.storage.files import Buffer, LocalFiles
 
 
 @dataclass(frozen=True, slots=True)
 class JournalOptions:
-    """Sizes in bytes. `backups_max` files behind the mark are kept for people; `reuse_files` recycles them instead."""
+    """Sizes in bytes. `backups_max` files behind the mark are kept for people; `reuse_files` recycles them instead.
+
+    Every group begins at a multiple of `alignment_bytes`.
+    """
 
     file_bytes_max: int = 2048 * 1024 * 1024
     preallocate_bytes: int = 16 * 1024 * 1024
+    alignment_bytes: int = 512
     backups_max: int = 5
     reuse_files: bool = False
+    sync_groups: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +69,22 @@ class Journal:
         self._file_id = chain_end.file_id
         self._end = chain_end.offset
         self._allocated = 0
+        # All before `_synced` is durable, and a record says so of all before `_proved`.
+        self._synced = self._proved = 0
         self._begin_file()
 
     @property
     def end(self) -> JournalPosition:
-        """Where the next record will begin; everything before is durable."""
+        """Where the next record will begin; everything before is durable, in any case after `sync`."""
         return JournalPosition(self._file_id, self._end)
 
+    @property
+    def syncs_groups(self) -> bool:
+        """Whether `append` makes durable what it writes."""
+        return self._options.sync_groups
+
     def append(self, records: Sequence[Record]) -> None:
-        """Write the records as one group and make them durable.
+        """Write the records as one group and make them durable, unless `sync_groups` is false.
 
         Raises:
             OSError: the group is not known to be durable; nothing of it may be acknowledged.
@@ -76,29 +92,58 @@ class Journal:
         if self._end >= self._options.file_bytes_max:
             self.close()
             self._begin_file()
+        self._write(records)
+        if self._options.sync_groups:
+            self._file.sync_data()
+            self._synced = self._end
+
+    def sync(self) -> None:
+        """Make everything appended durable. Raises OSError as `append`."""
+        if self._synced < self._end:
+            self._file.sync_data()
+            self._synced = self._end
+
+    def settle(self) -> None:
+        """Make everything appended durable, and a record that says so. Raises OSError as `append`."""
+        if self._proved < self._end:
+            self.sync()
+            self._write(())
+            self._file.sync_data()
+            # That record holds nothing that would need a proof.
+            self._synced = self._proved = self._end
+
+    def _write(self, records: Sequence[Record]) -> None:
+        """Write records and the padding that ends their group; without records, a padding that only says `synced`."""
         buffers: list[Buffer] = []
         offset = self._end
         for record in records:
-            body_crc = 0
-            for part in record.parts:
-                body_crc = crc32c(part, body_crc)
-            buffers.append(
-                journal_format.encode_record_header(
-                    record.kind,
-                    record.body_bytes,
-                    record.count,
-                    file_id=self._file_id,
-                    offset=offset,
-                    synced=self._end,
-                    body_crc=body_crc,
-                )
-            )
-            buffers.extend(record.parts)
-            offset += journal_format.RECORD_HEADER_BYTES + record.body_bytes
-        self._reserve(offset)
+            offset = self._encode(record, offset, buffers)
+        alignment = self._options.alignment_bytes
+        if offset % alignment or not records:
+            body = bytes(journal_format.padding_body_bytes(offset, alignment))
+            offset = self._encode(Record.of(RecordKind.PADDING, 0, body), offset, buffers)
+        # A group takes room for the next `settle`, too: a quiet bookie needs no space on a full disk.
+        self._reserve(offset + RECORD_HEADER_BYTES + alignment if records else offset)
         self._file.write(buffers, self._end)
-        self._file.sync_data()
         self._end = offset
+
+    def _encode(self, record: Record, offset: int, buffers: list[Buffer]) -> int:
+        """Add a record that begins at `offset` to `buffers`; return where it ends."""
+        body_crc = 0
+        for part in record.parts:
+            body_crc = crc32c(part, body_crc)
+        header = journal_format.encode_record_header(
+            record.kind,
+            record.body_bytes,
+            record.count,
+            file_id=self._file_id,
+            offset=offset,
+            synced=self._synced,
+            body_crc=body_crc,
+        )
+        buffers.append(header)
+        buffers.extend(record.parts)
+        return offset + RECORD_HEADER_BYTES + record.body_bytes
 
     def forget_before(self, mark: JournalPosition) -> None:
         """Let go of files that lie wholly before a mark, which must be durable; the newest of them stay as backups."""
@@ -113,7 +158,8 @@ class Journal:
                 self._spares.append(name)
 
     def close(self) -> None:
-        """Give back the space reserved behind the last record."""
+        """Make everything appended durable and give back the space reserved behind the last record."""
+        self.sync()
         self._file.truncate(self._end)
         self._file.close()
 
@@ -132,8 +178,12 @@ class Journal:
             self._file = self._files.create(path)
         self._file.write([journal_format.encode_file_header(header)], 0)
         self._end = FILE_HEADER_BYTES
+        self._synced = 0
+        if self._end % self._options.alignment_bytes:
+            self._write(())
         self._reserve(self._end)
         self._file.sync_data()
+        self._synced = self._proved = self._end
         self._files.sync_directory(self._directory)
 
     def _reserve(self, end: int) -> None:

@@ -1,8 +1,14 @@
-"""Group commit: one thread that makes journal records durable, in the order they were submitted.
+"""Group commit: makes journal records durable, in the order they were submitted.
 
-While a sync runs, records gather in a queue; the next group is what gathered (`flush_policy`). The thread reports the
-highest durable sequence number once per group. A failed write or sync ends the thread: it reports the error and nothing
-after it, ever, counts as durable.
+While a sync runs, records gather in a queue; the next group is what gathered (`flush_policy`). A thread writes and
+syncs the groups and reports the highest durable sequence number once per group.
+
+A small group that meets an idle thread is written by the event loop itself, at the end of the turn in which it arrived:
+with one add in flight, two changes of thread cost as much as a good disk's sync. It still takes all that came in that
+turn, and what comes meanwhile waits in the sockets and is the next group. It is not done where recent syncs were slow
+(`INLINE_SYNC_NS_MAX`), as the loop serves nobody else meanwhile.
+
+A failed write or sync ends it all: the error is reported, and nothing after it is ever written or counts as durable.
 """
 
 from __future__ import annotations
@@ -13,55 +19,110 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import Protocol
 
+from bookie_service.formats.journal import RecordKind
 from bookie_service.formats.marks import JournalPosition
 from bookie_service.storage.flush_policy import FlushLimits, flush_reason
 from bookie_service.storage.journal import Journal, Record
 
+INLINE_BYTES_MAX = 16 * 1024
+"""A larger group is worth a thread: the event loop reads and parses the next adds while it is synced."""
+INLINE_SYNC_NS_MAX = 4_000_000
+"""With a disk whose last sync took longer, the event loop does not wait for it."""
+
+
+class Timer(Protocol):
+    """Something that will be called."""
+
+    def cancel(self) -> None: ...
+
+
+class Turns(Protocol):
+    """What is needed of the event loop."""
+
+    def call_soon(self, callback: Callable[[], None]) -> object:
+        """Call at the end of this turn, behind the sockets that are ready now."""
+
+    def call_later(self, delay: float, callback: Callable[[], None]) -> Timer: ...
+
+
+@dataclass(frozen=True, slots=True)
+class JournalEvents:
+    """Who is told what, on the event loop: `post(callback, *arguments)` gets there from a thread."""
+
+    on_durable: Callable[[int], None]
+    on_failure: Callable[[BaseException], None]
+    post: Callable[..., None]
+
 
 @dataclass(frozen=True, slots=True)
 class _Submission:
+    """Records; or a wish to know the end of all before it, or to have it settled."""
+
     sequence: int
-    records: Sequence[Record]
+    records: Sequence[Record] = ()
     mark: Future[JournalPosition] | None = None
+    settles: bool = False
 
 
 @dataclass(slots=True)
 class _Group:
-    """Records to be synced together; a mark or the end of the queue closes a group."""
+    """Records to be synced together; a mark, a settling or the end of the queue closes a group."""
 
     records: list[Record] = field(default_factory=list)
+    submissions: int = 0
     bytes: int = 0
+    entries: int = 0
     sequence: int = 0
-    mark: Future[JournalPosition] | None = None
-    is_last: bool = False
+    last: _Submission | None = None
 
     def add(self, submission: _Submission) -> None:
         self.records.extend(submission.records)
+        self.submissions += 1
         for record in submission.records:
             self.bytes += record.body_bytes
+            self.entries += record.count if record.kind == RecordKind.ENTRIES else 0
         self.sequence = submission.sequence
-        self.mark = submission.mark
+        self.last = submission
+
+    @property
+    def is_closed(self) -> bool:
+        return self.last is None or self.last.mark is not None or self.last.settles
 
 
 class JournalThread:
-    """Owns a `Journal` from `start` to `stop`. `submit` and `take_mark` are called by one thread (the event loop)."""
+    """Owns a `Journal` from `start` to `join`. All but `join` and `forget_before` is called by the event loop."""
 
     def __init__(
         self,
         journal: Journal,
         limits: FlushLimits,
-        on_durable: Callable[[int], None],
-        on_failure: Callable[[BaseException], None],
+        events: JournalEvents,
+        turns: Turns,
         name: str,
+        *,
+        commits_inline: bool = True,
     ) -> None:
-        """`on_durable(sequence)` and `on_failure(error)` are called on the journal's thread."""
+        """`commits_inline` False: several journals, which sync at the same time only on threads of their own."""
         self._journal = journal
         self._limits = limits
-        self._on_durable = on_durable
-        self._on_failure = on_failure
+        self._events = events
+        self._turns = turns
+        self._commits_inline = commits_inline and limits.flush_when_idle
         self._queue: queue.SimpleQueue[_Submission | None] = queue.SimpleQueue()
         self._sequence = 0
+        # What this turn of the event loop submitted and may commit itself.
+        self._held: list[_Submission] = []
+        self._held_bytes = 0
+        # Both count submissions; equal, the thread has nothing to do.
+        self._handed_over = 0
+        self._carried_out = 0
+        self._sync_ns = 0
+        self._writing = threading.Lock()
+        self._failure: BaseException | None = None
+        self._settle_timer: Timer | None = None
+        self._settle_sequence = 0
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
@@ -70,13 +131,22 @@ class JournalThread:
     def submit(self, records: Sequence[Record]) -> int:
         """Queue records and return their sequence number; durable once `on_durable` reports it or a higher one."""
         self._sequence += 1
-        self._queue.put(_Submission(self._sequence, records))
+        submission = _Submission(self._sequence, records)
+        self._held_bytes += sum([record.body_bytes for record in records])
+        if self._held_bytes <= INLINE_BYTES_MAX and self._may_commit():
+            if not self._held:
+                self._turns.call_soon(self._end_turn)
+            self._held.append(submission)
+        else:
+            self._hand_over(submission)
+        if self._settle_timer is None:
+            self._begin_quiet()
         return self._sequence
 
     def take_mark(self) -> Future[JournalPosition]:
         """Return a future of the position behind everything submitted so far, resolved when all that is durable."""
         mark: Future[JournalPosition] = Future()
-        self._queue.put(_Submission(self._sequence, (), mark))
+        self._hand_over(_Submission(self._sequence, mark=mark))
         return mark
 
     def forget_before(self, mark: JournalPosition) -> None:
@@ -84,42 +154,114 @@ class JournalThread:
         self._journal.forget_before(mark)
 
     def stop(self) -> None:
-        """Make everything submitted durable, then end the thread and close the journal."""
+        """Take no more; what was submitted is made durable, then the journal is closed. `join` waits for that."""
+        if self._settle_timer is not None:
+            self._settle_timer.cancel()
+        self._hand_over()
         self._queue.put(None)
+
+    def join(self) -> None:
+        """Wait until all is done that was submitted before `stop`."""
         self._thread.join()
+
+    # ---- on the event loop ----
+
+    def _may_commit(self) -> bool:
+        is_idle = self._handed_over == self._carried_out
+        return self._commits_inline and is_idle and self._sync_ns <= INLINE_SYNC_NS_MAX
+
+    def _hand_over(self, *submissions: _Submission) -> None:
+        """Give the thread what is held, and then these."""
+        held, self._held, self._held_bytes = self._held, [], 0
+        for submission in (*held, *submissions):
+            self._handed_over += 1
+            self._queue.put(submission)
+
+    def _end_turn(self) -> None:
+        """Commit what is held, or leave it to the thread if that is at work after all."""
+        if not self._held:
+            return
+        if not (self._may_commit() and self._writing.acquire(blocking=False)):
+            self._hand_over()
+            return
+        held, self._held, self._held_bytes = self._held, [], 0
+        group = _Group()
+        for submission in held:
+            group.add(submission)
+        try:
+            self._carry_out(group)
+        except BaseException as error:
+            self._events.on_failure(error)
+            return
+        finally:
+            self._writing.release()
+        self._events.on_durable(group.sequence)
+
+    def _begin_quiet(self) -> None:
+        self._settle_sequence = self._sequence
+        self._settle_timer = self._turns.call_later(self._limits.settle_ns / 1e9, self._end_quiet)
+
+    def _end_quiet(self) -> None:
+        """Have the journal settled if nothing came meanwhile, or in any case where groups are not synced."""
+        self._settle_timer = None
+        if self._settle_sequence == self._sequence or not self._journal.syncs_groups:
+            self._hand_over(_Submission(self._sequence, settles=True))
+        else:
+            self._begin_quiet()
+
+    # ---- on the thread, and a group that the event loop commits itself ----
+
+    def _carry_out(self, group: _Group) -> None:
+        """Make a group durable and do what its last submission wants. Called with `_writing` held."""
+        if self._failure is not None:
+            raise self._failure
+        try:
+            if group.records:
+                began = time.monotonic_ns()
+                self._journal.append(group.records)
+                self._sync_ns = time.monotonic_ns() - began
+            last = group.last
+            if last is not None and last.mark is not None:
+                self._journal.sync()
+                last.mark.set_result(self._journal.end)
+            if last is not None and last.settles:
+                self._journal.settle()
+        except BaseException as error:
+            self._failure = error
+            raise
 
     def _run(self) -> None:
         try:
             is_last = False
             while not is_last:
                 group = self._gather()
+                with self._writing:
+                    self._carry_out(group)
+                    self._carried_out += group.submissions
                 if group.records:
-                    self._journal.append(group.records)
-                if group.mark is not None:
-                    group.mark.set_result(self._journal.end)
-                is_last = group.is_last
-                self._on_durable(group.sequence)
+                    self._events.post(self._events.on_durable, group.sequence)
+                is_last = group.last is None
                 # The records hold views of the write cache; keep none while waiting.
                 del group
             self._journal.close()
         except BaseException as error:
-            self._on_failure(error)
+            self._events.post(self._events.on_failure, error)
 
     def _gather(self) -> _Group:
-        group = _Group(sequence=0)
+        """Return the next group; its `last` is None when it is the last one."""
+        group = _Group()
         submission = self._queue.get()
         began = time.monotonic_ns()
-        while True:
-            if submission is None:
-                group.is_last = True
-                return group
+        while submission is not None:
             group.add(submission)
-            if group.mark is not None:
+            if group.is_closed:
                 return group
             age = time.monotonic_ns() - began
-            if flush_reason(self._limits, group.bytes, age, self._queue.empty()):
+            if flush_reason(self._limits, group.bytes, group.entries, age, self._queue.empty()):
                 return group
             try:
                 submission = self._queue.get(timeout=max(0, self._limits.age_ns_max - age) / 1e9)
             except queue.Empty:
                 return group
+        group.last = None
+        return group

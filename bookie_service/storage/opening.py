@@ -114,7 +114,7 @@ class _Replay:
         elif kind == RecordKind.LAC:
             for ledger_id, packet in journal_format.decode_lacs(body, count):
                 self._store.advance_lac(self._ledger(ledger_id), packet)
-        else:
+        elif kind != RecordKind.PADDING:
             raise ValueError(f"record of unknown kind {kind}")
 
     def flush(self) -> None:

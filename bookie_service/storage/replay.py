@@ -3,8 +3,10 @@
 The argument. Records are written in groups, and a group is acknowledged only after its sync. A crash leaves every
 synced group whole and any part of the last, unsynced one. So the first unreadable record P of the last file is torn if
 it is of the unsynced group: nothing acknowledged lies at P or behind it, and it is cut. It is damaged if P was synced
-once, and that is proved by any whole record behind P whose `synced` exceeds P. In a file that has a successor, the
-successor says where its records end; all before that place was synced.
+once, and that is proved by any whole record behind P whose `synced` exceeds P: of a later group, or the PADDING that
+is written when nothing follows for a moment. In a file that has a successor, the successor says where its records end;
+all before that place was synced. With journalSyncData=false a cut record may have been acknowledged all the same: that
+is what the key gives away.
 """
 
 from __future__ import annotations
@@ -172,7 +174,7 @@ def _judge_tail(link: _Link, end: int) -> str | None:
             "after it was synced; " + _REMEDY
         )
     if link.file.read(4, end) == journal_format.RECORD_MAGIC:
-        return f"{link.file.path} offset {end}: cut a record whose write a crash interrupted; it was never acknowledged"
+        return f"{link.file.path} offset {end}: cut a record whose write a crash interrupted; it was never synced"
     return None
 
 

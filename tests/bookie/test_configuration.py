@@ -13,6 +13,7 @@ from bookie_service import address, properties
 from bookie_service.collector import CollectionOptions
 from bookie_service.configuration import AddressOptions, Configuration, configure, load
 from bookie_service.configuration_keys import APACHE_KEYS
+from bookie_service.storage.flush_policy import FlushLimits
 
 
 def test_examples_in_the_syntax_module_hold() -> None:
@@ -52,7 +53,11 @@ def test_defaults_are_apaches() -> None:
     assert service.store.log_bytes_max == 1024 * 1024 * 1024
     assert service.journal.file_bytes_max == 2048 * 1024 * 1024
     assert service.checkpoint_interval_s == 10
+    assert service.flush == FlushLimits()
+    assert service.journal.sync_groups
+    assert service.bookie.journals_entries
     assert not configuration.unused_keys
+    assert not configuration.dangers
 
 
 def test_values_reach_their_parts() -> None:
@@ -63,6 +68,12 @@ def test_values_reach_their_parts() -> None:
             "flushInterval": "500",
             "journalMaxGroupWaitMSec": "7",
             "journalFlushWhenQueueEmpty": "False",
+            "journalBufferedWritesThreshold": "1000",
+            "journalBufferedEntriesThreshold": "3",
+            "journalAlignmentSize": "4096",
+            "journalSyncData": "false",
+            "journalWriteData": "false",
+            "journalPageCacheFlushIntervalMSec": "50",
             "maxAddsInProgressLimit": "9",
             "forceReadOnlyBookie": "true",
             "zkTimeout": "2500",
@@ -72,7 +83,13 @@ def test_values_reach_their_parts() -> None:
     service = configuration.service
     assert service.journal_directories == ("/a", "/b")
     assert service.checkpoint_interval_s == 0.5
-    assert (service.flush.age_ns_max, service.flush.flush_when_idle) == (7_000_000, False)
+    assert service.flush == FlushLimits(1000, 3, 7_000_000, flush_when_idle=False, settle_ns=50_000_000)
+    assert (service.journal.alignment_bytes, service.journal.sync_groups) == (4096, False)
+    assert not service.bookie.journals_entries
+    assert [danger.partition(" is ")[0] for danger in configuration.dangers] == [
+        "journalSyncData=false",
+        "journalWriteData=false",
+    ]
     assert (service.bookie.adds_in_flight_max, service.bookie.read_only) == (9, True)
     assert configuration.session_timeout_s == 2.5
     assert configuration.address.bookie_id == "bookie-1"

@@ -16,9 +16,11 @@ from bookie_service.formats.marks import JournalPosition
 from bookie_service.storage.files import LocalFiles
 from bookie_service.storage.journal import Journal, JournalOptions, Record
 from bookie_service.storage.replay import ReplayedJournal, replay_journal
+from tests.bookie.faulty_files import FaultyFiles
 
 START = JournalPosition(0, 0)
-OPTIONS = JournalOptions(preallocate_bytes=4096, backups_max=0)
+OPTIONS = JournalOptions(preallocate_bytes=4096, alignment_bytes=1, backups_max=0)
+"""Groups one behind the other: a test sees where each ends."""
 FILES = LocalFiles()
 
 
@@ -267,3 +269,82 @@ def test_newer_version_is_refused_not_misread(tmp_path: Path) -> None:
     path_of(tmp_path).write_bytes((head + struct.pack(">I", crc32c(head))).ljust(512, b"\0"))
     with pytest.raises(StorageDamaged, match="version 2"):
         replayed(tmp_path)
+
+
+@pytest.mark.parametrize("alignment", [512, 1000, 4096])
+def test_every_group_begins_at_a_multiple_of_the_alignment(tmp_path: Path, alignment: int) -> None:
+    """No write touches a sector that holds what was synced before."""
+    journal = open_journal(tmp_path, options=replace(OPTIONS, alignment_bytes=alignment))
+    bodies = [b"x" * size for size in (1, 400, 463, 464, 465, 511, 512, 5000)]
+    for body in bodies:
+        assert journal.end.offset % alignment == 0
+        journal.append([record(body)])
+    content = path_of(tmp_path).read_bytes()
+    assert [body for body in replayed(tmp_path)[0] if any(body)] == bodies
+    starts = [content.find(body[:400] if len(body) > 1 else b"BKJR") for body in bodies]
+    assert all(start >= FILE_HEADER_BYTES for start in starts)
+
+
+def test_settled_journal_refuses_damage_in_its_last_group(tmp_path: Path) -> None:
+    """Without the record that says so, damage there cannot be told from a torn write."""
+    journal = open_journal(tmp_path)
+    journal.append([record(b"one")])
+    last = journal.end.offset
+    journal.append([record(b"two")])
+    end = journal.end.offset
+    journal.settle()
+    content = path_of(tmp_path).read_bytes()
+    assert replayed(tmp_path)[0] == [b"one", b"two", b""]
+    for position in range(last, end):
+        damaged = bytearray(content)
+        damaged[position] ^= 0x40
+        path_of(tmp_path).write_bytes(damaged)
+        with pytest.raises(StorageDamaged, match=f"offset {last}: "):
+            replayed(tmp_path)
+    for position in range(end, journal.end.offset):
+        damaged = bytearray(content)
+        damaged[position] ^= 0x40
+        path_of(tmp_path).write_bytes(damaged)
+        assert replayed(tmp_path)[0] == [b"one", b"two"]
+
+
+def test_journal_is_settled_once_and_needs_no_new_space_for_that(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    journal = Journal(files, str(tmp_path), replace(OPTIONS, preallocate_bytes=1024), START)
+    journal.settle()
+    size = path_of(tmp_path).stat().st_size
+    for length in range(0, 2000, 7):
+        journal.append([record(b"x" * length)])
+        files.operations.clear()
+        size = path_of(tmp_path).stat().st_size
+        journal.settle()
+        journal.settle()
+        assert [operation for operation, _ in files.operations] == ["write", "sync_data"]
+        assert path_of(tmp_path).stat().st_size == size
+
+
+def test_journal_that_does_not_sync_its_groups_claims_nothing_that_is_not_durable(tmp_path: Path) -> None:
+    """journalSyncData=false: what `synced` says, marks and file ends stay true all the same."""
+    files = FaultyFiles()
+    journal = Journal(files, str(tmp_path), replace(OPTIONS, sync_groups=False, file_bytes_max=700), START)
+    begin = journal.end.offset
+    files.operations.clear()
+    journal.append([record(b"one")])
+    second = journal.end.offset
+    journal.append([record(b"two")])
+    assert [operation for operation, _ in files.operations] == ["write", "write"]
+    header = path_of(tmp_path).read_bytes()[second : second + RECORD_HEADER_BYTES]
+    found = journal_format.decode_record_header(header, 0, file_id=1, offset=second)
+    assert found is not None
+    assert found.synced == begin
+    journal.append([record(b"x" * 100)])
+    assert journal.end.file_id == 1
+    files.operations.clear()
+    journal.append([record(b"in the next file")])
+    assert journal.end.file_id == 2
+    first_file = [operation for operation, path in files.operations if path == str(path_of(tmp_path))]
+    assert first_file == ["sync_data"], "the next file says where this one ends"
+    files.operations.clear()
+    journal.sync()
+    journal.sync()
+    assert [operation for operation, _ in files.operations] == ["sync_data"]

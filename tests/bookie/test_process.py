@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import random
+import resource
 import signal
 import socket
 import subprocess
@@ -484,3 +485,50 @@ def test_damaged_journal_refuses_with_file_offset_and_remedy(bookie: BookieChild
     assert code == 1
     assert f"{path} offset" in line
     assert "restore the file from a backup" in line
+
+
+# ---- a disk that fails, and promises given up ----
+
+
+def test_full_disk_ends_the_bookie_and_every_acknowledged_entry_is_there(tmp_path: Path, uri: str) -> None:
+    """B1, B9: a journal write that fails is not tried again, and nothing is answered behind it."""
+    bookie = BookieChild(tmp_path / "bookie", uri, journalPreAllocSizeMB="1")
+    acknowledged = 0
+    with bookie.running() as process, bookie.connect() as peer:
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+        for entry_id in range(1100):
+            peer.send(adds(5, entry_id, [b"x" * 1000]))
+            if peer.frame() is None:
+                break
+            acknowledged += 1
+        assert 500 < acknowledged < 1100
+        assert process.wait(STOP_S)
+        assert process.exit_code == 1
+        assert "File too large" in process.last_log_line()
+        assert ".txn" in process.last_log_line()
+    with bookie.running(), bookie.connect() as peer:
+        assert peer.read(5, acknowledged - 1).status == Status.EOK
+        assert peer.read(5, 0).status == Status.EOK
+
+
+def test_bookie_that_does_not_sync_says_so_and_survives_a_kill(tmp_path: Path, uri: str) -> None:
+    bookie = BookieChild(tmp_path / "bookie", uri, journalSyncData="false")
+    with bookie.running() as process, bookie.connect() as peer:
+        assert peer.add(5, 0, [b"x"] * 10) == [Status.EOK] * 10
+        process.kill()
+    assert "journalSyncData=false is DANGEROUS" in (bookie.directory / "bookie.log").read_text()
+    with bookie.running(), bookie.connect() as peer:
+        assert peer.read(5, 9).status == Status.EOK
+
+
+def test_bookie_that_does_not_journal_entries_says_so_and_keeps_them_when_stopped(tmp_path: Path, uri: str) -> None:
+    bookie = BookieChild(tmp_path / "bookie", uri, journalWriteData="false")
+    with bookie.running(), bookie.connect() as peer:
+        assert peer.add(5, 0, [b"payload" * 9] * 10) == [Status.EOK] * 10
+        peer.read(6, 0, v2.DO_FENCING)
+        journals = b"".join(path.read_bytes() for path in (bookie.directory / "journal" / "current").glob("*.txn"))
+    assert b"payload" not in journals
+    assert "journalWriteData=false is DANGEROUS" in (bookie.directory / "bookie.log").read_text()
+    with bookie.running(), bookie.connect() as peer:
+        assert peer.read(5, 9).status == Status.EOK
+        assert peer.add(6, 0, [b"late"]) == [Status.EFENCED]

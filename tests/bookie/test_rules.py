@@ -82,24 +82,32 @@ def test_fence_is_judged(ledger_id: int, stored: bytes | None, expected: Status)
 
 
 EAGER = FlushLimits(bytes_max=100, age_ns_max=2000)
+FEW = FlushLimits(bytes_max=100, entries_max=5, age_ns_max=2000)
 PATIENT = FlushLimits(bytes_max=100, age_ns_max=2000, flush_when_idle=False)
 
 
 @pytest.mark.parametrize(
-    ("limits", "group_bytes", "age_ns", "queue_empty", "expected"),
+    ("limits", "group_bytes", "group_entries", "age_ns", "queue_empty", "expected"),
     [
-        (EAGER, 0, 9999, True, None),
-        (EAGER, 1, 0, True, FlushReason.IDLE),
-        (EAGER, 1, 0, False, None),
-        (EAGER, 100, 0, False, FlushReason.BYTES),
-        (EAGER, 1, 2000, False, FlushReason.AGE),
-        (PATIENT, 1, 0, True, None),
-        (PATIENT, 1, 1999, True, None),
-        (PATIENT, 1, 2000, True, FlushReason.AGE),
-        (PATIENT, 100, 0, True, FlushReason.BYTES),
+        (EAGER, 0, 0, 9999, True, None),
+        (EAGER, 1, 1, 0, True, FlushReason.IDLE),
+        (EAGER, 1, 99, 0, False, None),
+        (EAGER, 100, 1, 0, False, FlushReason.BYTES),
+        (EAGER, 1, 1, 2000, False, FlushReason.AGE),
+        (FEW, 1, 4, 0, False, None),
+        (FEW, 1, 5, 0, False, FlushReason.ENTRIES),
+        (PATIENT, 1, 1, 0, True, None),
+        (PATIENT, 1, 1, 1999, True, None),
+        (PATIENT, 1, 1, 2000, True, FlushReason.AGE),
+        (PATIENT, 100, 1, 0, True, FlushReason.BYTES),
     ],
 )
 def test_group_is_flushed_for_a_reason(
-    limits: FlushLimits, group_bytes: int, age_ns: int, queue_empty: bool, expected: FlushReason | None
+    limits: FlushLimits,
+    group_bytes: int,
+    group_entries: int,
+    age_ns: int,
+    queue_empty: bool,
+    expected: FlushReason | None,
 ) -> None:
-    assert flush_reason(limits, group_bytes, age_ns, queue_empty) is expected
+    assert flush_reason(limits, group_bytes, group_entries, age_ns, queue_empty) is expected

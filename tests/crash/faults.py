@@ -6,8 +6,7 @@ left it and as a power cut leaves it: every acknowledged entry is there.
 
 Flips: every byte that a script left on disk is changed in three ways. The bookie must refuse to start, naming the file,
 or answer EIO, or serve the right bytes or such as the client's digest refuses; never another entry, never "no such
-entry". One place is left out, because no format without a second sync can have it: the last group of a journal that
-was not stopped cleanly. Damage there looks like a torn write.
+entry". Killed bookies had a quiet moment before: until then, damage in the last group looks like a torn write.
 
 `python -m tests.crash.faults --seed S [--seeds N] [--share F]` prints one JSON line of counts.
 """
@@ -102,7 +101,7 @@ def flip_bytes(seed: int, counts: Counter[str], share: float = 1.0, *, clean: bo
     """Change every byte that a script leaves, in three ways, and audit; `share` of these, chosen by the seed.
 
     Args:
-        clean: the bookie was stopped; otherwise it was killed with its journal full.
+        clean: the bookie was stopped; otherwise it was killed, a moment after the last add.
 
     Raises:
         Violation: wrong bytes, a false negative, or a refusal that names no file.
@@ -114,14 +113,13 @@ def flip_bytes(seed: int, counts: Counter[str], share: float = 1.0, *, clean: bo
     if clean:
         script.twin.stop()
     else:
-        # Groups behind the mark, and one more in each journal: everything acknowledged lies in front of a record that
-        # says it was synced.
-        for entry_id in range(3):
-            script.twin.settle()
+        for entry_id in range(2):
             for ledger_id in (0x70, 0x71):
                 script.twin.add(ledger_id, [(entry_id, b"behind the mark")])
+            script.twin.settle()
+        for journal in script.twin.journals:
+            journal.settle()
     history = script.history.after_crash()
-    script.twin.settle()
     disk = crash_image(script.disk, Loss.LOST, script.random)
     random = Random(seed)
     for path, inode in sorted(disk.visible_files().items()):

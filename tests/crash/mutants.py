@@ -115,6 +115,7 @@ MUTANTS = (
     _crash("unborn file kept", "a file without a durable header stops the start", planted.kept_unborn_file),
     _crash("body not verified", "S38, #4659: a zero body behind a durable header is taken", planted.unverified_body),
     _crash("synced too new", "a record calls others of its own group durable", planted.synced_too_new),
+    Mutant("last group not proved", "damage in the last group is taken for a tail", planted.unsettled, hunt_flips),
     Mutant(
         "stale records", "D4: a reused file's old records are replayed", planted.stale_records, crash_reused_journals
     ),

@@ -158,6 +158,10 @@ def synced_too_new() -> Plant:
     return changed(journal_format, "encode_record_header", make)
 
 
+def unsettled() -> Plant:
+    return replaced(Journal, "settle", lambda self: None)
+
+
 def stale_records() -> Plant:
     def make(old: Any) -> Any:
         def decode(data: Any, at: int, *, file_id: int, offset: int) -> Any:

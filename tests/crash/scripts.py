@@ -37,6 +37,7 @@ def random_setup(random: Random) -> Setup:
             preallocate_bytes=random.choice((0, 1024, 4096)),
             backups_max=random.choice((0, 0, 2)),
             reuse_files=random.random() < 0.3,
+            alignment_bytes=random.choice((1, 512)),
         ),
     )
 
@@ -94,6 +95,7 @@ class Script:
             (
                 "add",
                 "journal",
+                "quiet",
                 "checkpoint",
                 "fence",
                 "lac",
@@ -105,12 +107,14 @@ class Script:
                 "kill",
                 "power cut",
             ),
-            (30, 20, 8, 5, 5, 6, 2, 3, 1, 2, 2, 2),
+            (30, 20, 4, 8, 5, 5, 6, 2, 3, 1, 2, 2, 2),
         )[0]
         if kind == "add":
             self._add_some()
         elif kind == "journal":
             self._journal_step()
+        elif kind == "quiet":
+            self.random.choice(self.twin.journals).settle()
         elif kind == "checkpoint":
             self.twin.bookie.checkpoint()
             if not self.twin.checkpoints.is_idle:

@@ -37,7 +37,7 @@ from tests.crash.twins import BookieTwin, Setup
 
 ROOMY = Setup(
     store=StoreOptions(cache_half_bytes=1 << 16, log_bytes_max=1 << 20, open_files_max=2),
-    journal=JournalOptions(file_bytes_max=1 << 20, preallocate_bytes=4096, backups_max=0),
+    journal=JournalOptions(file_bytes_max=1 << 20, preallocate_bytes=4096, alignment_bytes=1, backups_max=0),
 )
 WRONG_KEY = b"a key of another one"
 

@@ -99,9 +99,16 @@ class JournalTwin:
         if records:
             self._journal.append(records)
         if mark is not None:
+            self._journal.sync()
             mark.set_result(self._journal.end)
         if sequence:
             self.bookie.on_durable(self._index, sequence)
+
+    def settle(self) -> None:
+        """Finish what is queued; then nothing comes for a moment."""
+        while self._queue:
+            self.step()
+        self._journal.settle()
 
     def close(self) -> None:
         while self._queue:
