@@ -30,7 +30,8 @@ from bookie_service.connection import ConnectionOptions
 from bookie_service.service import ServiceOptions
 from bookie_service.storage.flush_policy import SETTLE_NS, FlushLimits
 from bookie_service.storage.journal import JournalOptions
-from bookie_service.storage.ledger_store import StoreOptions
+from bookie_service.storage.key_values import KeyValueOptions
+from bookie_service.storage.ledger_store import ReadAheadOptions, StoreOptions
 from bookie_service.storage.storage_class import StorageClass
 
 _MIB = 1024 * 1024
@@ -217,18 +218,41 @@ def _service(keys: _Values) -> ServiceOptions:
             reuse_files=keys.flag("journalReuseFiles", False),
             sync_groups=syncs,
         ),
-        store=StoreOptions(
-            storage_class=StorageClass.parse(
-                keys.text("ledgerStorageClass", default=StorageClass.SORTED.short_name)
-                or StorageClass.SORTED.short_name
-            ),
-            cache_half_bytes=keys.number("skipListSizeLimit", 64 * _MIB, least=1, unit="bytes"),
-            log_bytes_max=keys.number("logSizeLimit", 1024 * _MIB, least=_MIB, unit="bytes"),
-            # 0 means "at the end of a flush only" to Apache's bookies; it gets our default here.
-            log_sync_bytes=keys.number("flushEntrylogBytes", 0, least=0, unit="bytes, 0: 2 MiB") or 2 * _MIB,
-            open_files_max=keys.number("openFileLimit", 20_000, least=16, unit="files"),
-        ),
+        store=_store(keys),
         collection=_collection(keys),
+    )
+
+
+def _store(keys: _Values) -> StoreOptions:
+    default = StorageClass.SORTED.short_name
+    storage_class = StorageClass.parse(keys.text("ledgerStorageClass", default=default) or default)
+    open_files = keys.number("openFileLimit", 20_000, least=16, unit="files")
+    file_half = keys.number("skipListSizeLimit", 64 * _MIB, least=1, unit="bytes")
+    db_half = keys.number("dbStorage_writeCacheMaxSizeMb", 128, least=2, unit="MiB, both halves") * _MIB // 2
+    read_ahead_bytes = keys.number("dbStorage_readAheadCacheMaxSizeMb", 64, least=0, unit="MiB, 0: none") * _MIB
+    return StoreOptions(
+        storage_class=storage_class,
+        cache_half_bytes=db_half if storage_class is StorageClass.DB else file_half,
+        log_bytes_max=keys.number("logSizeLimit", 1024 * _MIB, least=_MIB, unit="bytes"),
+        # 0 means "at the end of a flush only" to Apache's bookies; it gets our default here.
+        log_sync_bytes=keys.number("flushEntrylogBytes", 0, least=0, unit="bytes, 0: 2 MiB") or 2 * _MIB,
+        open_files_max=open_files,
+        read_ahead=ReadAheadOptions(
+            cache_bytes=read_ahead_bytes,
+            batch_entries=keys.number("dbStorage_readAheadCacheBatchSize", 100, least=1, unit="entries"),
+            batch_bytes=keys.number(
+                "dbStorage_readAheadCacheBatchBytesSize", -1, unit="bytes, 0 or less: a 16th of the cache"
+            ),
+        ),
+        key_values=KeyValueOptions(
+            cache_bytes=keys.number("dbStorage_rocksDB_blockCacheSize", 16 * _MIB, least=_MIB, unit="bytes"),
+            write_buffer_bytes=keys.number("dbStorage_rocksDB_writeBufferSizeMB", 16, least=1, unit="MiB") * _MIB,
+            open_files_max=open_files // 2,
+            block_bytes=keys.number("dbStorage_rocksDB_blockSize", 65_536, least=1024, unit="bytes"),
+            bloom_bits_per_key=keys.number(
+                "dbStorage_rocksDB_bloomFilterBitsPerKey", 10, least=0, unit="bits, 0: no filter"
+            ),
+        ),
     )
 
 

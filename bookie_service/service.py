@@ -46,8 +46,8 @@ class ServiceOptions:
         frame_bytes, half_bytes = self.connection.frame_bytes_max, self.store.cache_half_bytes
         if half_bytes < 2 * frame_bytes:
             raise ValueError(
-                f"skipListSizeLimit {half_bytes} is less than twice nettyMaxFrameSizeBytes {frame_bytes}: an entry of "
-                "that size would never fit"
+                f"{self.store.storage_class.cache_half_setting} {half_bytes} is less than twice nettyMaxFrameSizeBytes "
+                f"{frame_bytes}: an entry of that size would never fit"
             )
 
 

@@ -63,6 +63,7 @@ PURE_MAY_IMPORT = _words(
 
 HOME_OF = {
     "kazoo": ("bkspark.metadata.zookeeper",),
+    "rocksdict": ("bookie_service.storage.rocks",),
     "pyspark": ("bkspark.spark", "pyspark_bookkeeper"),
     "bookie_service": ("bookie_service",),
 }

@@ -6,6 +6,8 @@ same names. Rules that the callers rely on:
 * A write is complete or raises OSError; nothing retries. After an error on a file its contents are unknown.
 * Data is durable after `File.sync_data`; a created, renamed or removed name after `sync_directory` of its directory.
 * Every OSError names the path.
+
+An embedded key-value store does its own input and output; it is opened here, too, and `key_values` says what it keeps.
 """
 
 from __future__ import annotations
@@ -14,12 +16,17 @@ import contextlib
 import errno
 import fcntl
 import os
+import tempfile
 from collections.abc import Iterator, Sequence
+
+from bookie_service.storage.key_values import KeyValueOptions, KeyValues
 
 Buffer = bytes | bytearray | memoryview
 
 _BUFFERS_PER_CALL_MAX = 1024
 """IOV_MAX of Linux."""
+_KEY_VALUES_SCRIBBLE = ("LOG", "LOCK", "rocksdict-config.json")
+"""Files of a key-value store that opening it writes to, even to read only."""
 
 
 @contextlib.contextmanager
@@ -143,6 +150,21 @@ class ReadOnlyFiles:
     def is_directory(self, path: str) -> bool:
         return os.path.isdir(path)
 
+    def open_key_values(self, path: str, options: KeyValueOptions) -> KeyValues:
+        """Open the key-value store in a directory.
+
+        Raises:
+            StorageDamaged: there is none, or it is not whole.
+        """
+        # Here, because most bookies have none and start without it.
+        from bookie_service.storage.rocks import RocksKeyValues
+
+        with tempfile.TemporaryDirectory() as links:
+            for name in self.names(path):
+                if name not in _KEY_VALUES_SCRIBBLE:
+                    os.symlink(os.path.join(path, name), os.path.join(links, name))
+            return RocksKeyValues(path, options, links=links)
+
     def lock(self, path: str) -> DirectoryLock:
         """Lock a directory against other processes.
 
@@ -191,6 +213,17 @@ class LocalFiles(ReadOnlyFiles):
             file.close()
         self.rename(temporary, path)
         self.sync_directory(os.path.dirname(path))
+
+    def open_key_values(self, path: str, options: KeyValueOptions) -> KeyValues:
+        """Open the key-value store in a directory that exists; an empty one becomes a store.
+
+        Raises:
+            StorageDamaged: it is not whole.
+        """
+        # Here, because most bookies have none and start without it.
+        from bookie_service.storage.rocks import RocksKeyValues
+
+        return RocksKeyValues(path, options)
 
     def rename(self, old: str, new: str) -> None:
         os.rename(old, new)

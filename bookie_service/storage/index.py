@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,12 +55,18 @@ class IndexPaths:
 
     def ledgers(self, files: LocalFiles) -> np.ndarray:
         """Return the ids of all ledgers that have an index file, int64, ascending."""
-        found = []
+        return np.array(sorted(self._each_ledger(files)), np.int64)
+
+    def has_any(self, files: LocalFiles) -> bool:
+        """Return whether any ledger has an index file."""
+        return next(self._each_ledger(files), None) is not None
+
+    def _each_ledger(self, files: LocalFiles) -> Iterator[int]:
         for top in self._directories:
             for middle in _hex_directories(files, top):
                 for inner in _hex_directories(files, middle):
-                    found += [index_format.parse_file_name(name) for name in files.names(inner)]
-        return np.array(sorted(each for each in found if each is not None), np.int64)
+                    found = map(index_format.parse_file_name, files.names(inner))
+                    yield from (ledger_id for ledger_id in found if ledger_id is not None)
 
 
 class IndexReader:

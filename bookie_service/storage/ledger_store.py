@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from bookie_service.storage.entry_log import ENTRY_BYTES_MIN, EntryLogAppender, 
 from bookie_service.storage.files import LocalFiles
 from bookie_service.storage.index import LedgerUpdate
 from bookie_service.storage.items import Items
+from bookie_service.storage.key_values import KeyValueOptions
 from bookie_service.storage.ledger_storage import Flush, Ledger, LedgerIndex
 from bookie_service.storage.storage_class import StorageClass
 from bookie_service.storage.tombstones import Tombstones
@@ -37,14 +38,31 @@ _POSITIONS_PER_LOOKUP = 8192
 
 
 @dataclass(frozen=True, slots=True)
+class ReadAheadOptions:
+    """What `DbLedgerStorage` reads beyond what was asked for, per miss; `cache_bytes` 0: nothing.
+
+    batch_bytes: 0 or less: a 16th of the cache.
+    """
+
+    cache_bytes: int = 64 * 1024 * 1024
+    batch_entries: int = 100
+    batch_bytes: int = -1
+
+
+@dataclass(frozen=True, slots=True)
 class StoreOptions:
-    """Which storage, and sizes in bytes. `cache_half_bytes`: one of the two halves of the write cache."""
+    """Which storage, and sizes in bytes. `cache_half_bytes`: one of the two halves of the write cache.
+
+    read_ahead, key_values: of `DbLedgerStorage` alone.
+    """
 
     storage_class: StorageClass = StorageClass.SORTED
     cache_half_bytes: int = 64 * 1024 * 1024
     log_bytes_max: int = 1024 * 1024 * 1024
     log_sync_bytes: int = 2 * 1024 * 1024
     open_files_max: int = 20_000
+    read_ahead: ReadAheadOptions = field(default_factory=ReadAheadOptions)
+    key_values: KeyValueOptions = field(default_factory=KeyValueOptions)
 
     @property
     def reader_files_max(self) -> int:
@@ -145,6 +163,10 @@ class LedgerStore:
                 return items
             # A run found further behind must end before an entry that was written again here.
             count_max = half.gap(ledger.ledger_id, first_entry, count_max)
+        return self._read_stored(ledger, first_entry, count_max, bytes_max)
+
+    def _read_stored(self, ledger: Ledger, first_entry: int, count_max: int, bytes_max: int) -> Items | None:
+        """Return entries that lie together in an entry log, at least `first_entry`; None when no position is held."""
         likely = max(bytes_max, 0) // (LENGTH_BYTES + ENTRY_BYTES_MIN) + 1
         count = min(count_max, likely, ledger.last_entry - first_entry + 1, _POSITIONS_PER_LOOKUP)
         positions = self.index.positions(ledger.ledger_id, first_entry, count)

@@ -13,16 +13,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bkspark.errors import ProtocolError, StorageDamaged
+from bkspark.errors import ConfigurationError, ProtocolError, StorageDamaged
 from bkspark.wire.framing import LENGTH_BYTES, gather_i64, split_items
 from bookie_service import layout
 from bookie_service.formats import journal as journal_format
+from bookie_service.formats import key_value_index
 from bookie_service.formats.journal import RecordKind
 from bookie_service.storage.checkpoint import Marks
 from bookie_service.storage.compaction import Compactor
+from bookie_service.storage.db_storage import DbLedgerStorage
 from bookie_service.storage.entry_log import ENTRY_BYTES_MIN
 from bookie_service.storage.file_storages import InterleavedLedgerStorage, SortedLedgerStorage
 from bookie_service.storage.files import LocalFiles
+from bookie_service.storage.index import IndexPaths
 from bookie_service.storage.items import rows_by_ledger
 from bookie_service.storage.journal import Journal, JournalOptions
 from bookie_service.storage.ledger_storage import Ledger, LedgerStorage
@@ -53,6 +56,7 @@ def open_storage(
     """Open configured directories, creating what is missing below them. Identity is checked before.
 
     Raises:
+        ConfigurationError: as `open_ledger_storage`.
         StorageDamaged: acknowledged data may be lost; the message names file, offset and remedy.
         OSError: a file cannot be read or written.
     """
@@ -87,12 +91,35 @@ def open_storage(
 _STORAGES: dict[StorageClass, Callable[[LocalFiles, Sequence[str], StoreOptions], LedgerStore]] = {
     StorageClass.SORTED: SortedLedgerStorage,
     StorageClass.INTERLEAVED: InterleavedLedgerStorage,
+    StorageClass.DB: DbLedgerStorage,
 }
 
 
 def open_ledger_storage(files: LocalFiles, directories: Sequence[str], options: StoreOptions) -> LedgerStorage:
-    """Open the configured storage; nothing is replayed. `directories`: the `current` ones, in configured order."""
+    """Open the configured storage; nothing is replayed. `directories`: the `current` ones, in configured order.
+
+    Raises:
+        ConfigurationError: another storage wrote the directories, and this one does not read its index.
+        StorageDamaged: the index is damaged.
+    """
+    _check_written_by(files, directories, options.storage_class)
     return _STORAGES[options.storage_class](files, directories, options)
+
+
+def _check_written_by(files: LocalFiles, directories: Sequence[str], storage_class: StorageClass) -> None:
+    """Raise ConfigurationError when the other kind of index is there: ledgers in it would be missing from this one."""
+    if storage_class is StorageClass.DB:
+        if IndexPaths(directories).has_any(files):
+            raise ConfigurationError(
+                f"{', '.join(directories)}: written with ledgerStorageClass {StorageClass.SORTED.short_name} or "
+                f"{StorageClass.INTERLEAVED.short_name}, which {storage_class.short_name} does not read: set one of "
+                "those again, or start a bookie with a new id and empty directories"
+            )
+    elif files.exists(path := os.path.join(directories[0], key_value_index.DIRECTORY_NAME)):
+        raise ConfigurationError(
+            f"{path}: written with ledgerStorageClass {StorageClass.DB.short_name}, which {storage_class.short_name} "
+            "does not read: set that again, or start a bookie with a new id and empty directories"
+        )
 
 
 class _Replay:

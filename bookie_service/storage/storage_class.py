@@ -12,10 +12,16 @@ class StorageClass(enum.Enum):
 
     SORTED = _PACKAGE + "SortedLedgerStorage"
     INTERLEAVED = _PACKAGE + "InterleavedLedgerStorage"
+    DB = _PACKAGE + "storage.ldb.DbLedgerStorage"
 
     @property
     def short_name(self) -> str:
         return self.value.rpartition(".")[2]
+
+    @property
+    def cache_half_setting(self) -> str:
+        """What sets the size of one half of the write cache."""
+        return "half of dbStorage_writeCacheMaxSizeMb, in bytes" if self is StorageClass.DB else "skipListSizeLimit"
 
     @classmethod
     def parse(cls, text: str) -> StorageClass:

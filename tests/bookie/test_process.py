@@ -32,6 +32,7 @@ from bkspark.metadata.uri import MetadataUri
 from bkspark.metadata.zookeeper import open_tree
 from bkspark.wire import v2
 from bkspark.wire.v2 import Status
+from bookie_service.storage.storage_class import StorageClass
 from tests.bookie.serving import Peer, adds, split, stored
 from tests.polling import wait_until
 
@@ -231,16 +232,19 @@ class Writer:
         self._peer.close()
 
 
-def test_killed_bookie_has_every_acknowledged_entry_and_fence(tmp_path: Path, uri: str) -> None:
+@pytest.mark.parametrize("storage", [StorageClass.SORTED.short_name, StorageClass.DB.value])
+def test_killed_bookie_has_every_acknowledged_entry_and_fence(tmp_path: Path, uri: str, storage: str) -> None:
     """SIGKILL at random moments, through several checkpoints and entry logs, always on the same directories."""
     seed = int(os.environ.get("BKSPARK_SEED") or random.randrange(1 << 30))
-    rounds = int(os.environ.get("BKSPARK_KILLS") or 5)
+    rounds = int(os.environ.get("BKSPARK_KILLS") or 3)
     print(f"BKSPARK_SEED={seed} BKSPARK_KILLS={rounds}")
     chance = random.Random(seed)
     bookie = BookieChild(
         tmp_path / "bookie",
         uri,
+        ledgerStorageClass=storage,
         skipListSizeLimit=str(12 << 20),
+        dbStorage_writeCacheMaxSizeMb="24",
         flushInterval="150",
         logSizeLimit=str(4 << 20),
         journalMaxSizeMB="2",
@@ -307,7 +311,8 @@ def delete_ledgers(uri: str, ledger_ids: list[int]) -> None:
 
 
 def collecting_bookie(tmp_path: Path, uri: str, **settings: str) -> BookieChild:
-    sizes = {"logSizeLimit": str(1 << 20), "skipListSizeLimit": str(12 << 20), "flushInterval": "100"}
+    sizes = {"logSizeLimit": str(1 << 20), "skipListSizeLimit": str(12 << 20), "dbStorage_writeCacheMaxSizeMb": "24"}
+    sizes["flushInterval"] = "100"
     return BookieChild(tmp_path / "bookie", uri, **sizes, **settings)
 
 
@@ -336,8 +341,11 @@ def test_space_of_deleted_ledgers_returns_on_sigusr1(tmp_path: Path, uri: str) -
             assert peer.add(deleted[0], len(ENTRIES), [b"late"]) == [Status.EFENCED]
 
 
-def test_kill_in_the_middle_of_a_compaction_loses_nothing_and_leaks_nothing(tmp_path: Path, uri: str) -> None:
-    bookie = collecting_bookie(tmp_path, uri, compactionRateByEntries="50")
+@pytest.mark.parametrize("storage", [StorageClass.SORTED.short_name, StorageClass.DB.short_name])
+def test_kill_in_the_middle_of_a_compaction_loses_nothing_and_leaks_nothing(
+    tmp_path: Path, uri: str, storage: str
+) -> None:
+    bookie = collecting_bookie(tmp_path, uri, compactionRateByEntries="50", ledgerStorageClass=storage)
     current = bookie.directory / "ledgers" / "current"
     with bookie.running() as process:
         kept, *deleted = write_ledgers(uri, 3)

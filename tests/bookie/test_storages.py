@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import shutil
+from collections import Counter
 from pathlib import Path
+from random import Random
 
+import numpy as np
 import pytest
 
-from bkspark.errors import ConfigurationError
+from bkspark.errors import ConfigurationError, StorageDamaged
 from bookie_service.configuration import configure
 from bookie_service.formats.entry_log import parse_file_name
-from bookie_service.storage.files import LocalFiles
+from bookie_service.formats.index import LedgerHeader
+from bookie_service.storage.files import File, LocalFiles
+from bookie_service.storage.index import LedgerUpdate
+from bookie_service.storage.items import Items
+from bookie_service.storage.key_value_index import KeyValueIndex
+from bookie_service.storage.key_values import KeyValueOptions
 from bookie_service.storage.ledger_storage import LedgerStorage
 from bookie_service.storage.ledger_store import StoreOptions
 from bookie_service.storage.log_scan import LogScan
 from bookie_service.storage.opening import open_ledger_storage
+from bookie_service.storage.read_ahead import ReadAheadCache
 from bookie_service.storage.storage_class import StorageClass
-from tests.bookie.test_ledger_store import flush, item, put, read
+from tests.bookie.test_ledger_store import KEY, flush, item, put, read
+from tests.crash.simulated_files import SimulatedDisk, SimulatedFiles
 
 ARRIVALS = [(7, 0), (5, 0), (7, 1), (6, 3), (5, 1), (7, 2), (5, 2)]
 
@@ -88,3 +99,226 @@ def test_a_storage_has_apaches_short_and_full_name(storage_class: StorageClass) 
 def test_a_storage_that_does_not_exist_is_named_with_those_that_do() -> None:
     with pytest.raises(ConfigurationError, match=r"ledgerStorageClass=FastStorage: .* SortedLedgerStorage"):
         configure({"ledgerStorageClass": "FastStorage"})
+
+
+# ---- DbLedgerStorage ----
+
+
+def filled_db(directory: Path) -> None:
+    """Leave what three flushes of a Db storage make."""
+    store = open_store(directory, StorageClass.DB)
+    for first in range(0, 900, 300):
+        put(store, 5, {entry_id: item(5, entry_id, 2) for entry_id in range(first, first + 300)})
+        flush(store)
+    store.fence(store.create_ledger(6, KEY))
+    flush(store)
+    store.close()
+
+
+def expected_db() -> bytes:
+    return b"".join(item(5, entry_id, 2) for entry_id in range(900))
+
+
+def test_db_storage_keeps_no_file_per_ledger(tmp_path: Path) -> None:
+    filled_db(tmp_path)
+    assert not list(tmp_path.rglob("*.idx"))
+    store = open_store(tmp_path, StorageClass.DB)
+    assert read(store, 5, 0) == expected_db()
+    assert store.index.ledger_ids().tolist() == [5, 6]
+    store.close()
+
+
+@pytest.mark.parametrize("second", [StorageClass.SORTED, StorageClass.INTERLEAVED])
+def test_db_storage_and_the_others_refuse_each_others_folders(tmp_path: Path, second: StorageClass) -> None:
+    files, db = tmp_path / "files", tmp_path / "db"
+    for directory in (files, db):
+        directory.mkdir()
+    filled_db(db)
+    with pytest.raises(ConfigurationError, match=r"positions: written with ledgerStorageClass DbLedgerStorage, .* set"):
+        open_store(db, second)
+    store = open_store(files, second)
+    arrive(store)
+    flush(store)
+    store.close()
+    with pytest.raises(ConfigurationError, match=r"written with .* InterleavedLedgerStorage, which DbLedgerStorage"):
+        open_store(files, StorageClass.DB)
+    assert not (files / "positions").exists()
+
+
+def test_key_value_store_that_is_gone_is_never_taken_for_an_empty_one(tmp_path: Path) -> None:
+    filled_db(tmp_path)
+    shutil.rmtree(tmp_path / "positions")
+    with pytest.raises(StorageDamaged, match="positions: the key-value store is missing"):
+        open_store(tmp_path, StorageClass.DB)
+
+
+def test_key_value_store_of_yesterday_is_refused(tmp_path: Path) -> None:
+    filled_db(tmp_path)
+    shutil.copytree(tmp_path / "positions", tmp_path / "copy")
+    store = open_store(tmp_path, StorageClass.DB)
+    put(store, 5, {900: item(5, 900, 2)})
+    flush(store)
+    store.close()
+    shutil.rmtree(tmp_path / "positions")
+    (tmp_path / "copy").rename(tmp_path / "positions")
+    with pytest.raises(StorageDamaged, match=r"positions: the key-value store is at commit 4, but .* 5 was durable"):
+        open_store(tmp_path, StorageClass.DB)
+
+
+def test_damaged_byte_of_the_key_value_store_gives_an_error_or_the_right_bytes(tmp_path: Path) -> None:
+    """Fault D5: never wrong bytes, never a negative, in any of RocksDB's files; a sample of their bytes."""
+    whole, damaged = tmp_path / "whole", tmp_path / "damaged"
+    whole.mkdir()
+    filled_db(whole)
+    random = Random(1)
+    paths = [path for path in sorted((whole / "positions").iterdir()) if path.stat().st_size]
+    outcomes: Counter[str] = Counter()
+    for path in [*paths, whole / "positions.commit"]:
+        content = path.read_bytes()
+        for offset in {0, len(content) - 1, *(random.randrange(len(content)) for _ in range(5))}:
+            shutil.rmtree(damaged, ignore_errors=True)
+            shutil.copytree(whole, damaged)
+            changed = bytearray(content)
+            changed[offset] ^= 0xFF
+            (damaged / path.relative_to(whole)).write_bytes(changed)
+            outcomes[_served(damaged)] += 1
+    assert outcomes["right"]
+    assert outcomes["refused"]
+
+
+def _served(directory: Path) -> str:
+    try:
+        store = open_store(directory, StorageClass.DB)
+    except StorageDamaged:
+        return "refused"
+    try:
+        assert read(store, 5, 0, 1000) == expected_db()
+        ledger = store.ledger(6)
+        assert ledger is not None
+        assert ledger.fenced
+    except StorageDamaged:
+        return "error"
+    finally:
+        store.close()
+    return "right"
+
+
+def test_positions_are_read_as_they_were_stored_whatever_the_gaps(tmp_path: Path) -> None:
+    files = LocalFiles()
+    index = KeyValueIndex(files, str(tmp_path), KeyValueOptions())
+    random = np.random.default_rng(3)
+    model: dict[int, int] = {}
+    for _ in range(30):
+        entry_ids = np.unique(random.integers(0, 3000, random.integers(1, 400)))
+        positions = random.integers(1, 1 << 60, len(entry_ids))
+        index.store([LedgerUpdate(7, LedgerHeader(7, 1, False, KEY), entry_ids, positions)])
+        model |= dict(zip(entry_ids.tolist(), positions.tolist()))
+        first, count = int(random.integers(3100)), int(random.integers(1, 2000))
+        last = max(model)
+        wanted = [model.get(entry_id, 0) for entry_id in range(first, min(first + count, last + 1))]
+        assert index.positions(7, first, count).tolist() == wanted
+        assert index.last_entry(7) == last
+    index.remove(7)
+    index.sync_removed([7])
+    assert index.header(7) is None
+    assert index.last_entry(7) == -1
+    assert not len(index.positions(7, 0, 100))
+    index.close()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_simulated_key_value_store_behaves_as_rocksdb_does(tmp_path: Path, seed: int) -> None:
+    """The crash campaigns are worth what the model is."""
+    simulated = SimulatedFiles(SimulatedDisk())
+    simulated.make_directory("/positions")
+    stores = [
+        LocalFiles().open_key_values(str(tmp_path), KeyValueOptions()),
+        simulated.open_key_values("/positions", KeyValueOptions()),
+    ]
+    random = Random(seed)
+    names = [bytes([97 + i, 97 + j]) for i in range(5) for j in range(5)]
+    for _ in range(150):
+        puts = [(random.choice(names), random.randbytes(3)) for _ in range(random.randrange(4))]
+        first, end = sorted(random.sample(names, 2))
+        removed = [(first, end)] if random.random() < 0.2 else []
+        for store in stores:
+            store.write(puts, removed)
+        if random.random() < 0.2:
+            for store in stores:
+                store.sync()
+        if random.random() < 0.1:
+            for store in stores:
+                store.sync()
+                store.close()
+            stores = [
+                LocalFiles().open_key_values(str(tmp_path), KeyValueOptions()),
+                simulated.open_key_values("/positions", KeyValueOptions()),
+            ]
+        first, end = sorted(random.sample(names, 2))
+        real, model = ((store.get(names), store.last(first, end), list(store.keys(first, end))) for store in stores)
+        assert real == model
+    for store in stores:
+        store.close()
+
+
+# ---- the read-ahead cache ----
+
+
+def test_single_reads_in_a_row_go_to_the_disk_once_a_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    filled_db(tmp_path)
+    store = open_store(tmp_path, StorageClass.DB)
+    reads = []
+    monkeypatch.setattr(File, "read", lambda file, *span, old=File.read: reads.append(file.path) or old(file, *span))
+    for entry_id in range(900):
+        assert read(store, 5, entry_id, 1) == item(5, entry_id, 2)
+    assert len([path for path in reads if path.endswith(".log")]) <= 12
+    store.close()
+
+
+def test_an_entry_that_was_written_again_is_never_served_from_the_read_ahead_cache(tmp_path: Path) -> None:
+    filled_db(tmp_path)
+    store = open_store(tmp_path, StorageClass.DB)
+    assert read(store, 5, 10, 1) == item(5, 10, 2)
+    put(store, 5, {12: item(5, 12, 30)})
+    assert read(store, 5, 11, 1) + read(store, 5, 12, 1) == item(5, 11, 2) + item(5, 12, 30)
+    # Kept while the newer one is in the write cache only.
+    assert read(store, 5, 200, 1) == item(5, 200, 2)
+    flush(store)
+    assert read(store, 5, 12, 1) == item(5, 12, 30)
+    assert read(store, 5, 11, 3) == item(5, 11, 2) + item(5, 12, 30) + item(5, 13, 2)
+    store.close()
+
+
+def test_a_dropped_ledger_leaves_nothing_in_the_read_ahead_cache(tmp_path: Path) -> None:
+    filled_db(tmp_path)
+    store = open_store(tmp_path, StorageClass.DB)
+    assert read(store, 5, 10, 1) == item(5, 10, 2)
+    assert store.drop([5]) == [5]
+    assert store.ledger(5) is None
+    put(store, 5, {0: item(5, 0, 3)})
+    flush(store)
+    assert read(store, 5, 0, 1) == item(5, 0, 3)
+    assert read(store, 5, 11, 1) == b""
+    store.close()
+
+
+def test_read_ahead_cache_holds_no_more_than_it_may_and_the_latest() -> None:
+    cache = ReadAheadCache(10_000)
+    for first in range(0, 5000, 10):
+        cache.keep(1, Items(first, bytes(10 * 50), np.full(10, 50)), cache.epoch)
+        assert cache.used <= 10_000
+    assert cache.find(1, 0, 1, 1000) is None
+    found = cache.find(1, 4995, 3, 1000)
+    assert found is not None
+    assert (found.first_entry, len(found), len(found.buffer)) == (4995, 3, 150)
+    found = cache.find(1, 4995, 100, 120)
+    assert found is not None
+    assert len(found) == 2
+
+
+def test_run_that_was_read_while_a_flush_ended_is_not_kept() -> None:
+    cache = ReadAheadCache(10_000)
+    epoch = cache.epoch
+    cache.forget({9})
+    cache.keep(1, Items(0, bytes(50), np.full(1, 50)), epoch)
+    assert cache.find(1, 0, 1, 1000) is None

@@ -1,7 +1,7 @@
 """Crash-point campaigns: every operation boundary of seeded scripts, under every loss policy, reopened and audited.
 
-`python -m tests.crash.campaign --seed S --images N | --seconds T` prints one JSON line of counts; a violation ends it
-with exit code 1 and a line that names seed, boundary, policy and what was broken.
+`python -m tests.crash.campaign --seed S --images N | --seconds T [--storage CLASS]` prints one JSON line of
+counts; a violation ends it with exit code 1 and a line that names seed, boundary, policy and what was broken.
 
 One image in `DEEP_EVERY` goes on: boundaries of its recovery are crashed again, and so is what it writes after that.
 """
@@ -19,6 +19,7 @@ from random import Random
 from bkspark.errors import StorageDamaged
 from bkspark.wire.v2 import RECOVERY_ADD
 from bookie_service.storage.journal import JournalOptions
+from bookie_service.storage.storage_class import StorageClass
 from tests.crash.audit import Violation, audit, observe
 from tests.crash.history import History
 from tests.crash.images import Loss, crash_image, fingerprint
@@ -38,8 +39,14 @@ _DEEP_MAX = 12
 class Campaign:
     """Counts what was done; `images` are those audited, without the ones that equal another of their script."""
 
-    def __init__(self, stop: Callable[[Campaign], bool] = lambda campaign: False, deep_every: int = DEEP_EVERY) -> None:
-        """`stop(campaign)` is asked at every boundary; True ends the script there."""
+    def __init__(
+        self,
+        stop: Callable[[Campaign], bool] = lambda campaign: False,
+        deep_every: int = DEEP_EVERY,
+        storage_class: StorageClass | None = None,
+    ) -> None:
+        """`stop(campaign)` is asked at every boundary; True ends the script there. No storage class: each its share."""
+        self._storage_class = storage_class
         self._deep_every = deep_every
         self.counts: Counter[str] = Counter()
         self._stop = stop
@@ -73,7 +80,7 @@ class Campaign:
                         raise Violation(f"seed {seed}, boundary {boundary}, {loss.value}: {violation}") from violation
 
         try:
-            Script(seed, steps, hook).run()
+            Script(seed, steps, hook, self._storage_class).run()
         except _Enough:
             return
         except StorageDamaged as error:
@@ -89,6 +96,7 @@ class Campaign:
         self._seen.add(key)
         self.counts["images"] += 1
         self.counts[loss.value] += 1
+        self.counts[setup.store.storage_class.short_name] += 1
         if self.images % self._deep_every == 0:
             self._crash_again(image, setup, history, random)
         else:
@@ -172,10 +180,12 @@ def crash_striped_ledger() -> None:
         audit(reopened(crash_image(twin.disk, Loss.LOST, Random(first)), setup, history), history)
 
 
-def run(seed: int, images: int | None, seconds: float | None = None) -> Counter[str]:
+def run(
+    seed: int, images: int | None, seconds: float | None = None, storage_class: StorageClass | None = None
+) -> Counter[str]:
     """Run whole scripts of seeds from `seed` on until there are `images`, or for `seconds`; return the counts."""
     ends = None if seconds is None else time.monotonic() + seconds
-    campaign = Campaign(lambda campaign: ends is not None and time.monotonic() >= ends)
+    campaign = Campaign(lambda campaign: ends is not None and time.monotonic() >= ends, storage_class=storage_class)
     while (images is None or campaign.images < images) and (ends is None or time.monotonic() < ends):
         campaign.run_script(seed)
         seed += 1
@@ -185,6 +195,7 @@ def run(seed: int, images: int | None, seconds: float | None = None) -> Counter[
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.crash.campaign", description=__doc__.split("\n")[0])
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--storage", type=StorageClass.parse, help="one ledgerStorageClass only (default: all in turn)")
     budget = parser.add_mutually_exclusive_group()
     budget.add_argument("--images", type=int, help="audit so many images (default 150000)")
     budget.add_argument("--seconds", type=float, help="run for so long")
@@ -192,7 +203,7 @@ def main(arguments: list[str] | None = None) -> int:
     images = options.images if options.images or options.seconds else 150_000
     began = time.monotonic()
     try:
-        counts = run(options.seed, images, options.seconds)
+        counts = run(options.seed, images, options.seconds, options.storage)
     except Violation as violation:
         print(violation, file=sys.stderr)
         return 1

@@ -7,7 +7,8 @@ from random import Random
 
 from bkspark.wire import v2
 from bookie_service.storage.journal import JournalOptions
-from bookie_service.storage.ledger_store import StoreOptions
+from bookie_service.storage.ledger_store import ReadAheadOptions, StoreOptions
+from bookie_service.storage.storage_class import StorageClass
 from tests.crash.audit import Violation, audit
 from tests.crash.history import History
 from tests.crash.images import Loss, crash_image
@@ -22,12 +23,14 @@ _ENTRY_COST_BYTES = 1000
 """More than what an entry takes in a write cache beside its payload, a new ledger included."""
 
 
-def random_setup(random: Random) -> Setup:
-    """Return a configuration; extreme values are likely."""
+def random_setup(random: Random, storage_class: StorageClass | None = None) -> Setup:
+    """Return a configuration; extreme values are likely. Without a storage class, all have their share."""
     return Setup(
         journals=random.choice((1, 1, 2)),
         ledger_directories=random.choice((1, 1, 2)),
         store=StoreOptions(
+            storage_class=storage_class or random.choice(list(StorageClass)),
+            read_ahead=random.choice((ReadAheadOptions(), ReadAheadOptions(2000, 3, 1000))),
             cache_half_bytes=random.choice((4096, 6144, 16384)),
             log_bytes_max=random.choice((1100, 2600, 1 << 20)),
             open_files_max=random.choice((2, 4, 100)),
@@ -45,10 +48,12 @@ def random_setup(random: Random) -> Setup:
 class Script:
     """Drives one bookie through random steps, restarts included. All randomness comes from one seed."""
 
-    def __init__(self, seed: int, steps: int, hook: Callable[[Script], None]) -> None:
+    def __init__(
+        self, seed: int, steps: int, hook: Callable[[Script], None], storage_class: StorageClass | None = None
+    ) -> None:
         """`hook(script)` is called at every operation boundary, while `script.disk` is as a crash would find it."""
         self.random = Random(seed)
-        self.setup = random_setup(self.random)
+        self.setup = random_setup(self.random, storage_class)
         self.history = History()
         self.disk = self.setup.new_disk()
         self._hook = hook

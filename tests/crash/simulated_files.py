@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from bookie_service.storage.files import Buffer, File, LocalFiles
+from bookie_service.storage.key_values import KeyValueOptions
+from tests.crash.simulated_key_values import SimulatedKeyValues
 
 OperationHook = Callable[[str, str], None]
 Fault = Callable[[str, str], OSError | None]
@@ -269,6 +271,9 @@ class SimulatedFiles(LocalFiles):
         for change in names.pending:
             apply_names(names.durable, change)
         names.pending.clear()
+
+    def open_key_values(self, path: str, options: KeyValueOptions) -> SimulatedKeyValues:
+        return SimulatedKeyValues(self, path)
 
     def lock(self, path: str) -> SimulatedLock:
         self.disk.directory(path)

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from bookie_service.storage.storage_class import StorageClass
 from tests.crash.campaign import main, run
 from tests.crash.images import Loss
 
@@ -20,6 +21,7 @@ def test_every_crash_image_starts_and_keeps_its_promises(part: int) -> None:
     print(json.dumps(counts))
     assert counts["images"] >= IMAGES // _PARTS
     assert all(counts[loss.value] for loss in Loss)
+    assert all(counts[storage.short_name] > IMAGES // _PARTS // 10 for storage in StorageClass)
     assert counts["double"] > 50
 
 
