@@ -26,6 +26,7 @@
       MalformedPayload              an entry is intact, but does not hold what its format or schema demands
       ClientClosed                  the client was closed under the call
       StorageDamaged                a bookie's stored bytes fail their checks: file, offset, remedy
+      DiskFull                      a bookie's disks are full, and it is told not to go on read-only
 
 Each carries the facts it knows (`ledger_id`, `entry_id`, `bookie`) and Apache's BKException `code`.
 """
@@ -220,3 +221,7 @@ class ClientClosed(BookKeeperError):
 
 class StorageDamaged(BookKeeperError):
     """Stored bytes of a bookie fail their checks where acknowledged data may lie; the message names file and offset."""
+
+
+class DiskFull(BookKeeperError):
+    """A bookie's disks are full, and it is configured to end rather than to go on read-only."""

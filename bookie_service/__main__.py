@@ -98,8 +98,9 @@ async def _run(configuration: Configuration, as_json: bool) -> None:
                 registry,
                 bound.bookie_id,
                 BookieAddress(bound.host, bound.port),
-                read_only=configuration.service.bookie.read_only,
+                read_only=service.is_read_only,
             )
+            service.on_mode_change = lambda: registration.change(read_only=service.is_read_only)
             try:
                 census = Census(tree, configuration.metadata_uri, bound.bookie_id)
                 await census.open()
@@ -107,12 +108,16 @@ async def _run(configuration: Configuration, as_json: bool) -> None:
                 service.start_collecting(census)
                 loop.add_signal_handler(signal.SIGUSR1, service.force_collection)
                 _announce(bound, as_json)
-                await _first_of(stopping, service.failed, registration.lost)
+                # It may have changed before there was a registration to change.
+                registration.change(read_only=service.is_read_only)
+                await _first_of(stopping, service.full, service.failed, registration.lost)
             except BaseException:
                 service.abandon()
                 raise
             await registration.leave()
             await service.stop()
+            if service.full.done():
+                raise service.full.result()
     finally:
         bound.listener.close()
 
@@ -149,10 +154,12 @@ def _announce(bound: BoundAddress, as_json: bool) -> None:
         print(f"bookie {bound.bookie_id} serves at {bound.host}:{bound.port} (pid {os.getpid()})", flush=True)
 
 
-async def _first_of(stopping: asyncio.Event, *failures: asyncio.Future[BaseException]) -> None:
-    """Return when asked to stop; raise the error of whichever failure comes first."""
+async def _first_of(
+    stopping: asyncio.Event, full: asyncio.Future[BaseException], *failures: asyncio.Future[BaseException]
+) -> None:
+    """Return when asked to stop, or when the disks are full; raise the error of whichever failure comes first."""
     asked = asyncio.ensure_future(stopping.wait())
-    awaited: list[asyncio.Future[Any]] = [asked, *failures]
+    awaited: list[asyncio.Future[Any]] = [asked, full, *failures]
     try:
         await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
     finally:

@@ -31,6 +31,7 @@ from bkspark.wire.digest import MASTER_KEY_BYTES
 from bkspark.wire.v2 import Requests, Status
 from bookie_service import rules
 from bookie_service.adds import AddRun
+from bookie_service.disk_watch import DiskWatch
 from bookie_service.formats import journal as journal_format
 from bookie_service.formats.journal import RecordKind
 from bookie_service.storage.checkpoint import Checkpoint, CheckpointThread
@@ -67,7 +68,6 @@ class BookieOptions:
     journals_entries: False answers adds from memory; a crash loses those that no checkpoint moved to the entry log.
     """
 
-    read_only: bool = False
     journals_entries: bool = True
     adds_in_flight_max: int = 0
     batch_read_bytes_max: int = 5 * 1024 * 1024
@@ -90,9 +90,11 @@ class Bookie:
         store: LedgerStorage,
         journals: Sequence[JournalThread],
         checkpoints: CheckpointThread,
+        disks: DiskWatch,
         options: BookieOptions,
     ) -> None:
         self._store = store
+        self._disks = disks
         self._journals = journals
         self._checkpoints = checkpoints
         self._options = options
@@ -111,6 +113,10 @@ class Bookie:
         """
         run = AddRun.of(requests, start, end)
         count = self._count_with_room(run.sizes) or (self.checkpoint() and self._count_with_room(run.sizes))
+        if not count and self._disks.is_stuck:
+            # There will be no room until somebody makes space on the disks: waiting would look like a hang.
+            client.send((v2.encode_replies(v2.ADD, Status.EREADONLY, run.ledger_ids, run.entry_ids),))
+            return len(run)
         if not count or 0 < self._options.adds_in_flight_max <= self._adds_in_flight:
             self._blocked[client] = None
             return 0
@@ -168,6 +174,8 @@ class Bookie:
         records.append(Record(RecordKind.ENTRIES, len(run), (body,), len(body)))
         self._adds_in_flight += adds
         self._send_when_durable(index, self._journals[index].submit(records), client, replies, adds)
+        if self._disks.added(len(body)):
+            self.look_at_disks()
 
     def _judge(
         self,
@@ -192,7 +200,8 @@ class Bookie:
             run.flags,
             (keys == np.frombuffer(key, np.uint8)).all(axis=1),
             fenced=was_fenced or (ledger is not None and ledger.fenced),
-            read_only=self._options.read_only,
+            read_only=self._disks.is_read_only,
+            takes_recovery_adds=self._disks.takes_recovery_adds,
         )
         if not is_known and bool((statuses == Status.EOK).any()):
             ledger = self._store.create_ledger(ledger_id, key)
@@ -345,7 +354,7 @@ class Bookie:
             None if ledger is None else ledger.master_key,
             master_key,
             packet,
-            read_only=self._options.read_only,
+            read_only=self._disks.is_read_only,
             is_deleted=ledger is None and ledger_id in self._store.tombstones,
         )
         if status != Status.EOK:
@@ -394,6 +403,22 @@ class Bookie:
     def on_checkpoint_done(self, checkpoint: Checkpoint) -> None:
         """Use the emptied half again and let waiting connections go on."""
         self._store.end_flush(checkpoint.flush)
+        if self._disks.is_stuck:
+            self._disks.is_stuck = False
+            self.look_at_disks()
+        self._resume_blocked()
+
+    # ---- disks ----
+
+    def look_at_disks(self) -> None:
+        """Ask how full the disks are, and take adds accordingly. Raises OSError where a disk cannot be asked."""
+        self._disks.look(self._store.waiting_bytes)
+        self._store.logs.note_full(self._disks.verdict.full)
+
+    def on_checkpoint_stuck(self) -> None:
+        """A checkpoint found no space, and will be tried again: nothing of it is lost, and nothing new fits."""
+        self._disks.is_stuck = True
+        self.look_at_disks()
         self._resume_blocked()
 
     def _resume_blocked(self) -> None:

@@ -27,6 +27,8 @@ from bookie_service.collection import CompactionLevel
 from bookie_service.collector import CollectionOptions
 from bookie_service.configuration_keys import APACHE_KEYS, APACHE_PREFIXES, OWN_KEYS
 from bookie_service.connection import ConnectionOptions
+from bookie_service.disk_watch import DiskOptions
+from bookie_service.disks import DiskLimits
 from bookie_service.service import ServiceOptions
 from bookie_service.storage.flush_policy import SETTLE_NS, FlushLimits
 from bookie_service.storage.journal import JournalOptions
@@ -183,6 +185,8 @@ def _uri(keys: _Values) -> str:
 def _service(keys: _Values) -> ServiceOptions:
     syncs = keys.flag("journalSyncData", True)
     page_cache_ms = keys.number("journalPageCacheFlushIntervalMSec", 1000, least=1, unit="ms, if journalSyncData=false")
+    log_bytes_max = keys.number("logSizeLimit", 1024 * _MIB, least=_MIB, unit="bytes")
+    disks = _disks(keys, log_bytes_max)
     return ServiceOptions(
         journal_directories=keys.directories(
             "journalDirectories", keys.text("journalDirectory", default="/tmp/bk-txn") or "/tmp/bk-txn"
@@ -191,7 +195,6 @@ def _service(keys: _Values) -> ServiceOptions:
         connections_max=keys.number("maxConnections", 10_000, least=1, unit="connections"),
         checkpoint_interval_s=keys.number("flushInterval", 10_000, least=1, unit="ms") / 1000,
         bookie=BookieOptions(
-            read_only=keys.flag("forceReadOnlyBookie", False),
             adds_in_flight_max=keys.number("maxAddsInProgressLimit", 0, least=0, unit="adds, 0: no limit"),
             batch_read_bytes_max=keys.number("maxBatchReadSize", 5 * _MIB, least=1, unit="bytes"),
             journals_entries=keys.flag("journalWriteData", True),
@@ -218,12 +221,38 @@ def _service(keys: _Values) -> ServiceOptions:
             reuse_files=keys.flag("journalReuseFiles", False),
             sync_groups=syncs,
         ),
-        store=_store(keys),
+        store=_store(keys, log_bytes_max, disks.limits),
         collection=_collection(keys),
+        disks=disks,
     )
 
 
-def _store(keys: _Values) -> StoreOptions:
+def _disks(keys: _Values, log_bytes_max: int) -> DiskOptions:
+    full_share = keys.share("diskUsageThreshold", 0.95, unit="of a disk")
+
+    def reserve(key: str, most: str) -> int | None:
+        unit = f"bytes, 0: {most}, or a quarter of what diskUsageThreshold keeps free if that is less"
+        return keys.number(key, 0, least=0, unit=unit) or None
+
+    return DiskOptions(
+        limits=DiskLimits(
+            full_share=full_share,
+            # Whoever lowers only the threshold means this one, too.
+            warn_share=keys.share("diskUsageWarnThreshold", min(0.90, full_share), unit="of a disk"),
+            low_share=keys.share("diskUsageLwmThreshold", full_share, unit="of a disk"),
+            any_full=keys.flag("readOnlyModeOnAnyDiskFullEnabled", False),
+            high_priority_bytes_min=reserve("minUsableSizeForHighPriorityWrites", "logSizeLimit"),
+            new_index_bytes_min=reserve("minUsableSizeForIndexFileCreation", "100 MiB"),
+            new_log_bytes_min=reserve("minUsableSizeForEntryLogCreation", "logSizeLimit"),
+            log_bytes_max=log_bytes_max,
+        ),
+        interval_s=keys.number("diskCheckInterval", 10_000, least=1, unit="ms") / 1000,
+        read_only_mode=keys.flag("readOnlyModeEnabled", True),
+        is_forced_read_only=keys.flag("forceReadOnlyBookie", False),
+    )
+
+
+def _store(keys: _Values, log_bytes_max: int, disks: DiskLimits) -> StoreOptions:
     default = StorageClass.SORTED.short_name
     storage_class = StorageClass.parse(keys.text("ledgerStorageClass", default=default) or default)
     open_files = keys.number("openFileLimit", 20_000, least=16, unit="files")
@@ -233,10 +262,11 @@ def _store(keys: _Values) -> StoreOptions:
     return StoreOptions(
         storage_class=storage_class,
         cache_half_bytes=db_half if storage_class is StorageClass.DB else file_half,
-        log_bytes_max=keys.number("logSizeLimit", 1024 * _MIB, least=_MIB, unit="bytes"),
+        log_bytes_max=log_bytes_max,
         # 0 means "at the end of a flush only" to Apache's bookies; it gets our default here.
         log_sync_bytes=keys.number("flushEntrylogBytes", 0, least=0, unit="bytes, 0: 2 MiB") or 2 * _MIB,
         open_files_max=open_files,
+        disks=disks,
         read_ahead=ReadAheadOptions(
             cache_bytes=read_ahead_bytes,
             batch_entries=keys.number("dbStorage_readAheadCacheBatchSize", 100, least=1, unit="entries"),

@@ -3,6 +3,9 @@
 The registration goes with the metadata session. A connection lost for a moment keeps the session, and nothing happens
 here. When a session has expired, the bookie registers again as soon as the store answers; until then clients that know
 it go on using it. If somebody else took the id meanwhile, this process must end.
+
+A bookie that becomes read-only, or writable again, registers at the other place first and then leaves the old one, as
+Apache's do: there is no moment in which clients cannot find its address.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ class Registration:
         self._address = address
         self._read_only = read_only
         self._again: asyncio.Task[None] | None = None
+        self._is_due = False
         self.lost: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
 
     async def enter(self) -> None:
@@ -39,12 +43,21 @@ class Registration:
         await self._register(take_over=True)
         self._registry.on_session_expired(self._on_session_expired)
 
+    def change(self, *, read_only: bool) -> None:
+        """Register as read-only, or as writable, as soon as the store takes it."""
+        if read_only != self._read_only:
+            self._read_only = read_only
+            self._register_soon()
+
     async def leave(self) -> None:
         """Take the registration back, if the store can be reached; it goes with the session in any case."""
         if self._again is not None:
             self._again.cancel()
+            await asyncio.wait([self._again])
         try:
-            await self._registry.unregister(self._bookie_id, read_only=self._read_only)
+            # Both places: the way from one to the other may have been interrupted.
+            for read_only in (False, True):
+                await self._registry.unregister(self._bookie_id, read_only=read_only)
         except MetadataError as error:
             logger.warning("left without taking the registration back, it ends with the session: %s", error)
 
@@ -52,17 +65,24 @@ class Registration:
         await self._registry.register(self._bookie_id, self._address, read_only=self._read_only, take_over=take_over)
 
     def _on_session_expired(self) -> None:
+        logger.warning("the metadata session expired; bookie %s registers again", self._bookie_id)
+        self._register_soon()
+
+    def _register_soon(self) -> None:
+        self._is_due = True
         if self._again is None or self._again.done():
             self._again = asyncio.ensure_future(self._register_again())
 
     async def _register_again(self) -> None:
-        logger.warning("the metadata session expired; bookie %s registers again", self._bookie_id)
-        while True:
+        while self._is_due:
+            self._is_due = False
+            read_only = self._read_only
             try:
                 await self._register(take_over=False)
-                return
+                await self._registry.unregister(self._bookie_id, read_only=not read_only)
             except NodeExists as error:
                 self.lost.set_result(error)
                 return
             except MetadataError:
+                self._is_due = True
                 await asyncio.sleep(_RETRY_S)

@@ -16,21 +16,28 @@ UNKNOWN_KEY = bytes(20)
 
 
 def add_statuses(
-    ledger_id: int, entry_ids: np.ndarray, flags: np.ndarray, keys_match: np.ndarray, *, fenced: bool, read_only: bool
+    ledger_id: int,
+    entry_ids: np.ndarray,
+    flags: np.ndarray,
+    keys_match: np.ndarray,
+    *,
+    fenced: bool,
+    read_only: bool,
+    takes_recovery_adds: bool = True,
 ) -> np.ndarray:
     """Return the status of each add of one ledger, int32; EOK means: journal it.
 
     Args:
         keys_match: bool per add: it carries the ledger's master key.
         fenced: only recovery adds pass.
-        read_only: only high-priority adds pass.
+        read_only: only high-priority adds pass, and those only where it `takes_recovery_adds`.
     """
     statuses = np.zeros(len(entry_ids), np.int32)
     if fenced:
         statuses[(flags & RECOVERY_ADD) == 0] = Status.EFENCED
     statuses[~keys_match] = Status.EUA
     if read_only:
-        statuses[(flags & HIGH_PRIORITY) == 0] = Status.EREADONLY
+        statuses[((flags & HIGH_PRIORITY) == 0) | (not takes_recovery_adds)] = Status.EREADONLY
     statuses[(entry_ids < 0) | (entry_ids > ENTRY_ID_MAX)] = Status.EBADREQ
     if ledger_id < 0:
         statuses[:] = Status.EBADREQ

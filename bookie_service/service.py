@@ -13,11 +13,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from bkspark.errors import DiskFull
+from bookie_service import layout
 from bookie_service.bookie import Bookie, BookieOptions
 from bookie_service.collector import CollectionOptions, Collector, LedgerCensus
 from bookie_service.connection import Connection, ConnectionOptions
+from bookie_service.disk_watch import DiskOptions, DiskWatch
 from bookie_service.storage.checkpoint import Checkpoint, CheckpointThread, carry_out
-from bookie_service.storage.files import LocalFiles
+from bookie_service.storage.files import LocalFiles, is_out_of_space
 from bookie_service.storage.flush_policy import FlushLimits
 from bookie_service.storage.journal import JournalOptions
 from bookie_service.storage.journal_thread import JournalEvents, JournalThread
@@ -41,6 +44,7 @@ class ServiceOptions:
     journal: JournalOptions = field(default_factory=JournalOptions)
     store: StoreOptions = field(default_factory=StoreOptions)
     collection: CollectionOptions = field(default_factory=CollectionOptions)
+    disks: DiskOptions = field(default_factory=DiskOptions)
 
     def __post_init__(self) -> None:
         frame_bytes, half_bytes = self.connection.frame_bytes_max, self.store.cache_half_bytes
@@ -59,12 +63,23 @@ class BookieService:
         self._options = options
         self._connections: set[Connection] = set()
         self._loop = asyncio.get_running_loop()
+        self._disks = DiskWatch(
+            files,
+            list(map(layout.current, options.ledger_directories)),
+            list(map(layout.current, options.journal_directories)),
+            options.disks,
+        )
+        self._disks.on_change = self._on_disks_change
         self._collector: Collector | None = None
         self._flushed: list[asyncio.Future[None]] = []
         self._server: asyncio.Server | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._timers: list[_Repeating] = []
+        self.on_mode_change: Callable[[], None] = lambda: None
+        """Called when `is_read_only` has changed."""
         self.failed: asyncio.Future[BaseException] = self._loop.create_future()
         """Done when a thread of the service died; the process must end."""
+        self.full: asyncio.Future[BaseException] = self._loop.create_future()
+        """Done when the disks are full and there is no read-only mode: the process must stop, in order."""
 
     async def start(self, listener: socket.socket) -> None:
         """Replay, then accept connections on `listener`, which is bound but does not listen yet.
@@ -84,9 +99,18 @@ class BookieService:
         for notice in self._storage.notices:
             logger.warning("%s", notice)
         self._start_threads(self._storage)
-        self._bookie = Bookie(self._storage.store, self._journals, self._checkpoints, options.bookie)
+        self._bookie = Bookie(self._storage.store, self._journals, self._checkpoints, self._disks, options.bookie)
+        self._bookie.look_at_disks()
         self._server = await self._loop.create_server(self._connect, sock=listener, backlog=1024)
-        self._timer = self._loop.call_later(options.checkpoint_interval_s, self._checkpoint_now_and_then)
+        self._timers = [
+            _Repeating(self._loop, options.checkpoint_interval_s, partial(self._call, self._bookie.checkpoint)),
+            _Repeating(self._loop, options.disks.interval_s, partial(self._call, self._look_at_disks)),
+        ]
+
+    @property
+    def is_read_only(self) -> bool:
+        """True when ordinary adds are refused."""
+        return self._disks.is_read_only
 
     def start_collecting(self, census: LedgerCensus) -> None:
         """Begin to collect garbage, now and then; for this alone the service needs to know of metadata."""
@@ -102,7 +126,10 @@ class BookieService:
             self._collector.force()
 
     async def stop(self) -> None:
-        """Stop serving, move everything into entry logs and index, end the threads."""
+        """Stop serving, move everything into entry logs and index, end the threads.
+
+        Where there is no space for that, the journal keeps it, and the next start replays it.
+        """
         self.abandon()
         if self._collector is not None:
             await self._collector.stop()
@@ -110,21 +137,32 @@ class BookieService:
         # The end of the last checkpoint is on its way to this loop.
         await asyncio.sleep(0)
         storage = self._storage
+        try:
+            if storage.store.is_flushing:
+                logger.warning("stopped while a checkpoint waited for space; the next start replays the journal")
+            else:
+                await self._flush_all(storage)
+        except OSError as error:
+            if not is_out_of_space(error):
+                raise
+            logger.warning("stopped without flushing, the next start replays the journal: %s", error)
+        for journal in self._journals:
+            journal.stop()
+            await asyncio.to_thread(journal.join)
+        storage.store.close()
+
+    async def _flush_all(self, storage: Storage) -> None:
         flush = None if storage.store.is_clean else storage.store.begin_flush()
         if flush is not None:
             checkpoint = Checkpoint(flush, [journal.take_mark() for journal in self._journals])
             await asyncio.to_thread(carry_out, checkpoint, storage.store, storage.marks, self._journals)
             storage.store.end_flush(flush)
-        for journal in self._journals:
-            journal.stop()
-            await asyncio.to_thread(journal.join)
         await asyncio.to_thread(storage.store.seal_logs)
-        storage.store.close()
 
     def abandon(self) -> None:
         """Close the listening socket and every connection at once; adds in flight get no reply."""
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in self._timers:
+            timer.cancel()
         if self._collector is not None:
             self._collector.abandon()
         if self._server is not None:
@@ -149,6 +187,7 @@ class BookieService:
             storage.marks,
             self._journals,
             partial(self._post, self._on_checkpoint_done),
+            partial(self._post, self._on_checkpoint_stuck),
             partial(self._post, self._on_failure),
         )
         for journal in self._journals:
@@ -193,11 +232,25 @@ class BookieService:
             # At once: not even what was durable before the error is answered any more.
             self.abandon()
 
-    def _checkpoint_now_and_then(self) -> None:
-        self._call(self._bookie.checkpoint)
-        if self.failed.done():
-            return
-        self._timer = self._loop.call_later(self._options.checkpoint_interval_s, self._checkpoint_now_and_then)
+    def _on_checkpoint_stuck(self, error: OSError) -> None:
+        if not self._disks.is_stuck:
+            logger.warning("a checkpoint waits for space, the journal keeps all that is not flushed: %s", error)
+        self._bookie.on_checkpoint_stuck()
+
+    def _look_at_disks(self) -> None:
+        self._bookie.look_at_disks()
+        if self._disks.is_stuck:
+            self._checkpoints.retry()
+
+    def _on_disks_change(self) -> None:
+        if not self._options.disks.read_only_mode and self._disks.verdict.refusal and not self.full.done():
+            self.full.set_result(
+                DiskFull(
+                    f"the bookie ends, for readOnlyModeEnabled is false: {self._disks.verdict.refusal}; free space and "
+                    "start it again"
+                )
+            )
+        self.on_mode_change()
 
     def _connect(self) -> asyncio.BaseProtocol:
         if len(self._connections) >= self._options.connections_max:
@@ -206,6 +259,24 @@ class BookieService:
         connection = Connection(self._bookie, self._options.connection, self._connections.discard, self._on_failure)
         self._connections.add(connection)
         return connection
+
+
+class _Repeating:
+    """Calls back every `interval_s`, until `cancel`."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, interval_s: float, callback: Callable[[], None]) -> None:
+        self._loop = loop
+        self._interval_s = interval_s
+        self._callback = callback
+        self._handle = loop.call_later(interval_s, self._run)
+
+    def cancel(self) -> None:
+        self._handle.cancel()
+
+    def _run(self) -> None:
+        # Before the call, which may cancel it.
+        self._handle = self._loop.call_later(self._interval_s, self._run)
+        self._callback()
 
 
 class _Refused(asyncio.Protocol):

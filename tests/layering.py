@@ -51,6 +51,7 @@ PURE = (
     "bkspark.log.changes",
     "bookie_service.formats",
     "bookie_service.rules",
+    "bookie_service.disks",
 )
 """No clock, socket, thread, file or random source: those arrive as arguments."""
 

@@ -3,6 +3,9 @@
 The mark of each journal is taken when the flush is, behind every record whose entry or header the flush carries. It is
 written to every ledger directory only after entry logs and index are durable, and journals behind it go only after the
 mark is durable everywhere. A crash between any two steps repeats work at the next start and loses nothing.
+
+A checkpoint that finds no space is tried again when there may be some: its entries stay in memory, where reads find
+them, and in the journal, whose mark has not moved. Any other error ends the process.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from typing import Protocol
 from bkspark.errors import StorageDamaged
 from bookie_service.formats import marks as mark_format
 from bookie_service.formats.marks import JournalPosition
-from bookie_service.storage.files import LocalFiles
+from bookie_service.storage.files import LocalFiles, is_out_of_space
 from bookie_service.storage.journal_thread import JournalThread
 from bookie_service.storage.ledger_storage import Flush, LedgerStorage
 
@@ -94,15 +97,21 @@ class CheckpointThread:
         marks: Marks,
         journals: Sequence[JournalThread],
         on_done: Callable[[Checkpoint], None],
+        on_stuck: Callable[[OSError], None],
         on_failure: Callable[[BaseException], None],
     ) -> None:
-        """`on_done(checkpoint)` and `on_failure(error)` are called on the checkpoint thread."""
+        """All are called on the checkpoint thread: `on_done(checkpoint)`; `on_stuck(error)` when a checkpoint found no
+        space and waits for `retry`; `on_failure(error)`.
+        """
         self._store = store
         self._marks = marks
         self._journals = journals
         self._on_done = on_done
+        self._on_stuck = on_stuck
         self._on_failure = on_failure
         self._queue: queue.SimpleQueue[Checkpoint | None] = queue.SimpleQueue()
+        self._again = threading.Event()
+        self._is_stopping = False
         self._thread = threading.Thread(target=self._run, name="checkpoint", daemon=True)
 
     def start(self) -> None:
@@ -111,15 +120,36 @@ class CheckpointThread:
     def submit(self, checkpoint: Checkpoint) -> None:
         self._queue.put(checkpoint)
 
+    def retry(self) -> None:
+        """Try a checkpoint again that found no space."""
+        self._again.set()
+
     def stop(self) -> None:
-        """Carry out what was submitted, then end."""
+        """Carry out what was submitted, then end; what finds no space is left to the journal."""
+        self._is_stopping = True
+        self._again.set()
         self._queue.put(None)
         self._thread.join()
 
     def _run(self) -> None:
         try:
             while (checkpoint := self._queue.get()) is not None:
-                carry_out(checkpoint, self._store, self._marks, self._journals)
+                while not self._carry_out(checkpoint):
+                    if self._is_stopping:
+                        return
+                    self._again.wait()
+                    self._again.clear()
                 self._on_done(checkpoint)
         except BaseException as error:
             self._on_failure(error)
+
+    def _carry_out(self, checkpoint: Checkpoint) -> bool:
+        """Return False when there was no space."""
+        try:
+            carry_out(checkpoint, self._store, self._marks, self._journals)
+        except OSError as error:
+            if not is_out_of_space(error):
+                raise
+            self._on_stuck(error)
+            return False
+        return True

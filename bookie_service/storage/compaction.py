@@ -216,7 +216,7 @@ class Compactor:
     def remove(self, log_id: int) -> None:
         """Remove the file of a log that the store has forgotten, durably."""
         self._scanned.pop(log_id, None)
-        path = self._store.logs.temporary_path(log_id, "")
+        path = self._store.logs.file_path(log_id, "")
         with contextlib.suppress(FileNotFoundError):
             self._files.remove(path)
         self._files.sync_directory(os.path.dirname(path))
@@ -261,7 +261,7 @@ class Compactor:
 
     def _finish_again(self, intent: Intent) -> None:
         logs = self._store.logs
-        path = logs.path(intent.new_id) or logs.temporary_path(intent.new_id, SUFFIX)
+        path = logs.path(intent.new_id) or logs.file_path(intent.new_id, SUFFIX)
         if not self._files.exists(path):
             raise StorageDamaged(f"the new log {path} is missing")
         # A killed process leaves files and names that are there, but not durable yet.
@@ -282,7 +282,7 @@ class Compactor:
     def _remove_temporary(self, log_id: int) -> None:
         # The disk may refuse this, too; then the next start removes it.
         with contextlib.suppress(OSError):
-            self._files.remove(self._store.logs.temporary_path(log_id, SUFFIX))
+            self._files.remove(self._store.logs.file_path(log_id, SUFFIX))
 
     @contextlib.contextmanager
     def _reading(self, log_id: int) -> Iterator[tuple[LogScan, IndexView, str]]:

@@ -17,9 +17,10 @@ import numpy as np
 
 from bkspark.errors import StorageDamaged
 from bkspark.wire.framing import LENGTH_BYTES, gather_i32, gather_i64
+from bookie_service.disks import DiskLimits, directory_for_log
 from bookie_service.formats import entry_log as log_format
 from bookie_service.formats.entry_log import HEADER_BYTES, OFFSET_BITS, OFFSET_MASK
-from bookie_service.storage.files import LocalFiles
+from bookie_service.storage.files import LocalFiles, is_out_of_space
 from bookie_service.storage.items import Items, contiguous_spans
 from bookie_service.storage.log_writer import LogWriter
 from bookie_service.storage.open_files import OpenFiles
@@ -33,16 +34,22 @@ ITEM_BYTES_MAX = 64 * 1024 * 1024
 
 
 class EntryLogs:
-    """Which entry logs exist, in which directory. Shared by all threads of the storage."""
+    """Which entry logs exist, in which directory. Shared by all threads of the storage.
 
-    def __init__(self, files: LocalFiles, directories: Sequence[str]) -> None:
-        """`directories`: the `current` directories; log n lies in the one that had its turn (n mod their number)."""
+    A new log goes to the directory with the most free space (`disks.directory_for_log`).
+    """
+
+    def __init__(self, files: LocalFiles, directories: Sequence[str], limits: DiskLimits | None = None) -> None:
+        """`directories`: the `current` directories of all ledger directories."""
         self.files = files
         self._directories = directories
+        self._limits = limits or DiskLimits()
         self._directory_of: dict[int, str] = {}
         self._creating = threading.Lock()
         self._appended: set[int | None] = set()
         self._adopted: set[int] = set()
+        self._full: frozenset[str] = frozenset()
+        self._avoided: frozenset[str] = frozenset()
         highest = 0
         for directory in directories:
             for name in files.names(directory):
@@ -60,12 +67,36 @@ class EntryLogs:
         directory = self._directory_of.get(log_id)
         return None if directory is None else os.path.join(directory, log_format.file_name(log_id))
 
+    # ---- full disks ----
+
+    def note_full(self, directories: frozenset[str]) -> None:
+        """Remember which directories are full, as a look at the disks found; those avoided may be tried again."""
+        self._full = directories
+        self._avoided = frozenset()
+
+    def avoid(self, log_id: int | None) -> bool:
+        """Note that a log's directory had no space; return whether there is another one to try."""
+        directory = None if log_id is None else self._directory_of.get(log_id)
+        if directory is not None:
+            self._avoided |= {directory}
+        return directory is not None and len(self._avoided) < len(self._directories)
+
+    def should_leave(self, log_id: int) -> bool:
+        """Return whether the rest belongs into another log, because this one's directory is full and another is not."""
+        return self._directory_of.get(log_id) in self._full and len(self._full) < len(self._directories)
+
+    # ---- creating ----
+
     def create(self) -> LogWriter:
-        """Create the next log, with its header written; it is unsettled."""
+        """Create the next log, with its header written; it is unsettled.
+
+        Raises:
+            OSError: nothing was created.
+        """
         with self._creating:
-            log_id, writer = self._create("")
+            log_id, directory, writer = self._create("")
             self._appended.add(log_id)
-            self._directory_of[log_id] = self._directory(log_id)
+            self._directory_of[log_id] = directory
         return writer
 
     def create_temporary(self, suffix: str) -> LogWriter:
@@ -75,23 +106,30 @@ class EntryLogs:
             OSError: nothing was created.
         """
         with self._creating:
-            try:
-                return self._create(suffix)[1]
-            except OSError:
-                # The number is given again, so what was begun must not be in the way.
-                with contextlib.suppress(OSError):
-                    self.files.remove(self.temporary_path(self._last_id + 1, suffix))
-                raise
+            return self._create(suffix)[2]
 
-    def temporary_path(self, log_id: int, suffix: str) -> str:
-        return os.path.join(self._directory(log_id), log_format.file_name(log_id) + suffix)
+    def file_path(self, log_id: int, suffix: str) -> str:
+        """Return where the file of a log lies that is not one of the logs, or not any more."""
+        name = log_format.file_name(log_id) + suffix
+        paths = [os.path.join(directory, name) for directory in self._directories]
+        return next(filter(self.files.exists, paths), paths[0])
 
     def adopt(self, log_id: int, suffix: str) -> None:
         """Give a temporary log its name, durably; it is unsettled. The file must be durable."""
         self._adopted.add(log_id)
-        self.files.rename(self.temporary_path(log_id, suffix), self.temporary_path(log_id, ""))
-        self.files.sync_directory(self._directory(log_id))
-        self._directory_of[log_id] = self._directory(log_id)
+        path = self.file_path(log_id, suffix)
+        directory = os.path.dirname(path)
+        self.files.rename(path, os.path.join(directory, log_format.file_name(log_id)))
+        self.files.sync_directory(directory)
+        self._directory_of[log_id] = directory
+
+    def discard(self, log_id: int) -> None:
+        """Remove a log that nothing points to yet."""
+        path = self.path(log_id)
+        if path is not None:
+            self.forget(log_id)
+            self._appended.discard(log_id)
+            self.files.remove(path)
 
     def settle_appended(self, except_for: int | None) -> None:
         """Note that the index is durable for all created logs but the one that is still appended to."""
@@ -109,25 +147,43 @@ class EntryLogs:
         """Take a log out of the list; its file stays."""
         del self._directory_of[log_id]
 
-    def _directory(self, log_id: int) -> str:
-        return self._directories[log_id % len(self._directories)]
+    def _create(self, suffix: str) -> tuple[int, str, LogWriter]:
+        """Create the next log in the best directory, or the next best while one has no space after all."""
+        # A number is used once, also when creating its file failed in the middle.
+        self._last_id += 1
+        log_id = self._last_id
+        left = [directory for directory in self._directories if directory not in self._avoided] or self._directories
+        spaces = {directory: self.files.space(directory) for directory in left}
+        while True:
+            directory = directory_for_log(self._limits, spaces, log_id, self._full)
+            try:
+                return log_id, directory, self._create_in(directory, log_id, suffix)
+            except OSError as error:
+                del spaces[directory]
+                if not is_out_of_space(error) or not spaces:
+                    raise
 
-    def _create(self, suffix: str) -> tuple[int, LogWriter]:
-        log_id = self._last_id + 1
-        directory = self._directory(log_id)
-        file = self.files.create(self.temporary_path(log_id, suffix))
-        file.write([log_format.encode_header(log_id)], 0)
-        file.sync_data()
-        self.files.sync_directory(directory)
-        self.files.replace(os.path.join(directory, log_format.LAST_ID_NAME), log_format.encode_last_id(log_id))
-        self._last_id = log_id
-        return log_id, LogWriter(log_id, file)
+    def _create_in(self, directory: str, log_id: int, suffix: str) -> LogWriter:
+        path = os.path.join(directory, log_format.file_name(log_id) + suffix)
+        file = self.files.create(path)
+        try:
+            file.write([log_format.encode_header(log_id)], 0)
+            file.sync_data()
+            self.files.sync_directory(directory)
+            self.files.replace(os.path.join(directory, log_format.LAST_ID_NAME), log_format.encode_last_id(log_id))
+        except OSError:
+            file.close()
+            # The disk may refuse this, too; the file is then a log without entries, which garbage collection removes.
+            with contextlib.suppress(OSError):
+                self.files.remove(path)
+            raise
+        return LogWriter(log_id, file)
 
 
 class EntryLogAppender:
     """Appends items to the newest log; rolls when it would exceed `log_bytes_max`. For one thread at a time.
 
-    After an OSError the log's end is unknown and the appender must not be used again.
+    After an OSError of `append` or `sync` either `rollback` is called, or the appender must not be used again.
     """
 
     def __init__(self, logs: EntryLogs, log_bytes_max: int, sync_bytes: int) -> None:
@@ -136,6 +192,9 @@ class EntryLogAppender:
         self._log_bytes_max = log_bytes_max
         self._sync_bytes = sync_bytes
         self._log: LogWriter | None = None
+        self._created: list[int] = []
+        self._synced: tuple[int, int] | None = None
+        """The log that was appended to at the last `sync`, and where it ended."""
 
     @property
     def log_id(self) -> int | None:
@@ -167,12 +226,48 @@ class EntryLogAppender:
         """Make everything appended durable."""
         if self._log is not None:
             self._log.sync()
+        self._note_synced()
+
+    def rollback(self) -> None:
+        """Take back what was appended since the last `sync`; the next item goes to a new log.
+
+        Nothing may point to it yet. What the disk does not take back, garbage collection finds.
+        """
+        self.close()
+        with contextlib.suppress(OSError):
+            for log_id in self._created:
+                self._logs.discard(log_id)
+            if self._synced is not None:
+                self._cut(*self._synced)
+        self._note_synced()
 
     def seal(self) -> None:
         """Complete the present log, durably; the next item goes to a new one."""
+        self._seal()
+        self._note_synced()
+
+    def _seal(self) -> None:
         if self._log is not None:
-            self._log.seal()
+            self._log.seal(may_lack_map=True)
             self.close()
+
+    def _note_synced(self) -> None:
+        self._created = []
+        self._synced = None if self._log is None else (self._log.log_id, self._log.end)
+
+    def _cut(self, log_id: int, end: int) -> None:
+        """Make a log end where it did, without a ledgers map: whoever needs to know what it holds scans it."""
+        path = self._logs.path(log_id)
+        assert path is not None, f"entry log {log_id:x} was appended to a moment ago"
+        file = self._logs.files.open(path)
+        try:
+            # The header first: it must never name a map that is not there.
+            file.write([log_format.encode_header(log_id)], 0)
+            file.sync_data()
+            file.truncate(end)
+            file.sync_data()
+        finally:
+            file.close()
 
     def close(self) -> None:
         if self._log is not None:
@@ -180,10 +275,14 @@ class EntryLogAppender:
             self._log = None
 
     def _log_with_room(self, size: int) -> LogWriter:
-        if self._log is not None and self._log.end + size > self._log_bytes_max and self._log.end > HEADER_BYTES:
-            self.seal()
+        log = self._log
+        if log is not None and log.end > HEADER_BYTES:
+            is_full = log.end + size > self._log_bytes_max
+            if is_full or self._logs.should_leave(log.log_id):
+                self._seal()
         if self._log is None:
             self._log = self._logs.create()
+            self._created.append(self._log.log_id)
         return self._log
 
     def _write(self, log: LogWriter, memory: np.ndarray, addresses: np.ndarray, sizes: np.ndarray) -> None:

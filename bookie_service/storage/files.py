@@ -19,6 +19,7 @@ import os
 import tempfile
 from collections.abc import Iterator, Sequence
 
+from bookie_service.disks import DiskSpace
 from bookie_service.storage.key_values import KeyValueOptions, KeyValues
 
 Buffer = bytes | bytearray | memoryview
@@ -27,6 +28,12 @@ _BUFFERS_PER_CALL_MAX = 1024
 """IOV_MAX of Linux."""
 _KEY_VALUES_SCRIBBLE = ("LOG", "LOCK", "rocksdict-config.json")
 """Files of a key-value store that opening it writes to, even to read only."""
+_OUT_OF_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+def is_out_of_space(error: BaseException) -> bool:
+    """Say whether an error means that a disk or a quota is full: what it stopped can be tried again later."""
+    return isinstance(error, OSError) and error.errno in _OUT_OF_SPACE
 
 
 @contextlib.contextmanager
@@ -164,6 +171,11 @@ class ReadOnlyFiles:
                 if name not in _KEY_VALUES_SCRIBBLE:
                     os.symlink(os.path.join(path, name), os.path.join(links, name))
             return RocksKeyValues(path, options, links=links)
+
+    def space(self, directory: str) -> DiskSpace:
+        """Return how full the file system is that a directory lies on."""
+        found = os.statvfs(directory)
+        return DiskSpace(os.stat(directory).st_dev, found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize)
 
     def lock(self, path: str) -> DirectoryLock:
         """Lock a directory against other processes.

@@ -105,12 +105,19 @@ class Ledger:
         """The same of the explicit LAC."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Flush:
-    """What one checkpoint makes durable: a full half and the headers that changed before it was taken."""
+    """What one checkpoint makes durable: a full half and the headers that changed before it was taken.
+
+    positions: where its entries lie in entry logs, durably; None as long as they do not. A flush that is tried again
+        goes on behind what is done.
+    is_repeated: it was tried before.
+    """
 
     half: CacheHalf
     headers: Sequence[LedgerHeader]
+    positions: np.ndarray | None = None
+    is_repeated: bool = False
 
 
 class LedgerStorage(Protocol):
@@ -172,6 +179,10 @@ class LedgerStorage(Protocol):
     def is_flushing(self) -> bool:
         """True between `begin_flush` and `end_flush`."""
 
+    @property
+    def waiting_bytes(self) -> int:
+        """How many bytes of items are not known to be in an entry log."""
+
     def begin_flush(self) -> Flush | None:
         """Take the filling half and the changed headers out to be flushed; None while another flush runs."""
 
@@ -181,7 +192,8 @@ class LedgerStorage(Protocol):
         `names_are_durable` is False in replay, see `LedgerIndex.store`.
 
         Raises:
-            OSError: a write failed; what reached the disk is unknown, and the mark must not move.
+            OSError: a write failed, and the mark must not move. Where there was no space (`files.is_out_of_space`) the
+                same flush can be tried again; after any other error the storage must not be used.
         """
 
     def end_flush(self, flush: Flush) -> None:

@@ -21,11 +21,12 @@ import numpy as np
 
 from bkspark.errors import StorageDamaged
 from bkspark.wire.framing import LENGTH_BYTES
+from bookie_service.disks import DiskLimits
 from bookie_service.formats import index as index_format
 from bookie_service.formats.entry_log import LOG_BYTES_MAX
 from bookie_service.formats.index import LedgerHeader
 from bookie_service.storage.entry_log import ENTRY_BYTES_MIN, EntryLogAppender, EntryLogReader, EntryLogs
-from bookie_service.storage.files import LocalFiles
+from bookie_service.storage.files import LocalFiles, is_out_of_space
 from bookie_service.storage.index import LedgerUpdate
 from bookie_service.storage.items import Items
 from bookie_service.storage.key_values import KeyValueOptions
@@ -63,6 +64,7 @@ class StoreOptions:
     open_files_max: int = 20_000
     read_ahead: ReadAheadOptions = field(default_factory=ReadAheadOptions)
     key_values: KeyValueOptions = field(default_factory=KeyValueOptions)
+    disks: DiskLimits = field(default_factory=DiskLimits)
 
     @property
     def reader_files_max(self) -> int:
@@ -81,7 +83,7 @@ class LedgerStore:
         self, files: LocalFiles, directories: Sequence[str], options: StoreOptions, index: LedgerIndex
     ) -> None:
         """`directories`: the `current` directories of all ledger directories, in configured order."""
-        self.logs = EntryLogs(files, directories)
+        self.logs = EntryLogs(files, directories, options.disks)
         self.index = index
         self.tombstones = Tombstones(files, directories[0])
         self._appender = EntryLogAppender(self.logs, options.log_bytes_max, options.log_sync_bytes)
@@ -200,6 +202,9 @@ class LedgerStore:
 
     def write_flush(self, flush: Flush, *, names_are_durable: bool = True) -> None:
         with self.writing:
+            # Names that a flush made before it found no space are there, but not durable.
+            names_are_durable = names_are_durable and not flush.is_repeated
+            flush.is_repeated = True
             self._write_flush(flush, names_are_durable)
             self._settle_logs()
 
@@ -213,8 +218,9 @@ class LedgerStore:
         held = [half.ledgers[ledger_id].sorted() for ledger_id in ledger_ids]
         positions: list[np.ndarray] = []
         if held:
-            addresses = np.concatenate([at for _, at in held])
-            positions = np.split(self._append(half, addresses), np.cumsum([len(at) for _, at in held])[:-1])
+            if flush.positions is None:
+                flush.positions = self._append(half, np.concatenate([at for _, at in held]))
+            positions = np.split(flush.positions, np.cumsum([len(at) for _, at in held])[:-1])
         headers = {header.ledger_id: header for header in flush.headers}
         updates = [
             LedgerUpdate(ledger_id, headers.pop(ledger_id, None), entry_ids, at)
@@ -229,9 +235,18 @@ class LedgerStore:
         order = self._log_order(addresses)
         ordered = addresses[order]
         positions = np.empty(len(addresses), np.int64)
-        positions[order] = self._appender.append(half.memory, ordered, half.lengths(ordered) + LENGTH_BYTES)
-        self._appender.sync()
-        return positions
+        while True:
+            try:
+                positions[order] = self._appender.append(half.memory, ordered, half.lengths(ordered) + LENGTH_BYTES)
+                self._appender.sync()
+                return positions
+            except OSError as error:
+                if not is_out_of_space(error):
+                    raise
+                is_other_left = self.logs.avoid(self._appender.log_id)
+                self._appender.rollback()
+                if not is_other_left:
+                    raise
 
     def _log_order(self, addresses: np.ndarray) -> np.ndarray | slice:
         """Return in which order items go to the log; their addresses are given by (ledger, entry)."""
@@ -247,6 +262,10 @@ class LedgerStore:
     @property
     def is_flushing(self) -> bool:
         return self._flushing is not None
+
+    @property
+    def waiting_bytes(self) -> int:
+        return self.filling.used + (self._flushing.used if self._flushing is not None else 0)
 
     def droppable(self, ledger_ids: Sequence[int]) -> list[tuple[int, bool]]:
         found = []

@@ -8,7 +8,7 @@ import numpy as np
 
 from bookie_service.formats import entry_log as log_format
 from bookie_service.formats.entry_log import HEADER_BYTES
-from bookie_service.storage.files import Buffer, File
+from bookie_service.storage.files import Buffer, File, is_out_of_space
 from bookie_service.storage.items import ledger_sums
 
 
@@ -43,11 +43,21 @@ class LogWriter:
         """Make everything written durable."""
         self._file.sync_data()
 
-    def seal(self) -> None:
-        """Make everything durable, with the ledgers map behind it. Nothing may be written after it."""
+    def seal(self, *, may_lack_map: bool = False) -> None:
+        """Make everything durable, with the ledgers map behind it. Nothing may be written after it.
+
+        Args:
+            may_lack_map: where there is no space for the map, go without: the log is scanned, as after a crash.
+        """
         table = log_format.encode_map(self._ledger_ids, self._ledger_bytes)
         if table:
-            self._file.write([table], self.end)
+            try:
+                self._file.write([table], self.end)
+            except OSError as error:
+                if not (may_lack_map and is_out_of_space(error)):
+                    raise
+                self._file.truncate(self.end)
+                table = b""
         # The map first: a header that names it must never be there without it.
         self._file.sync_data()
         if table:

@@ -6,6 +6,7 @@ import errno
 import os
 from collections.abc import Callable, Sequence
 
+from bookie_service.disks import DiskSpace
 from bookie_service.storage.files import Buffer, File, LocalFiles
 
 Fault = Callable[[str, str], bool]
@@ -18,6 +19,8 @@ class FaultyFiles(LocalFiles):
     def __init__(self) -> None:
         self.fault: Fault | None = None
         self.code = errno.EIO
+        self.used: dict[str, float] = {}
+        """How full the disk of a directory is said to be, 0 to 1, by a part of the directory's path."""
         self.operations: list[tuple[str, str]] = []
 
     def check(self, operation: str, path: str) -> None:
@@ -25,6 +28,12 @@ class FaultyFiles(LocalFiles):
         if self.fault is not None and self.fault(operation, path):
             raise OSError(self.code, os.strerror(self.code), path)
         self.operations.append((operation, path))
+
+    def space(self, directory: str) -> DiskSpace:
+        for part, share in self.used.items():
+            if part in directory:
+                return DiskSpace(hash(part), 1 << 40, int((1 - share) * (1 << 40)))
+        return super().space(directory)
 
     def open(self, path: str) -> File:
         return _FaultyFile(super().open(path), self)

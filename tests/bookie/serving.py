@@ -39,6 +39,8 @@ class Serving:
         self._is_abandoned = False
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
         self.failure: BaseException | None = None
+        self.full: BaseException | None = None
+        """Why the service stopped itself in order: its disks are full."""
 
     async def _run(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -55,7 +57,7 @@ class Serving:
             return
         self._started.set()
         stopping = asyncio.ensure_future(self._stopping.wait())
-        await asyncio.wait([stopping, service.failed], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([stopping, service.failed, service.full], return_when=asyncio.FIRST_COMPLETED)
         if service.failed.done():
             self.failure = service.failed.result()
             service.abandon()
@@ -63,6 +65,8 @@ class Serving:
             service.abandon()
         else:
             await service.stop()
+            if service.full.done():
+                self.full = service.full.result()
 
     def __enter__(self) -> Serving:
         self._thread.start()

@@ -17,6 +17,7 @@ from bkspark.wire.digest import master_key
 from bkspark.wire.v2 import Status
 from bookie_service.bookie import BookieOptions
 from bookie_service.connection import ConnectionOptions
+from bookie_service.disk_watch import DiskOptions
 from bookie_service.storage.ledger_store import StoreOptions
 from tests.bookie.faulty_files import FaultyFiles
 from tests.bookie.serving import KEY, Peer, Serving, adds, service_options, split, stored
@@ -109,7 +110,7 @@ def test_ids_that_cannot_be_stored_are_a_bad_request_without_a_trace(peer: Peer,
 
 
 def test_read_only_bookie_takes_high_priority_adds_and_fences_only(tmp_path: Path) -> None:
-    options = service_options(tmp_path, bookie=BookieOptions(read_only=True))
+    options = service_options(tmp_path, disks=DiskOptions(is_forced_read_only=True))
     with Serving(options) as serving, serving.connect() as peer:
         assert peer.add(5, 0, [b"x"]) == [Status.EREADONLY]
         assert peer.add(5, 0, [b"x"], v2.RECOVERY_ADD | v2.HIGH_PRIORITY) == [Status.EOK]

@@ -90,7 +90,7 @@ def test_values_reach_their_parts() -> None:
         "journalSyncData=false",
         "journalWriteData=false",
     ]
-    assert (service.bookie.adds_in_flight_max, service.bookie.read_only) == (9, True)
+    assert (service.bookie.adds_in_flight_max, service.disks.is_forced_read_only) == (9, True)
     assert configuration.session_timeout_s == 2.5
     assert configuration.address.bookie_id == "bookie-1"
 

@@ -22,10 +22,17 @@ def status(
     key: bool = True,
     fenced: bool = False,
     read_only: bool = False,
+    takes_recovery_adds: bool = True,
 ) -> int:
     return int(
         rules.add_statuses(
-            ledger_id, np.array([entry_id]), np.array([flags]), np.array([key]), fenced=fenced, read_only=read_only
+            ledger_id,
+            np.array([entry_id]),
+            np.array([flags]),
+            np.array([key]),
+            fenced=fenced,
+            read_only=read_only,
+            takes_recovery_adds=takes_recovery_adds,
         )[0]
     )
 
@@ -43,6 +50,7 @@ def status(
         ({"read_only": True}, Status.EREADONLY),
         ({"read_only": True, "flags": RECOVERY_ADD}, Status.EREADONLY),
         ({"read_only": True, "flags": BOTH}, Status.EOK),
+        ({"read_only": True, "flags": BOTH, "takes_recovery_adds": False}, Status.EREADONLY),
         ({"read_only": True, "flags": BOTH, "key": False}, Status.EUA),
         ({"read_only": True, "fenced": True, "flags": HIGH_PRIORITY}, Status.EFENCED),
         ({"entry_id": -1, "key": False}, Status.EBADREQ),

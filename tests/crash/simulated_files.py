@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from bookie_service.disks import DiskSpace
 from bookie_service.storage.files import Buffer, File, LocalFiles
 from bookie_service.storage.key_values import KeyValueOptions
 from tests.crash.simulated_key_values import SimulatedKeyValues
@@ -90,6 +91,9 @@ def apply_names(to: Names, names: dict[str, Inode | Directory | None]) -> None:
             to[name] = node
 
 
+_EMPTY_DISK = DiskSpace(1, 1 << 40, 1 << 40)
+
+
 class SimulatedDisk:
     """The state of one disk. Any number of `SimulatedFiles`, one after the other, may use it."""
 
@@ -98,6 +102,8 @@ class SimulatedDisk:
         self.operations = 0
         self.before_operation: OperationHook | None = None
         self.fault: Fault | None = None
+        self.spaces: dict[str, DiskSpace] = {}
+        """How full the file system at a path is, and at all below it; others are empty."""
 
     def begin(self, operation: str, path: str) -> int:
         """Announce a change and return its order; raise what `fault` says."""
@@ -274,6 +280,11 @@ class SimulatedFiles(LocalFiles):
 
     def open_key_values(self, path: str, options: KeyValueOptions) -> SimulatedKeyValues:
         return SimulatedKeyValues(self, path)
+
+    def space(self, directory: str) -> DiskSpace:
+        self.disk.directory(directory)
+        paths = [path for path in self.disk.spaces if f"{directory}/".startswith(f"{path}/")]
+        return self.disk.spaces[max(paths, key=len)] if paths else _EMPTY_DISK
 
     def lock(self, path: str) -> SimulatedLock:
         self.disk.directory(path)

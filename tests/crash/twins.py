@@ -19,6 +19,7 @@ from crc32c import crc32c
 from bkspark.wire import v2
 from bkspark.wire.framing import scan_frames
 from bookie_service.bookie import Bookie, BookieOptions, Parts
+from bookie_service.disk_watch import DiskOptions, DiskWatch
 from bookie_service.formats.marks import JournalPosition
 from bookie_service.storage import checkpoint as checkpoint_steps
 from bookie_service.storage.checkpoint import Checkpoint, Marks
@@ -205,14 +206,15 @@ class BookieTwin:
         self.setup = setup
         self.disk = disk
         self.history = history
-        self._storage = open_storage(
-            SimulatedFiles(disk), setup.journal_paths, setup.ledger_paths, setup.store, setup.journal
-        )
+        files = SimulatedFiles(disk)
+        self._storage = open_storage(files, setup.journal_paths, setup.ledger_paths, setup.store, setup.journal)
         self.store = self._storage.store
         self.notices = self._storage.notices
         self.journals = [JournalTwin(journal, index) for index, journal in enumerate(self._storage.journals)]
         self.checkpoints = CheckpointTwin(self.store, self._storage.marks, self.journals)
-        self.bookie = Bookie(self.store, self.journals, self.checkpoints, BookieOptions())
+        self.disks = DiskWatch(files, setup.ledger_paths, setup.journal_paths, DiskOptions())
+        self.bookie = Bookie(self.store, self.journals, self.checkpoints, self.disks, BookieOptions())
+        self.bookie.look_at_disks()
         self.checkpoints.bookie = self.bookie
         for journal in self.journals:
             journal.bookie = self.bookie

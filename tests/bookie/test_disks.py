@@ -1,0 +1,171 @@
+"""When disks are full and what a bookie then takes: the pure decisions."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from bookie_service.disks import (
+    LOOK_BYTES_MIN,
+    DiskFacts,
+    DiskLimits,
+    DiskSpace,
+    DiskVerdict,
+    directory_for_log,
+    judge,
+)
+
+GIB = 1 << 30
+LIMITS = DiskLimits(low_share=0.90, warn_share=0.80)
+
+
+def disk(used: float, device: int = 1, total: int = 100 * GIB) -> DiskSpace:
+    return DiskSpace(device, total, total - int(used * total))
+
+
+def facts(ledgers: list[float], journals: list[float], **more: int) -> DiskFacts:
+    """Every directory on a disk of its own, used to such shares."""
+    return DiskFacts(
+        {f"/l{i}": disk(used, i) for i, used in enumerate(ledgers)},
+        {f"/j{i}": disk(used, 10 + i) for i, used in enumerate(journals)},
+        **more,
+    )
+
+
+@pytest.mark.parametrize(
+    ("ledgers", "journals", "refusal"),
+    [
+        ([0.5], [0.5], ""),
+        ([0.94], [0.94], ""),
+        ([0.96], [0.5], "all ledger directories are full (/l0)"),
+        ([0.96, 0.5], [0.5], ""),
+        ([0.96, 0.97], [0.5], "all ledger directories are full (/l0, /l1)"),
+        ([0.5, 0.5], [0.96], "journal directory /j0 is full"),
+        ([0.5], [0.5, 0.96], "journal directory /j1 is full"),
+    ],
+)
+def test_bookie_is_read_only_when_all_ledger_directories_or_a_journal_directory_are_full(
+    ledgers: list[float], journals: list[float], refusal: str
+) -> None:
+    """Interop reference §6.11, B9."""
+    verdict = judge(LIMITS, DiskVerdict(), facts(ledgers, journals))
+    assert verdict.refusal == refusal
+    assert verdict.takes_recovery_adds
+
+
+def test_one_full_directory_is_enough_where_the_operator_says_so() -> None:
+    limits = DiskLimits(any_full=True)
+    assert judge(limits, DiskVerdict(), facts([0.96, 0.5], [0.5])).refusal
+    assert not judge(limits, DiskVerdict(), facts([0.94, 0.5], [0.5])).refusal
+
+
+def test_full_directory_stays_full_down_to_the_low_water_mark() -> None:
+    full = judge(LIMITS, DiskVerdict(), facts([0.96], [0.5]))
+    between = judge(LIMITS, full, facts([0.92], [0.5]))
+    assert between.refusal
+    assert not judge(LIMITS, between, facts([0.89], [0.5])).refusal
+    assert not judge(LIMITS, DiskVerdict(), facts([0.92], [0.5])).refusal
+
+
+def test_warned_directories_are_named_and_still_used() -> None:
+    verdict = judge(LIMITS, DiskVerdict(), facts([0.85, 0.96, 0.5], [0.5]))
+    assert (verdict.warned, verdict.full, verdict.refusal) == ({"/l0"}, {"/l1"}, "")
+
+
+def test_entries_that_wait_in_memory_count_as_stored() -> None:
+    assert judge(LIMITS, DiskVerdict(), facts([0.94], [0.5], waiting_bytes=2 * GIB)).refusal
+    assert not judge(LIMITS, DiskVerdict(), facts([0.94, 0.5], [0.5], waiting_bytes=2 * GIB)).refusal
+
+
+def test_two_directories_on_one_disk_have_its_room_once() -> None:
+    one = {"/l0": disk(0.94), "/l1": disk(0.94)}
+    assert judge(LIMITS, DiskVerdict(), DiskFacts(one, {}, waiting_bytes=int(1.5 * GIB))).refusal
+
+
+def test_flush_without_space_makes_the_bookie_read_only_whatever_the_disks_say() -> None:
+    assert judge(LIMITS, DiskVerdict(), facts([0.1], [0.1], is_stuck=True)).refusal
+
+
+def test_recovery_adds_end_where_the_reserve_does() -> None:
+    """`minUsableSizeForHighPriorityWrites`; without it a quarter of what a full disk keeps, or less."""
+    assert judge(LIMITS, DiskVerdict(), facts([0.985], [0.5])).takes_recovery_adds
+    assert not judge(LIMITS, DiskVerdict(), facts([0.995], [0.5])).takes_recovery_adds
+    assert not judge(LIMITS, DiskVerdict(), facts([0.96], [0.995])).takes_recovery_adds
+    small = DiskFacts({"/l0": DiskSpace(1, 64 << 20, 3 << 20)}, {})
+    assert judge(LIMITS, DiskVerdict(), small).takes_recovery_adds
+    asked = DiskLimits(high_priority_bytes_min=4 << 20)
+    assert not judge(asked, DiskVerdict(), small).takes_recovery_adds
+
+
+def test_verdict_is_sound_for_any_disks() -> None:
+    """Property: never full below the low mark, always above the threshold, and a fuller disk never allows more."""
+    random = Random(4)
+    for _ in range(3000):
+        low, full = sorted(random.choice((0.5, 0.9, 0.95, 0.99)) for _ in range(2))
+        limits = DiskLimits(full_share=full, low_share=low, warn_share=low, any_full=random.random() < 0.3)
+        ledgers = [random.random() for _ in range(random.randint(1, 3))]
+        journals = [random.random() for _ in range(random.randint(1, 2))]
+        before = judge(limits, DiskVerdict(), facts([random.random() for _ in ledgers], [random.random()]))
+        found = facts(ledgers, journals, waiting_bytes=random.choice((0, GIB, 50 * GIB)))
+        verdict = judge(limits, before, found)
+        spaces = {**found.ledgers, **found.journals}
+        for path, space in spaces.items():
+            assert path in verdict.full or space.used_share <= full
+            assert path not in verdict.full or space.used_share >= low
+        if not verdict.refusal:
+            assert verdict.takes_recovery_adds
+            assert not verdict.full & found.journals.keys()
+            assert found.ledgers.keys() - verdict.full
+        elif not found.waiting_bytes:
+            assert verdict.full
+        assert verdict.room_bytes >= LOOK_BYTES_MIN
+        assert judge(limits, verdict, found) == verdict
+        fuller = {path: disk(min(1.0, space.used_share + 0.1), space.device) for path, space in found.ledgers.items()}
+        worse = judge(limits, before, DiskFacts(fuller, found.journals, found.waiting_bytes))
+        assert worse.full >= verdict.full
+        assert worse.refusal or not verdict.refusal
+        assert verdict.takes_recovery_adds or not worse.takes_recovery_adds
+
+
+@pytest.mark.parametrize(
+    ("limits", "complaint"),
+    [
+        ({"full_share": 0.0}, "diskUsageThreshold 0 must lie between 0 and 1"),
+        ({"full_share": 1.0}, "diskUsageThreshold 1 must lie"),
+        ({"full_share": 0.5, "low_share": 0.4}, "diskUsageWarnThreshold 0.9 must be"),
+        ({"low_share": 0.96}, "diskUsageLwmThreshold 0.96 must be above 0 and not above diskUsageThreshold 0.95"),
+    ],
+)
+def test_thresholds_that_contradict_each_other_are_refused(limits: dict[str, float], complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        DiskLimits(**limits)
+
+
+# ---- where a new entry log goes ----
+
+
+def test_new_log_goes_where_most_is_free() -> None:
+    spaces = {"/a": disk(0.6, 1), "/b": disk(0.3, 2), "/c": disk(0.5, 3)}
+    assert {directory_for_log(LIMITS, spaces, log_id) for log_id in range(10)} == {"/b"}
+
+
+def test_equal_directories_have_their_turn() -> None:
+    spaces = {"/a": disk(0.5), "/b": disk(0.5)}
+    assert [directory_for_log(LIMITS, spaces, log_id) for log_id in range(4)] == ["/a", "/b", "/a", "/b"]
+
+
+def test_full_directory_gets_no_new_log_while_another_is_not_full() -> None:
+    spaces = {"/a": disk(0.96, 1, 1000 * GIB), "/b": disk(0.9, 2)}
+    assert directory_for_log(LIMITS, spaces, 0) == "/b"
+    spaces = {"/a": disk(0.92, 1, 1000 * GIB), "/b": disk(0.9, 2)}
+    assert directory_for_log(LIMITS, spaces, 0, full={"/a"}) == "/b"
+
+
+def test_where_all_are_full_the_reserve_serves() -> None:
+    """What was acknowledged must get into an entry log somewhere."""
+    limits = DiskLimits(new_log_bytes_min=2 * GIB)
+    spaces = {"/a": disk(0.97, 1), "/b": DiskSpace(2, 20 * GIB, GIB // 2), "/c": disk(0.99, 3)}
+    assert directory_for_log(limits, spaces, 1) == "/a"
+    spaces = {"/a": disk(0.99, 1), "/b": DiskSpace(2, 20 * GIB, GIB // 2)}
+    assert directory_for_log(limits, spaces, 1) == "/a"
