@@ -23,6 +23,9 @@ from bookie_service.formats.journal import FILE_HEADER_BYTES, RECORD_HEADER_BYTE
 from bookie_service.formats.marks import JournalPosition
 from bookie_service.storage.files import Buffer, LocalFiles
 
+SPARES_MAX = 4
+"""Files that wait to be used again; more than are filled between two checkpoints are of little use."""
+
 
 @dataclass(frozen=True, slots=True)
 class JournalOptions:
@@ -148,14 +151,15 @@ class Journal:
     def forget_before(self, mark: JournalPosition) -> None:
         """Let go of files that lie wholly before a mark, which must be durable; the newest of them stay as backups."""
         behind = [name for name in self._files.names(self._directory) if _is_before(name, mark.file_id)]
-        kept = self._options.backups_max
-        for name in behind[: len(behind) - kept] if kept else behind:
-            if not self._options.reuse_files:
-                self._files.remove(os.path.join(self._directory, name))
-            elif name not in self._offered:
+        for name in behind[: max(0, len(behind) - self._options.backups_max)]:
+            if name in self._offered:
                 # Offered once: the journal's thread may take it and rename it at any moment.
+                continue
+            if self._options.reuse_files and len(self._spares) < SPARES_MAX:
                 self._offered.add(name)
                 self._spares.append(name)
+            else:
+                self._files.remove(os.path.join(self._directory, name))
 
     def close(self) -> None:
         """Make everything appended durable and give back the space reserved behind the last record."""

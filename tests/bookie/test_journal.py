@@ -14,7 +14,7 @@ from bookie_service.formats import journal as journal_format
 from bookie_service.formats.journal import FILE_HEADER_BYTES, RECORD_HEADER_BYTES, FileHeader, RecordKind
 from bookie_service.formats.marks import JournalPosition
 from bookie_service.storage.files import LocalFiles
-from bookie_service.storage.journal import Journal, JournalOptions, Record
+from bookie_service.storage.journal import SPARES_MAX, Journal, JournalOptions, Record
 from bookie_service.storage.replay import ReplayedJournal, replay_journal
 from tests.bookie.faulty_files import FaultyFiles
 
@@ -41,6 +41,10 @@ def replayed(directory: Path, mark: JournalPosition | None = None) -> tuple[list
 
 def path_of(directory: Path, file_id: int = 1) -> Path:
     return directory / journal_format.file_name(file_id)
+
+
+def names_of(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
 
 
 def test_golden_file_header() -> None:
@@ -151,6 +155,27 @@ def test_reused_file_yields_none_of_its_old_records(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 4
     expected = [b"%d" % i * size for i in range(4, 7) for size in (10, 200)]
     assert replayed(tmp_path, mark)[0] == expected
+
+
+def test_files_kept_for_reuse_do_not_grow_in_number_with_every_start(tmp_path: Path) -> None:
+    end, counts = START, []
+    for _ in range(12):
+        journal = open_journal(tmp_path, end, replace(OPTIONS, reuse_files=True, backups_max=2))
+        journal.forget_before(journal.end)
+        end = journal.end
+        journal.close()
+        counts.append(len(list(tmp_path.iterdir())))
+    assert counts[-6:] == [1 + 2 + SPARES_MAX] * 6
+
+
+@pytest.mark.parametrize("backups", [0, 1, 3, 20])
+def test_the_newest_backups_stay_however_few_files_there_are(tmp_path: Path, backups: int) -> None:
+    journal = open_journal(tmp_path, options=replace(OPTIONS, file_bytes_max=600, backups_max=backups))
+    for files in range(1, 9):
+        journal.append([record(b"x" * 600)])
+        journal.forget_before(journal.end)
+        first_kept = max(1, files - backups)
+        assert names_of(tmp_path) == [journal_format.file_name(i) for i in range(first_kept, files + 1)]
 
 
 def test_torn_tail_is_cut_at_every_byte_and_said(tmp_path: Path) -> None:
