@@ -34,6 +34,7 @@ from bookie_service.adds import AddRun
 from bookie_service.disk_watch import DiskWatch
 from bookie_service.formats import journal as journal_format
 from bookie_service.formats.journal import RecordKind
+from bookie_service.outbox import Parts
 from bookie_service.storage.checkpoint import Checkpoint, CheckpointThread
 from bookie_service.storage.items import Items, rows_by_ledger
 from bookie_service.storage.journal import Record
@@ -45,8 +46,6 @@ logger = logging.getLogger(__name__)
 
 _BATCH_ACCOUNT_BYTES = 36
 """What Apache's bookies count for a batch-read reply before its first entry."""
-
-Parts = Sequence[bytes | memoryview]
 
 
 class Client(Protocol):

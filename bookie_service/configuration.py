@@ -193,6 +193,12 @@ def _service(keys: _Values) -> ServiceOptions:
         ),
         ledger_directories=keys.directories("ledgerDirectories", "/tmp/bk-data"),
         connections_max=keys.number("maxConnections", 10_000, least=1, unit="connections"),
+        received_bytes_max=keys.number(
+            "receiveBuffersMaxBytes", 128 * _MIB, least=_MIB, unit="bytes received, not served yet; all connections"
+        ),
+        reply_bytes_max=keys.number(
+            "replyBuffersMaxBytes", 256 * _MIB, least=_MIB, unit="bytes that peers have not taken; all connections"
+        ),
         checkpoint_interval_s=keys.number("flushInterval", 10_000, least=1, unit="ms") / 1000,
         bookie=BookieOptions(
             adds_in_flight_max=keys.number("maxAddsInProgressLimit", 0, least=0, unit="adds, 0: no limit"),
@@ -203,6 +209,7 @@ def _service(keys: _Values) -> ServiceOptions:
             frame_bytes_max=keys.number(
                 "nettyMaxFrameSizeBytes", FRAME_BYTES_MAX, least=1024, most=64 * _MIB, unit="bytes"
             ),
+            stalled_s_max=_stalled_s(keys),
             no_delay=keys.flag("serverTcpNoDelay", True),
             keep_alive=keys.flag("serverSockKeepalive", True),
         ),
@@ -284,6 +291,14 @@ def _store(keys: _Values, log_bytes_max: int, disks: DiskLimits) -> StoreOptions
             ),
         ),
     )
+
+
+def _stalled_s(keys: _Values) -> float:
+    """Return how long a peer may take none of its replies. A reply that is due is never dropped alone."""
+    wait_ms = keys.number("waitTimeoutOnResponseBackpressureMs", -1, unit="ms, 0 or less: 60 s")
+    if not keys.flag("closeChannelOnResponseTimeout", True):
+        return math.inf
+    return wait_ms / 1000 if wait_ms > 0 else ConnectionOptions().stalled_s_max
 
 
 def _collection(keys: _Values) -> CollectionOptions:

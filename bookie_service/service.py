@@ -15,10 +15,12 @@ from functools import partial
 
 from bkspark.errors import DiskFull
 from bookie_service import layout
+from bookie_service.admission import Admission
 from bookie_service.bookie import Bookie, BookieOptions
 from bookie_service.collector import CollectionOptions, Collector, LedgerCensus
 from bookie_service.connection import Connection, ConnectionOptions
 from bookie_service.disk_watch import DiskOptions, DiskWatch
+from bookie_service.listener import Listener
 from bookie_service.storage.checkpoint import Checkpoint, CheckpointThread, carry_out
 from bookie_service.storage.files import LocalFiles, is_out_of_space
 from bookie_service.storage.flush_policy import FlushLimits
@@ -29,14 +31,22 @@ from bookie_service.storage.opening import Storage, open_storage
 
 logger = logging.getLogger(__name__)
 
+_WATCH_INTERVAL_S = 1.0
+"""How often stalled connections are looked for."""
+
 
 @dataclass(frozen=True, slots=True)
 class ServiceOptions:
-    """What one bookie needs to serve. Directories are the configured ones, absolute."""
+    """What one bookie needs to serve. Directories are the configured ones, absolute.
+
+    received_bytes_max, reply_bytes_max: what all connections together hold at most, see `admission`.
+    """
 
     journal_directories: Sequence[str]
     ledger_directories: Sequence[str]
     connections_max: int = 10_000
+    received_bytes_max: int = 128 * 1024 * 1024
+    reply_bytes_max: int = 256 * 1024 * 1024
     checkpoint_interval_s: float = 10.0
     bookie: BookieOptions = field(default_factory=BookieOptions)
     connection: ConnectionOptions = field(default_factory=ConnectionOptions)
@@ -52,6 +62,11 @@ class ServiceOptions:
             raise ValueError(
                 f"{self.store.storage_class.cache_half_setting} {half_bytes} is less than twice nettyMaxFrameSizeBytes "
                 f"{frame_bytes}: an entry of that size would never fit"
+            )
+        if self.received_bytes_max < 2 * frame_bytes:
+            raise ValueError(
+                f"receiveBuffersMaxBytes {self.received_bytes_max} is less than twice nettyMaxFrameSizeBytes "
+                f"{frame_bytes}: frames of that size would hardly get through"
             )
 
 
@@ -72,7 +87,8 @@ class BookieService:
         self._disks.on_change = self._on_disks_change
         self._collector: Collector | None = None
         self._flushed: list[asyncio.Future[None]] = []
-        self._server: asyncio.Server | None = None
+        self._admission = Admission(self._loop, options.received_bytes_max, options.reply_bytes_max)
+        self._listener: Listener | None = None
         self._timers: list[_Repeating] = []
         self.on_mode_change: Callable[[], None] = lambda: None
         """Called when `is_read_only` has changed."""
@@ -101,8 +117,10 @@ class BookieService:
         self._start_threads(self._storage)
         self._bookie = Bookie(self._storage.store, self._journals, self._checkpoints, self._disks, options.bookie)
         self._bookie.look_at_disks()
-        self._server = await self._loop.create_server(self._connect, sock=listener, backlog=1024)
+        self._listener = Listener(listener, self._connect, self._on_failure)
+        self._listener.start()
         self._timers = [
+            _Repeating(self._loop, _WATCH_INTERVAL_S, self._close_stalled),
             _Repeating(self._loop, options.checkpoint_interval_s, partial(self._call, self._bookie.checkpoint)),
             _Repeating(self._loop, options.disks.interval_s, partial(self._call, self._look_at_disks)),
         ]
@@ -165,10 +183,11 @@ class BookieService:
             timer.cancel()
         if self._collector is not None:
             self._collector.abandon()
-        if self._server is not None:
-            self._server.close()
+        if self._listener is not None:
+            self._listener.close()
         for connection in list(self._connections):
             connection.close()
+        self._admission.close()
 
     def _start_threads(self, storage: Storage) -> None:
         self._journals = [
@@ -252,13 +271,25 @@ class BookieService:
             )
         self.on_mode_change()
 
-    def _connect(self) -> asyncio.BaseProtocol:
+    def _connect(self, accepted: socket.socket) -> None:
         if len(self._connections) >= self._options.connections_max:
             logger.warning("refused a connection: the limit (maxConnections) is %d", self._options.connections_max)
-            return _Refused()
-        connection = Connection(self._bookie, self._options.connection, self._connections.discard, self._on_failure)
+            accepted.close()
+            return
+        connection = Connection(
+            accepted,
+            self._bookie,
+            self._admission,
+            self._options.connection,
+            self._connections.discard,
+            self._on_failure,
+        )
         self._connections.add(connection)
-        return connection
+
+    def _close_stalled(self) -> None:
+        now = self._loop.time()
+        for connection in list(self._connections):
+            connection.close_if_stalled(now)
 
 
 class _Repeating:
@@ -277,11 +308,3 @@ class _Repeating:
         # Before the call, which may cancel it.
         self._handle = self._loop.call_later(self._interval_s, self._run)
         self._callback()
-
-
-class _Refused(asyncio.Protocol):
-    """A connection above the limit: closed as soon as it is made."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        transport.abort()

@@ -70,9 +70,14 @@ HOME_OF = {
 }
 """Packages that may be imported in these places only."""
 
-SERVER_FILE_MODULES = ("bookie_service.storage.files", "bookie_service.configuration", "bookie_service.address")
-"""Where the server may touch the file system: the one door, the reading of its configuration, and the address, which
-asks a network interface with fcntl."""
+SERVER_FILE_MODULES = (
+    "bookie_service.storage.files",
+    "bookie_service.configuration",
+    "bookie_service.address",
+    "bookie_service.inbox",
+)
+"""Where the server may touch the file system: the one door, the reading of its configuration, the address, which asks a
+network interface with fcntl, and the inbox, which maps memory that is no file's."""
 
 FILE_LIBRARIES = _words("io shutil tempfile fcntl mmap glob")
 OS_WITHOUT_FILES = _words(

@@ -18,9 +18,10 @@ from crc32c import crc32c
 
 from bkspark.wire import v2
 from bkspark.wire.framing import scan_frames
-from bookie_service.bookie import Bookie, BookieOptions, Parts
+from bookie_service.bookie import Bookie, BookieOptions
 from bookie_service.disk_watch import DiskOptions, DiskWatch
 from bookie_service.formats.marks import JournalPosition
+from bookie_service.outbox import Parts
 from bookie_service.storage import checkpoint as checkpoint_steps
 from bookie_service.storage.checkpoint import Checkpoint, Marks
 from bookie_service.storage.journal import Journal, JournalOptions, Record

@@ -1,0 +1,153 @@
+"""What all connections of a process together may hold in memory, in bytes. Never more, whatever peers do.
+
+Two budgets. `received`: bytes that came and are not served yet, because their frame is unfinished or the bookie has no
+room for what they ask. `replies`: bytes that peers have not taken. Beside them each connection holds a little that is
+not counted (`UNCOUNTED_BYTES`), so that small requests are served even while others use the budgets up.
+
+A frame that does not fit what is received at once gets memory for all of it when it begins, so whoever has that memory
+can finish, and others wait for it, their sockets with them. While somebody waits, a frame that is unfinished after
+`UNFINISHED_S` is given up, the oldest first: its connection is closed. So peers that send halves of large frames and
+stop cost a bounded amount of memory, for a bounded time. Whoever has not taken its replies for long is closed by
+`Connection.close_if_stalled`; whoever leaves replies for which there is no room, at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+UNCOUNTED_BYTES = 8 * 1024
+"""What one connection may hold of what it received without asking anybody."""
+WINDOW_BYTES = 1024 * 1024
+"""What is received at once."""
+UNFINISHED_S = 2.0
+_LOOK_INTERVAL_S = 0.25
+_WINDOW_BYTES_MIN = 64 * 1024
+"""With less room than this there is none; then a connection receives no more than `UNCOUNTED_BYTES` at once."""
+_WINDOW_SHARE = 8
+"""At most this part of the room is received at once, so that the last of it goes to many."""
+
+
+class Budget:
+    """Bytes of memory that many share; `used` never exceeds `limit`."""
+
+    __slots__ = ("limit", "used")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.used = 0
+
+    @property
+    def room(self) -> int:
+        return self.limit - self.used
+
+    def take(self, size: int) -> bool:
+        """Take `size` bytes, or return False and take none."""
+        if size > self.room:
+            return False
+        self.used += size
+        return True
+
+    def give(self, size: int) -> None:
+        """Give back bytes that were taken."""
+        assert 0 <= size <= self.used
+        self.used -= size
+
+
+class Receiver(Protocol):
+    """A connection, as admission sees it."""
+
+    def go_on_receiving(self) -> None:
+        """There is room again."""
+
+    def give_up(self, why: str) -> None:
+        """Close, and give back what is held."""
+
+
+class Admission:
+    """The budgets of one process, the buffer that its connections receive into, and who waits for room."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, received_bytes_max: int, reply_bytes_max: int) -> None:
+        self.loop = loop
+        self.received = Budget(received_bytes_max)
+        self.replies = Budget(reply_bytes_max)
+        self.scratch = np.empty(WINDOW_BYTES + UNCOUNTED_BYTES, np.uint8)
+        """Valid until the event loop goes on; what is to stay must be copied."""
+        self._waiting: dict[Receiver, _Wait] = {}
+        self._unfinished: dict[Receiver, float] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def window(self, held: int) -> int:
+        """Return how much a connection that holds `held` bytes, uncounted, may receive now; 0: it must `wait`."""
+        # What is held without being counted may come to count, too.
+        room = self.received.room - UNCOUNTED_BYTES
+        if room < _WINDOW_BYTES_MIN:
+            return UNCOUNTED_BYTES - held
+        return min(WINDOW_BYTES, max(_WINDOW_BYTES_MIN, room // _WINDOW_SHARE))
+
+    def wait(self, receiver: Receiver, wanted: int = _WINDOW_BYTES_MIN + UNCOUNTED_BYTES, counted: int = 0) -> None:
+        """Have `go_on_receiving` called once there is room for `wanted` bytes; `counted` bytes are held meanwhile."""
+        self._unfinished.pop(receiver, None)
+        self._waiting[receiver] = _Wait(wanted, counted, self.loop.time())
+        if self._timer is None:
+            self._give_up_oldest()
+
+    def begin_frame(self, receiver: Receiver) -> None:
+        """Note that a connection has memory for a frame which is unfinished."""
+        self._unfinished.setdefault(receiver, self.loop.time())
+
+    def end_frame(self, receiver: Receiver) -> None:
+        """Note that it has none any more."""
+        self._unfinished.pop(receiver, None)
+
+    def give_back(self, size: int) -> None:
+        """Take bytes back that were received, and let those go on for whom there is room now."""
+        self.received.give(size)
+        room = self.received.room
+        for receiver, wait in list(self._waiting.items()) if self._waiting else ():
+            if wait.wanted <= room:
+                room -= wait.wanted
+                del self._waiting[receiver]
+                # Not from here: whoever gives back is in the middle of its own work.
+                self.loop.call_soon(receiver.go_on_receiving)
+
+    def forget(self, receiver: Receiver) -> None:
+        """Forget a connection that is closed."""
+        self._waiting.pop(receiver, None)
+        self._unfinished.pop(receiver, None)
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _give_up_oldest(self) -> None:
+        """Close those whose frames began first, if that is long ago, until there is room for who waits longest."""
+        while self._waiting and self.received.room < next(iter(self._waiting.values())).wanted:
+            oldest, began = self._oldest()
+            # None: requests that wait for the bookie have the room; they will be served.
+            if oldest is None or self.loop.time() - began < UNFINISHED_S:
+                break
+            oldest.give_up(
+                f"its frame is unfinished after {UNFINISHED_S:g} s while others wait for some of the "
+                f"{self.received.limit} bytes for received requests (receiveBuffersMaxBytes)"
+            )
+        self._timer = self.loop.call_later(_LOOK_INTERVAL_S, self._give_up_oldest) if self._waiting else None
+
+    def _oldest(self) -> tuple[Receiver | None, float]:
+        """Return who is to make room first, and since when it could have: one that has all it needs, if any has."""
+        for receiver, began in self._unfinished.items():
+            return receiver, began
+        for receiver, wait in reversed(self._waiting.items()):
+            if wait.counted:
+                return receiver, wait.since
+        return None, 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Wait:
+    wanted: int
+    counted: int
+    since: float
