@@ -90,6 +90,8 @@ OPTIONS = (
     Option("ensembleSize", "ensemble_size", values.count, _WRITE, "bookies that store a ledger"),
     Option("writeQuorum", "write_quorum", values.count, _WRITE, "bookies that store each entry"),
     Option("ackQuorum", "ack_quorum", values.count, _WRITE, "bookies that must confirm an entry"),
+    Option("txnAppId", "txn_app_id", values.text, _WRITE, "name under which versions are published once"),
+    Option("txnVersion", "txn_version", values.version, _WRITE, "version of this write; of a stream: of its epoch 0"),
     Option("maxLedgerBytes", "ledger_bytes_max", values.size, _WRITE, "roll to a new ledger at this size, about"),
     Option("entryTargetBytes", "entry_bytes_target", values.entry_size, _WRITE, "size of an entry of many rows, about"),
 )
@@ -137,6 +139,8 @@ class SourceOptions:
     ensemble_size: int = 3
     write_quorum: int = 3
     ack_quorum: int = 2
+    txn_app_id: str | None = None
+    txn_version: int | None = None
     ledger_bytes_max: int = 1 << 30
     entry_bytes_target: int = MIB
     given: frozenset[str] = field(default=frozenset())
@@ -240,14 +244,25 @@ class SourceOptions:
             )
         return replace(self, starting_offsets=self.starting_offsets or LATEST, **self._read_defaults())
 
+    def for_batch_write(self) -> SourceOptions:
+        """Return these options with the defaults of a batch write, checked. Raises as `for_write`."""
+        if (self.txn_app_id is None) != (self.txn_version is None):
+            raise ConfigurationError(
+                "options 'txnAppId' and 'txnVersion' belong together in a batch write: set both, and raise the version "
+                "with every write (in foreachBatch: the batch's id)"
+            )
+        return self.for_write()
+
     def for_write(self) -> SourceOptions:
-        """Return these options with the defaults of a write, checked; `payload_format` may still be None.
+        """Return these options with the defaults of any write, checked; `payload_format` may still be None.
 
         Raises:
             ConfigurationError: an option has no effect on a write, 'log' is missing, or the quorums are impossible.
         """
         self._refuse_foreign(WRITE)
         self._require_log(WRITE)
+        if self.txn_version is not None and self.txn_app_id is None:
+            raise ConfigurationError("option 'txnVersion' needs 'txnAppId': set that, too")
         for key in self.ledger_metadata:
             if key in _OWN_METADATA or key.startswith("bkspark."):
                 raise ConfigurationError(

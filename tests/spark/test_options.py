@@ -163,6 +163,16 @@ def test_impossible_streams_are_refused(options, reason):
         parse(log="a", **options).for_stream_read()
 
 
+def test_transaction_options_belong_together():
+    assert parse(log="a", txnAppId="x", txnVersion="0").for_batch_write().txn_version == 0
+    assert parse(log="a", txnAppId="x").for_write().txn_version is None
+    for given in ({"txnAppId": "x"}, {"txnVersion": "1"}):
+        with pytest.raises(ConfigurationError, match="belong together"):
+            parse(log="a", **given).for_batch_write()
+    with pytest.raises(ConfigurationError, match="needs 'txnAppId'"):
+        parse(log="a", txnVersion="1").for_write()
+
+
 def test_ledger_metadata_is_many_options():
     read = parse(ledgers="*", **{"ledgermetadata.Team": "x", "ledgerMetadata.app": "y"}).for_batch_read()
     assert read.ledger_metadata == {"team": "x", "app": "y"}
@@ -209,6 +219,7 @@ def test_every_option_fills_its_field():
         "maxBytesPerTrigger": "5", "digestType": "MAC", "ensembleSize": "6", "writeQuorum": "7", "ackQuorum": "8",
         "maxLedgerBytes": "9", "entryTargetBytes": "10", "startingTimestamp": "11", "endingTimestamp": "-10m",
         "unconfirmed": "true", "maxEntriesPerPartition": "12", "minEntriesPerTrigger": "13", "maxTriggerDelay": "14s",
+        "txnAppId": "app", "txnVersion": "15",
     }  # fmt: skip
     assert set(values) == {option.name for option in OPTIONS}
     default = parse(log="z")
