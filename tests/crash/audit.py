@@ -5,7 +5,7 @@ from __future__ import annotations
 from bkspark.errors import StorageDamaged
 from bkspark.wire.v2 import Status
 from tests.crash.history import NEVER, History, LedgerHistory
-from tests.crash.twins import BookieTwin, is_sealed, lac_packet
+from tests.crash.twins import BookieTwin, Known, Remembered, is_sealed, lac_packet
 
 UNKNOWN_LEDGER = 1 << 40
 
@@ -14,7 +14,7 @@ class Violation(AssertionError):
     """A promise was broken; the text says which."""
 
 
-def audit(twin: BookieTwin, history: History, *, errors_allowed: bool = False) -> None:
+def audit(twin: BookieTwin | Remembered, history: History, *, errors_allowed: bool = False) -> None:
     """Read everything that was ever asked for.
 
     Args:
@@ -41,18 +41,17 @@ def observe(twin: BookieTwin, history: History) -> None:
                 entry.acknowledged = entry.versions.index(content, first)
 
 
-def _audit_ledger(twin: BookieTwin, ledger_id: int, ledger: LedgerHistory, errors_allowed: bool) -> None:
+def _audit_ledger(twin: BookieTwin | Remembered, ledger_id: int, ledger: LedgerHistory, errors_allowed: bool) -> None:
     ids = sorted(ledger.entries)
     end = ids[-1] + 1 if ids else 0
     known = None
     try:
-        known = twin.store.ledger(ledger_id)
+        known = twin.header(ledger_id)
     except (StorageDamaged, OSError) as error:
         if not errors_allowed:
             raise Violation(f"ledger {ledger_id}: {error}") from error
     else:
-        _audit_header(ledger_id, ledger, None if known is None else (known.fenced, known.master_key))
-        _audit_lac(ledger_id, ledger, b"" if known is None else known.explicit_lac)
+        _audit_header(ledger_id, ledger, known)
     answered: dict[int, bytes] = {}
     for entry_id in [*ids, end]:
         if entry_id in answered:
@@ -73,18 +72,18 @@ def _audit_ledger(twin: BookieTwin, ledger_id: int, ledger: LedgerHistory, error
         _audit_last_entry(twin, ledger_id, ledger, errors_allowed)
 
 
-def _audit_header(ledger_id: int, ledger: LedgerHistory, known: tuple[bool, bytes] | None) -> None:
+def _audit_header(ledger_id: int, ledger: LedgerHistory, known: Known | None) -> None:
+    _audit_lac(ledger_id, ledger, b"" if known is None else known.explicit_lac)
     if known is None:
         if ledger.is_acknowledged:
             raise Violation(f"ledger {ledger_id}: forgotten")
         return
-    fenced, key = known
-    if ledger.fence_acknowledged and not fenced:
+    if ledger.fence_acknowledged and not known.fenced:
         raise Violation(f"ledger {ledger_id}: its fence is gone")
-    if fenced and not ledger.fence_asked:
+    if known.fenced and not ledger.fence_asked:
         raise Violation(f"ledger {ledger_id}: fenced, which nobody asked for")
-    if key != ledger.master_key:
-        raise Violation(f"ledger {ledger_id}: master key {key!r}")
+    if known.master_key != ledger.master_key:
+        raise Violation(f"ledger {ledger_id}: master key {known.master_key!r}")
 
 
 def _audit_lac(ledger_id: int, ledger: LedgerHistory, packet: bytes) -> None:
@@ -103,7 +102,7 @@ def _audit_absence(ledger_id: int, ledger: LedgerHistory, entry_id: int, status:
         raise Violation(f"ledger {ledger_id} entry {entry_id}: answered 'no such ledger'")
 
 
-def _audit_last_entry(twin: BookieTwin, ledger_id: int, ledger: LedgerHistory, errors_allowed: bool) -> None:
+def _audit_last_entry(twin: BookieTwin | Remembered, ledger_id: int, ledger: LedgerHistory, errors_allowed: bool) -> None:
     sure = max((entry_id for entry_id, entry in ledger.entries.items() if entry.acknowledged != NEVER), default=-1)
     status, entry_id, content = twin.read(ledger_id, -1)
     if status == Status.EIO and errors_allowed:

@@ -73,6 +73,8 @@ class History:
 
     def __init__(self) -> None:
         self.ledgers: dict[int, LedgerHistory] = {}
+        self.deleted: dict[int, LedgerHistory] = {}
+        """Ledgers that nothing is promised of, but that those which were fenced take no ordinary adds any more."""
         self.promises = 0
 
     def ledger(self, ledger_id: int) -> LedgerHistory:
@@ -85,11 +87,14 @@ class History:
         entry.waiting.append(len(entry.versions))
         entry.versions.append(content)
 
+    def delete(self, ledger_id: int) -> None:
+        """Note that a ledger was deleted in the metadata store."""
+        self.deleted[ledger_id] = self.ledger(ledger_id)
+        del self.ledgers[ledger_id]
+
     def add_answered(self, ledger_id: int, entry_id: int, status: int) -> None:
         """Note a reply; the bookie answers the versions of one entry in order, and refusals at once."""
-        if ledger_id not in self.ledgers:
-            # Dropped while the reply to a refused add waited for others of its run: nothing is promised of it.
-            assert status != Status.EOK
+        if ledger_id in self.deleted:
             return
         entry = self.ledgers[ledger_id].entries[entry_id]
         if status != Status.EOK:
@@ -103,7 +108,7 @@ class History:
 
     def fence_answered(self, ledger_id: int) -> None:
         """Note the answer to a fencing read, whichever it was: from now on the ledger is fenced."""
-        self.ledgers[ledger_id].fence_acknowledged = True
+        (self.ledgers.get(ledger_id) or self.deleted[ledger_id]).fence_acknowledged = True
         self.promises += 1
 
     def lac_asked(self, ledger_id: int, lac: int) -> None:
@@ -121,6 +126,7 @@ class History:
         copy = History()
         copy.promises = self.promises
         copy.ledgers = {ledger_id: ledger.copy() for ledger_id, ledger in self.ledgers.items()}
+        copy.deleted = {ledger_id: ledger.copy() for ledger_id, ledger in self.deleted.items()}
         for ledger in copy.ledgers.values():
             for entry in ledger.entries.values():
                 entry.waiting.clear()

@@ -15,6 +15,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable
 from random import Random
+from typing import NamedTuple
 
 from tests.crash.simulated_files import Change, Directory, Inode, SimulatedDisk, apply_names
 
@@ -61,20 +62,30 @@ def crash_image(disk: SimulatedDisk, loss: Loss, random: Random) -> SimulatedDis
     )
 
 
-def fingerprint(disk: SimulatedDisk) -> int:
-    """Return a number that differs, but for chance, when paths, bytes or what is durable of them differ."""
+class Fingerprint(NamedTuple):
+    """Two numbers that differ, but for chance: when a process sees other paths or bytes, when other ones are durable."""
+
+    seen: int
+    durable: int
+
+
+def fingerprint(disk: SimulatedDisk) -> Fingerprint:
+    """Return what tells a disk from others."""
     return _fingerprint(disk.root)
 
 
-def _fingerprint(directory: Directory) -> int:
-    parts: list[object] = [len(directory.pending)]
-    for name, node in directory.cached.items():
+def _fingerprint(directory: Directory) -> Fingerprint:
+    seen: list[tuple[str, int]] = []
+    durable: list[object] = [len(directory.pending)]
+    for name, node in sorted(directory.cached.items(), key=lambda item: item[0]):
         if isinstance(node, Directory):
-            parts.append((name, _fingerprint(node)))
+            found = _fingerprint(node)
         else:
-            parts.append((name, bytes(node.cached), bytes(node.durable) if node.pending else None))
-    parts[1:] = sorted(parts[1:], key=lambda part: part[0])
-    return hash(tuple(parts))
+            content = hash(bytes(node.cached))
+            found = Fingerprint(content, hash(bytes(node.durable)) if node.pending else content)
+        seen.append((name, found.seen))
+        durable.append((name, found.durable))
+    return Fingerprint(hash(tuple(seen)), hash(tuple(durable)))
 
 
 class _Copy:

@@ -24,19 +24,24 @@ _ENTRY_COST_BYTES = 1000
 
 
 def random_setup(random: Random, storage_class: StorageClass | None = None) -> Setup:
-    """Return a configuration; extreme values are likely. Without a storage class, all have their share."""
+    """Return a configuration; extreme values are likely. Without a storage class, all have their share.
+
+    Files of a few records each go with a small write cache: in a large one they would be so many that each start takes
+    long, and shows nothing that a small one does not.
+    """
+    half_bytes = random.choice((4096, 6144, 16384))
     return Setup(
         journals=random.choice((1, 1, 2)),
         ledger_directories=random.choice((1, 1, 2)),
         store=StoreOptions(
             storage_class=storage_class or random.choice(list(StorageClass)),
             read_ahead=random.choice((ReadAheadOptions(), ReadAheadOptions(2000, 3, 1000))),
-            cache_half_bytes=random.choice((4096, 6144, 16384)),
-            log_bytes_max=random.choice((1100, 2600, 1 << 20)),
+            cache_half_bytes=half_bytes,
+            log_bytes_max=random.choice((half_bytes // 4 + 100, half_bytes // 2, 1 << 20)),
             open_files_max=random.choice((2, 4, 100)),
         ),
         journal=JournalOptions(
-            file_bytes_max=random.choice((513, 2000, 1 << 20)),
+            file_bytes_max=random.choice((half_bytes // 8 + 1, half_bytes // 3, 1 << 20)),
             preallocate_bytes=random.choice((0, 1024, 4096)),
             backups_max=random.choice((0, 0, 2)),
             reuse_files=random.random() < 0.3,

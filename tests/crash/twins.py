@@ -6,12 +6,14 @@ two threads may do at the same time happens here between two operations of the s
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import struct
 from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from crc32c import crc32c
@@ -20,6 +22,7 @@ from bkspark.wire import v2
 from bkspark.wire.framing import scan_frames
 from bookie_service.bookie import Bookie, BookieOptions
 from bookie_service.disk_watch import DiskOptions, DiskWatch
+from bookie_service.collector import CollectionOptions, Collector, LedgerCensus, PassReport
 from bookie_service.formats.marks import JournalPosition
 from bookie_service.outbox import Parts
 from bookie_service.storage import checkpoint as checkpoint_steps
@@ -30,6 +33,9 @@ from bookie_service.storage.ledger_store import StoreOptions
 from bookie_service.storage.opening import open_storage
 from tests.crash.history import History
 from tests.crash.simulated_files import SimulatedDisk, SimulatedFiles
+
+
+_COLLECTION = CollectionOptions(deleted_share_max=1.0, entries_per_s=0, bytes_per_s=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +202,14 @@ class Answers:
         """Reads are never kept waiting."""
 
 
+class Known(NamedTuple):
+    """What a bookie knows of a ledger beside its entries."""
+
+    fenced: bool
+    master_key: bytes
+    explicit_lac: bytes
+
+
 class BookieTwin:
     """One process of a bookie: from opening its storage until it is stopped or simply dropped, which is a crash.
 
@@ -268,6 +282,11 @@ class BookieTwin:
         content = answers.buffer[28:]
         return status, struct.unpack_from(">q", content, 8)[0] if content else -1, content
 
+    def header(self, ledger_id: int) -> Known | None:
+        """Return what the bookie knows of a ledger, None when it does not know it. Raises StorageDamaged, OSError."""
+        ledger = self.store.ledger(ledger_id)
+        return None if ledger is None else Known(ledger.fenced, ledger.master_key, ledger.explicit_lac)
+
     def batch_read(self, ledger_id: int, first_entry: int) -> tuple[int, list[bytes]]:
         """Return (status, entries from `first_entry` on)."""
         answers = Answers()
@@ -307,6 +326,25 @@ class BookieTwin:
         if intent is not None:
             compactor.forget_intent()
 
+    def collect(self, census: LedgerCensus, *, is_forced: bool = True) -> PassReport:
+        """Run one pass of garbage collection, the real one.
+
+        It has an event loop on a thread of its own, for another pass, which a crash image runs, may be inside this one.
+        """
+
+        async def flush() -> None:
+            self.checkpoint()
+
+        async def run() -> PassReport:
+            collector = Collector(self.store, self._storage.compactor, census, _COLLECTION, flush, _never)
+            try:
+                return await collector.run_pass(is_forced)
+            finally:
+                await collector.stop()
+
+        with ThreadPoolExecutor(1) as apart:
+            return apart.submit(asyncio.run, run()).result()
+
     def stop(self) -> None:
         """Stop cleanly, as `BookieService.stop` does."""
         self.settle()
@@ -319,6 +357,19 @@ class BookieTwin:
         for journal in self.journals:
             journal.close()
         self.store.close()
+
+
+class Remembered:
+    """The answers of a bookie that nothing changes any more, each asked for once."""
+
+    def __init__(self, twin: BookieTwin) -> None:
+        self.header = functools.cache(twin.header)
+        self.read = functools.cache(twin.read)
+        self.batch_read = functools.cache(twin.batch_read)
+
+
+def _never(error: BaseException) -> None:
+    """Stand in for what ends the process: a pass that is called directly raises instead."""
 
 
 def _at_once(entries: int, size: int) -> None:
