@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from bkspark.errors import StorageDamaged
 from bkspark.wire.v2 import Status
+from bookie_service.formats import compaction as intent_format
+from bookie_service.formats import entry_log as log_format
+from bookie_service.formats import index as index_format
+from tests.crash.census import DoubtfulCensus
 from tests.crash.history import NEVER, History, LedgerHistory
 from tests.crash.twins import BookieTwin, Known, Remembered, is_sealed, lac_packet
 
@@ -26,6 +32,10 @@ def audit(twin: BookieTwin | Remembered, history: History, *, errors_allowed: bo
     """
     for ledger_id, ledger in history.ledgers.items():
         _audit_ledger(twin, ledger_id, ledger, errors_allowed)
+    for ledger_id, ledger in history.deleted.items():
+        # Its header or its tombstone tells (reliability P21); damage may take both.
+        if ledger.fence_acknowledged and not errors_allowed and not twin.refuses_adds(ledger_id, ledger.master_key):
+            raise Violation(f"ledger {ledger_id}: fenced and deleted, but takes an add")
     status, _ = twin.batch_read(UNKNOWN_LEDGER, 0)
     if status != Status.ENOLEDGER:
         raise Violation(f"a ledger that never was is answered {status}")
@@ -39,6 +49,38 @@ def observe(twin: BookieTwin, history: History) -> None:
             if status == Status.EOK:
                 first = max(entry.acknowledged, 0)
                 entry.acknowledged = entry.versions.index(content, first)
+
+
+def audit_space(twin: BookieTwin, existing: Collection[int]) -> None:
+    """Collect garbage once, when only the ledgers `existing` are left in the metadata, and look at what stays on disk.
+
+    Raises:
+        Violation: a file that nothing needs is still there (reliability B6), or a log of which too little is live.
+    """
+    twin.collect(DoubtfulCensus(existing))
+    for path in twin.disk.visible_files():
+        name = path.rpartition("/")[2]
+        log_id, ledger_id = log_format.parse_file_name(name), index_format.parse_file_name(name)
+        is_orphan = (
+            name == intent_format.FILE_NAME
+            or name.endswith(intent_format.SUFFIX)
+            or (log_id is not None and twin.store.logs.path(log_id) != path)
+            or (ledger_id is not None and ledger_id not in existing)
+        )
+        if is_orphan:
+            raise Violation(f"{path} is left over after a pass of garbage collection")
+    if not twin.setup.journal.reuse_files:
+        _audit_journals(twin)
+    for usage in twin.usages():
+        if usage.share < twin.setup.collection.major.threshold:
+            raise Violation(f"entry log {usage.log_id:x}: {usage.live_bytes} of {usage.log_bytes} bytes live, and kept")
+
+
+def _audit_journals(twin: BookieTwin) -> None:
+    files_max = twin.setup.journals * (1 + twin.setup.journal.backups_max)
+    found = [path for path in twin.disk.visible_files() if path.startswith("/journal")]
+    if len(found) > files_max:
+        raise Violation(f"{len(found)} journal files are left when {files_max} are needed: {found}")
 
 
 def _audit_ledger(twin: BookieTwin | Remembered, ledger_id: int, ledger: LedgerHistory, errors_allowed: bool) -> None:
@@ -102,7 +144,9 @@ def _audit_absence(ledger_id: int, ledger: LedgerHistory, entry_id: int, status:
         raise Violation(f"ledger {ledger_id} entry {entry_id}: answered 'no such ledger'")
 
 
-def _audit_last_entry(twin: BookieTwin | Remembered, ledger_id: int, ledger: LedgerHistory, errors_allowed: bool) -> None:
+def _audit_last_entry(
+    twin: BookieTwin | Remembered, ledger_id: int, ledger: LedgerHistory, errors_allowed: bool
+) -> None:
     sure = max((entry_id for entry_id, entry in ledger.entries.items() if entry.acknowledged != NEVER), default=-1)
     status, entry_id, content = twin.read(ledger_id, -1)
     if status == Status.EIO and errors_allowed:

@@ -63,7 +63,7 @@ def crash_image(disk: SimulatedDisk, loss: Loss, random: Random) -> SimulatedDis
 
 
 class Fingerprint(NamedTuple):
-    """Two numbers that differ, but for chance: when a process sees other paths or bytes, when other ones are durable."""
+    """Two numbers that differ, but for chance: when a process sees another disk, when another one is durable."""
 
     seen: int
     durable: int

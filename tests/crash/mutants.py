@@ -18,7 +18,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.crash import planted
-from tests.crash.campaign import STEPS, Campaign, crash_reused_journals, crash_striped_ledger
+from tests.crash.campaign import (
+    STEPS,
+    Campaign,
+    crash_fenced_ledger,
+    crash_reused_journals,
+    crash_striped_ledger,
+    rare_collections,
+)
 from tests.crash.faults import fail_every_call, flip_bytes, misdirect_position
 from tests.crash.scripts import Script
 
@@ -80,8 +87,11 @@ MUTANTS = (
     _crash("journal name not synced", "a new journal file's name is lost", planted.unsynced_journal_name),
     _crash("fence not journaled", "S01, BOOKKEEPER-500: a fence is only in memory", planted.unjournaled_fence),
     _crash("fence answered early", "X2: the answer leaves before the fence is durable", planted.early_fence_answer),
-    _crash(
-        "fence not flushed", "S02, BOOKKEEPER-815: the mark passes a fence the index lacks", planted.unflushed_fence
+    Mutant(
+        "fence not flushed",
+        "S02, BOOKKEEPER-815: the mark passes a fence the index lacks",
+        planted.unflushed_fence,
+        crash_fenced_ledger,
     ),
     _crash("fence lost in the header", "the flushed header forgets the fence", planted.unfenced_header),
     _crash("key not journaled", "S14, #1255: entries without their ledger's key", planted.unjournaled_key),
@@ -169,7 +179,7 @@ EQUIVALENT = {
 
 def killed_by(mutant: Mutant) -> str | None:
     """Return the first sign of a mutant, None when it was not noticed."""
-    with mutant.plant():
+    with mutant.plant(), rare_collections():
         try:
             mutant.hunt()
         except Exception as error:

@@ -10,6 +10,7 @@ from bookie_service.storage.journal import JournalOptions
 from bookie_service.storage.ledger_store import ReadAheadOptions, StoreOptions
 from bookie_service.storage.storage_class import StorageClass
 from tests.crash.audit import Violation, audit
+from tests.crash.census import DoubtfulCensus
 from tests.crash.history import History
 from tests.crash.images import Loss, crash_image
 from tests.crash.simulated_files import Fault
@@ -112,12 +113,12 @@ class Script:
                 "again",
                 "wrong key",
                 "compact",
-                "drop",
+                "collect",
                 "stop",
                 "kill",
                 "power cut",
             ),
-            (30, 20, 4, 8, 5, 5, 6, 2, 3, 1, 2, 2, 2),
+            (30, 20, 4, 8, 5, 5, 6, 2, 3, 4, 2, 2, 2),
         )[0]
         if kind == "add":
             self._add_some()
@@ -141,8 +142,8 @@ class Script:
             self._use_wrong_key()
         elif kind == "compact":
             self._compact()
-        elif kind == "drop":
-            self._drop()
+        elif kind == "collect":
+            self._collect()
         else:
             self._restart(kind)
 
@@ -215,18 +216,18 @@ class Script:
         if settled:
             self.twin.compact(self.random.choice(settled))
 
-    def _drop(self) -> None:
-        """Drop a ledger that was deleted; from then on nothing is promised of it, and its id never returns."""
+    def _collect(self) -> None:
+        """Delete a ledger, mostly, and collect garbage; what the metadata store tells may be too little, or nothing.
+
+        A deleted ledger's id never returns.
+        """
         assert self.twin is not None
-        self.twin.checkpoint()
-        ledger_id = self._ledger()
-        if not self.twin.store.droppable([ledger_id]):
-            return  # never seen, or something of it waits to be flushed
-        self._ledgers[self._ledgers.index(ledger_id)] = ledger_id + 0x10
-        self._in_step = True
-        self.history.ledgers.pop(ledger_id, None)
-        self.twin.store.index.sync_removed(self.twin.store.drop([ledger_id]))
-        self._in_step = False
+        if self.random.random() < 0.8:
+            ledger_id = self._ledger()
+            self._ledgers[self._ledgers.index(ledger_id)] = ledger_id + 0x10
+            self.history.delete(ledger_id)
+        census = DoubtfulCensus(self._ledgers, self.random)
+        self.twin.collect(census, is_forced=self.random.random() < 0.7)
 
     def _journal_step(self) -> None:
         assert self.twin is not None

@@ -10,9 +10,9 @@ from bookie_service.storage.storage_class import StorageClass
 from tests.crash.campaign import main, run
 from tests.crash.images import Loss
 
-IMAGES = 9_000
+IMAGES = 30_000
 """A part of what the command runs: `python -m tests.crash.campaign --seed 1 --images 150000`."""
-_PARTS = 3
+_PARTS = 6
 
 
 @pytest.mark.parametrize("part", range(_PARTS))
@@ -23,6 +23,7 @@ def test_every_crash_image_starts_and_keeps_its_promises(part: int) -> None:
     assert all(counts[loss.value] for loss in Loss)
     assert all(counts[storage.short_name] > IMAGES // _PARTS // 10 for storage in StorageClass)
     assert counts["double"] > 50
+    assert counts["space"] > 5
 
 
 def test_same_seed_makes_the_same_campaign() -> None:

@@ -20,9 +20,11 @@ from crc32c import crc32c
 
 from bkspark.wire import v2
 from bkspark.wire.framing import scan_frames
+from bookie_service import collection
 from bookie_service.bookie import Bookie, BookieOptions
-from bookie_service.disk_watch import DiskOptions, DiskWatch
+from bookie_service.collection import LogUsage
 from bookie_service.collector import CollectionOptions, Collector, LedgerCensus, PassReport
+from bookie_service.disk_watch import DiskOptions, DiskWatch
 from bookie_service.formats.marks import JournalPosition
 from bookie_service.outbox import Parts
 from bookie_service.storage import checkpoint as checkpoint_steps
@@ -33,9 +35,6 @@ from bookie_service.storage.ledger_store import StoreOptions
 from bookie_service.storage.opening import open_storage
 from tests.crash.history import History
 from tests.crash.simulated_files import SimulatedDisk, SimulatedFiles
-
-
-_COLLECTION = CollectionOptions(deleted_share_max=1.0, entries_per_s=0, bytes_per_s=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +48,10 @@ class Setup:
     )
     journal: JournalOptions = field(
         default_factory=lambda: JournalOptions(file_bytes_max=2000, preallocate_bytes=1024, backups_max=0)
+    )
+
+    collection: CollectionOptions = field(
+        default_factory=lambda: CollectionOptions(deleted_share_max=1.0, entries_per_s=0, bytes_per_s=0)
     )
 
     @property
@@ -282,6 +285,15 @@ class BookieTwin:
         content = answers.buffer[28:]
         return status, struct.unpack_from(">q", content, 8)[0] if content else -1, content
 
+    def refuses_adds(self, ledger_id: int, key: bytes) -> bool:
+        """Say whether an ordinary add is refused; only then the bookie is as before."""
+        answers = Answers()
+        content = struct.pack(">qq", ledger_id, 0)
+        frame = struct.pack(">ii", 24 + len(content), v2.header_word(v2.ADD, 0)) + key + content
+        octets, requests = decode(frame)
+        self.bookie.add(answers, octets, requests, 0, 1)
+        return bool(answers.buffer)
+
     def header(self, ledger_id: int) -> Known | None:
         """Return what the bookie knows of a ledger, None when it does not know it. Raises StorageDamaged, OSError."""
         ledger = self.store.ledger(ledger_id)
@@ -336,7 +348,7 @@ class BookieTwin:
             self.checkpoint()
 
         async def run() -> PassReport:
-            collector = Collector(self.store, self._storage.compactor, census, _COLLECTION, flush, _never)
+            collector = Collector(self.store, self._storage.compactor, census, self.setup.collection, flush, _never)
             try:
                 return await collector.run_pass(is_forced)
             finally:
@@ -344,6 +356,14 @@ class BookieTwin:
 
         with ThreadPoolExecutor(1) as apart:
             return apart.submit(asyncio.run, run()).result()
+
+    def usages(self) -> list[LogUsage]:
+        """Return how much of each settled entry log still counts."""
+        held = self.store.index.ledger_ids()
+        facts = (self._storage.compactor.facts(log_id, _at_once) for log_id in self.store.logs.settled())
+        return [
+            collection.usage(each.log_id, each.log_bytes, each.ledger_ids, each.ledger_bytes, held) for each in facts
+        ]
 
     def stop(self) -> None:
         """Stop cleanly, as `BookieService.stop` does."""
@@ -364,6 +384,7 @@ class Remembered:
 
     def __init__(self, twin: BookieTwin) -> None:
         self.header = functools.cache(twin.header)
+        self.refuses_adds = functools.cache(twin.refuses_adds)
         self.read = functools.cache(twin.read)
         self.batch_read = functools.cache(twin.batch_read)
 
