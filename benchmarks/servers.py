@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import signal
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +19,7 @@ from bkspark.cli.zookeeper_process import ZooKeeperProcess
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.uri import MetadataUri
 from bkspark.metadata.zookeeper import open_tree
+from bookie_service import control
 from bookie_service.formats import journal as journal_format
 
 _SESSION_MS = 4000
@@ -129,8 +130,9 @@ class MeasuredBookie:
         asyncio.run(_wait_until_unregistered(self._uri, self._process.id))
 
     def collect_garbage(self) -> None:
-        """Ask for a pass with a major compaction."""
-        os.kill(self.pid, signal.SIGUSR1)
+        """Ask for a pass with a major compaction; it runs on when this returns."""
+        directories = [str(self.directory / "ledgers")]
+        threading.Thread(target=control.ask, args=(directories, control.COLLECT), daemon=True).start()
 
     def processor_s(self) -> float:
         """Return the processor time so far, user and system."""

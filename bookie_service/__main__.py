@@ -28,7 +28,7 @@ from bkspark.metadata.ledgers import read_manager
 from bkspark.metadata.registration import BookieAddress
 from bkspark.metadata.tree import Tree
 from bkspark.metadata.zookeeper import open_tree
-from bookie_service import address, check
+from bookie_service import address, check, control
 from bookie_service.address import BoundAddress
 from bookie_service.arguments import Parser, add_configuration, describe, fail
 from bookie_service.census import Census
@@ -57,6 +57,8 @@ def main(argv: Sequence[str]) -> int:
         return fail(_PROGRAM, error, 2)
     if arguments.check:
         return check.run(configuration, arguments.json)
+    if arguments.collect:
+        return control.run_collect(configuration.service.ledger_directories, arguments.json)
     if configuration.unused_keys:
         logger.warning("configuration keys without effect in this bookie: %s", ", ".join(configuration.unused_keys))
     for danger in configuration.dangers:
@@ -74,7 +76,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = Parser(prog="bookie_service", description="Run one bookie until SIGINT or SIGTERM.")
     add_configuration(parser)
     parser.add_argument("--json", action="store_true", help='print {"id", "pid"} once registered and serving')
-    parser.add_argument("--check", action="store_true", help="check the files of a stopped bookie instead, and end")
+    instead = parser.add_mutually_exclusive_group()
+    instead.add_argument("--check", action="store_true", help="check the files of a stopped bookie instead, and end")
+    instead.add_argument("--collect", action="store_true", help="have the bookie that runs collect garbage instead")
     return parser
 
 
@@ -84,8 +88,6 @@ async def _run(configuration: Configuration, as_json: bool) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    # Until there is something to collect, the signal means nothing; it must not end the process.
-    loop.add_signal_handler(signal.SIGUSR1, lambda: None)
     bound = address.bind(configuration.address)
     try:
         async with contextlib.AsyncExitStack() as held:
@@ -106,11 +108,11 @@ async def _run(configuration: Configuration, as_json: bool) -> None:
                 await census.open()
                 await registration.enter()
                 service.start_collecting(census)
-                loop.add_signal_handler(signal.SIGUSR1, service.force_collection)
-                _announce(bound, as_json)
                 # It may have changed before there was a registration to change.
                 registration.change(read_only=service.is_read_only)
-                await _first_of(stopping, service.full, service.failed, registration.lost)
+                async with control.serving(configuration.service.ledger_directories, service.collect_garbage):
+                    _announce(bound, as_json)
+                    await _first_of(stopping, service.full, service.failed, registration.lost)
             except BaseException:
                 service.abandon()
                 raise

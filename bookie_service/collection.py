@@ -9,6 +9,7 @@ A ledger is dropped by one of two proofs:
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -18,17 +19,33 @@ BRAKE_LEDGERS_MIN = 20
 """Up to so many ledgers may vanish in one pass, whatever share of all they are."""
 
 
+class DiskRoom(enum.IntEnum):
+    """How much room the disks of the entry logs have; more is greater."""
+
+    FULL = 0
+    SCARCE = 1
+    """Above diskUsageWarnThreshold."""
+    ENOUGH = 2
+
+
 @dataclass(frozen=True, slots=True)
 class CompactionLevel:
-    """Logs of which less than `threshold` (a share of their bytes) counts are rewritten every `interval_s`."""
+    """Logs of which less than `threshold` (a share of their bytes) counts are rewritten every `interval_s`.
+
+    seconds_max: no further log is begun after so long; 0 or less: no limit.
+    """
 
     threshold: float
     interval_s: float
+    seconds_max: float = 0.0
 
     @property
     def is_on(self) -> bool:
         """False when the threshold or the interval is 0 or less."""
         return self.threshold > 0 and self.interval_s > 0
+
+
+OFF = CompactionLevel(0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +98,40 @@ def logs_to_compact(usages: Sequence[LogUsage], threshold: float) -> list[int]:
     return [each.log_id for each in sorted(chosen, key=lambda each: each.share)]
 
 
-def due_threshold(minor: CompactionLevel, major: CompactionLevel, since_minor_s: float, since_major_s: float) -> float:
-    """Return the threshold of the compaction that is due, 0 for none. A major one is a minor one, too."""
+def due_level(
+    minor: CompactionLevel, major: CompactionLevel, since_minor_s: float, since_major_s: float
+) -> CompactionLevel:
+    """Return the compaction that is due, `OFF` for none. A major one is a minor one, too."""
     if major.is_on and since_major_s >= major.interval_s:
-        return major.threshold
+        return major
     if minor.is_on and since_minor_s >= minor.interval_s:
-        return minor.threshold
-    return 0.0
+        return minor
+    return OFF
+
+
+def forced_level(minor: CompactionLevel, major: CompactionLevel, *, without_interval: bool) -> CompactionLevel:
+    """Return the compaction that is done when somebody asks for one.
+
+    without_interval: a level that only its interval turns off counts (forceAllowCompaction).
+    """
+    for level in (major, minor):
+        if level.is_on or (without_interval and level.threshold > 0):
+            return level
+    return OFF
+
+
+def level_with_room(
+    level: CompactionLevel, minor: CompactionLevel, room: DiskRoom, *, when_full: bool
+) -> CompactionLevel:
+    """Return the compaction for which there is room on the disks: a log is written before the one it replaces goes.
+
+    A minor one copies least for what it frees; when the disks are full there is none, but for `when_full`.
+    """
+    if room is DiskRoom.ENOUGH or when_full:
+        return level
+    if room is DiskRoom.FULL or not minor.threshold > 0:
+        return OFF
+    return minor if level.threshold > minor.threshold else level
 
 
 def pause_s(done: int, per_second: int, elapsed_s: float) -> float:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import threading
 import time
@@ -28,12 +29,13 @@ import numpy as np
 
 from bkspark.errors import BookKeeperError, StorageDamaged
 from bookie_service import collection
-from bookie_service.collection import CompactionLevel, LogUsage
+from bookie_service.collection import CompactionLevel, DiskRoom, LogUsage
 from bookie_service.storage.compaction import Compactor
 from bookie_service.storage.ledger_storage import LedgerStorage
 
 logger = logging.getLogger(__name__)
 
+_OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _LEDGERS_PER_TURN = 64
 """Ledgers dropped before the event loop serves requests again."""
 
@@ -45,7 +47,11 @@ class CollectionOptions:
     """When and how fast garbage is collected.
 
     deleted_share_max: more than this share of the bookie's ledgers never vanishes in one pass.
+    metadata_ops_per_s: direct reads of ledgers' metadata.
     entries_per_s, bytes_per_s: of what compaction copies; which of the two counts, `limit_by_bytes` says. 0: no limit.
+    outstanding_max: entries that are copied between two syncs of the new log.
+    compact_when_full: rewrite logs on full disks, too, and at each pass.
+    force_without_interval: a pass that is asked for compacts although the interval turns compaction off.
     """
 
     interval_s: float = 600.0
@@ -56,6 +62,10 @@ class CollectionOptions:
     entries_per_s: int = 1000
     bytes_per_s: int = 1_000_000
     limit_by_bytes: bool = False
+    metadata_ops_per_s: int = 1000
+    outstanding_max: int = 100_000
+    compact_when_full: bool = False
+    force_without_interval: bool = False
 
     def __post_init__(self) -> None:
         for name, level in (("minor", self.minor), ("major", self.major)):
@@ -101,6 +111,15 @@ class PassReport:
     compacted_logs: int = 0
     damaged_logs: int = 0
     freed_bytes: int = 0
+    kept_because: str = ""
+    """Why ledgers or logs may be left that are garbage; empty when nothing stood in the way."""
+
+    def __str__(self) -> str:
+        kept = f"; {self.kept_because}" if self.kept_because else ""
+        return (
+            f"{self.dropped_ledgers} ledgers dropped, {self.removed_logs} entry logs removed, {self.compacted_logs} "
+            f"rewritten, {self.damaged_logs} damaged and kept, {self.freed_bytes} bytes freed{kept}"
+        )
 
 
 class _Stopped(Exception):
@@ -118,9 +137,10 @@ class Collector:
         options: CollectionOptions,
         flush: Callable[[], Awaitable[None]],
         on_failure: Callable[[BaseException], None],
+        room: Callable[[], DiskRoom] = lambda: DiskRoom.ENOUGH,
     ) -> None:
         """`flush()` returns when all that was added before is in entry logs and index; `on_failure(error)`: the index
-        or the list of logs may be half changed, and the process must end.
+        or the list of logs may be half changed, and the process must end. `room()`: of the ledger directories.
         """
         self._store = store
         self._compactor = compactor
@@ -128,9 +148,11 @@ class Collector:
         self._options = options
         self._flush = flush
         self._on_failure = on_failure
+        self._room = room
         self._thread = ThreadPoolExecutor(1, "collector")
         self._stopping = threading.Event()
-        self._forced = asyncio.Event()
+        self._asked = asyncio.Event()
+        self._waiting: list[asyncio.Future[PassReport]] = []
         self._task: asyncio.Task[None] | None = None
         self._minor_at = self._major_at = self._overreplicated_at = time.monotonic()
         self._said: set[str] = set()
@@ -139,9 +161,16 @@ class Collector:
     def start(self) -> None:
         self._task = asyncio.ensure_future(self._run())
 
-    def force(self) -> None:
-        """Begin a full pass with a major compaction now, or right after the one that runs."""
-        self._forced.set()
+    async def collect(self) -> PassReport:
+        """Have a whole pass with a major compaction made, now or right after the one that runs.
+
+        Raises:
+            BookKeeperError: the collector ended before it.
+        """
+        waiter: asyncio.Future[PassReport] = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiter)
+        self._asked.set()
+        return await waiter
 
     def abandon(self) -> None:
         """Stop at the next convenient place; what is half done, the next start finishes."""
@@ -158,27 +187,27 @@ class Collector:
         await asyncio.to_thread(self._thread.shutdown)
 
     async def _run(self) -> None:
+        waiting: list[asyncio.Future[PassReport]] = []
         try:
             while True:
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._forced.wait(), self._options.interval_s)
-                is_forced = self._forced.is_set()
-                self._forced.clear()
-                report = await self.run_pass(is_forced)
-                if is_forced or report != PassReport():
-                    logger.info(
-                        "garbage collection: %d ledgers dropped, %d entry logs removed, %d rewritten, %d damaged and "
-                        "kept, %d bytes freed",
-                        report.dropped_ledgers,
-                        report.removed_logs,
-                        report.compacted_logs,
-                        report.damaged_logs,
-                        report.freed_bytes,
-                    )
+                    await asyncio.wait_for(self._asked.wait(), self._options.interval_s)
+                self._asked.clear()
+                waiting, self._waiting = self._waiting, []
+                report = await self.run_pass(is_forced=bool(waiting))
+                if waiting or report != PassReport():
+                    logger.info("garbage collection: %s", report)
+                for waiter in waiting:
+                    if not waiter.done():
+                        waiter.set_result(report)
         except _Stopped:
             return
         except Exception as error:
             self._on_failure(error)
+        finally:
+            for waiter in waiting + self._waiting:
+                if not waiter.done():
+                    waiter.set_exception(BookKeeperError("the bookie stopped before garbage was collected"))
 
     async def run_pass(self, is_forced: bool) -> PassReport:
         """Do one pass. A forced one flushes before it, looks for everything, and compacts as a major one does.
@@ -187,18 +216,19 @@ class Collector:
             OSError: an index file or a log could not be changed; what is durable is whole, but the process must end.
         """
         report = PassReport()
-        if is_forced:
+        # What a full disk cannot take waits in memory and in the journal; garbage goes without it.
+        is_flushed = is_forced and self._room() is not DiskRoom.FULL
+        if is_flushed:
             await self._flush()
-        await self._apart(self._store.tombstones.remember, (), _now_s())
         try:
             await self._drop_deleted(report)
             if is_forced or self._is_overreplication_due():
                 await self._drop_overreplicated(report)
         except BookKeeperError as error:
-            self._say(f"ledgers are not dropped, for it cannot be told which are deleted: {error}")
-        if is_forced:
+            self._keep(report, f"ledgers are not dropped, for it cannot be told which are deleted: {error}")
+        if is_flushed:
             await self._apart(self._store.seal_logs)
-        await self._collect_logs(self._threshold(is_forced), report)
+        await self._collect_logs(self._level(is_forced), report)
         return report
 
     # ---- ledgers ----
@@ -210,19 +240,23 @@ class Collector:
         missing = collection.missing_ledgers(own, await self._census.listed())
         refusal = collection.refusal(len(own), len(missing), self._options.deleted_share_max)
         if refusal is not None:
-            self._say(refusal)
+            self._keep(report, refusal)
             return
         deleted = []
+        pace = self._metadata_pace()
         for ledger_id in missing:
+            await pace()
             if await self._census.is_deleted(ledger_id):
                 deleted.append(ledger_id)
             else:
-                self._say(f"ledger {ledger_id} is not in the listing of all ledgers, but exists: it is kept")
+                self._keep(report, f"ledger {ledger_id} is not in the listing of all ledgers, but exists: it is kept")
         await self._drop(deleted, report)
 
     async def _drop_overreplicated(self, report: PassReport) -> None:
         self._overreplicated_at = time.monotonic()
+        pace = self._metadata_pace()
         for ledger_id in (await self._own_ledgers()).tolist():
+            await pace()
             async with self._census.elsewhere(ledger_id) as is_elsewhere:
                 if is_elsewhere:
                     await self._drop([ledger_id], report)
@@ -236,8 +270,14 @@ class Collector:
         fenced = []
         async for some in _in_turns(ledger_ids):
             fenced += [ledger_id for ledger_id, is_fenced in self._store.droppable(some) if is_fenced]
-        # Durable before the ledgers go: afterwards nothing else tells that they were fenced.
-        await self._apart(self._store.tombstones.remember, fenced, _now_s())
+        try:
+            # Durable before the ledgers go: afterwards nothing else tells that they were fenced.
+            await self._apart(self._store.tombstones.remember, fenced, _now_s())
+        except OSError as error:
+            if error.errno not in _OUT_OF_SPACE:
+                raise
+            self._keep(report, f"{len(fenced)} fenced ledgers are not dropped yet, for they cannot be noted: {error}")
+            ledger_ids = sorted(set(ledger_ids).difference(fenced))
         dropped = []
         async for some in _in_turns(ledger_ids):
             dropped += self._store.drop(some)
@@ -249,18 +289,24 @@ class Collector:
 
     # ---- logs ----
 
-    def _threshold(self, is_forced: bool) -> float:
-        options, now = self._options, time.monotonic()
-        threshold = collection.due_threshold(options.minor, options.major, now - self._minor_at, now - self._major_at)
-        if is_forced:
-            threshold = max(threshold, options.major.threshold)
-        if threshold:
+    def _level(self, is_forced: bool) -> CompactionLevel:
+        """Return the compaction of this pass, and note when it is done."""
+        options, now, room = self._options, time.monotonic(), self._room()
+        minor, major, when_full = options.minor, options.major, options.compact_when_full
+        if is_forced or (when_full and room is DiskRoom.FULL):
+            due = collection.forced_level(minor, major, without_interval=options.force_without_interval)
+        else:
+            due = collection.due_level(minor, major, now - self._minor_at, now - self._major_at)
+        level = collection.level_with_room(due, minor, room, when_full=when_full)
+        if level != due:
+            self._say("compaction waits until there is more room on the disks")
+        if level.threshold > 0:
             self._minor_at = now
-        if threshold and threshold == options.major.threshold:
+        if level == major:
             self._major_at = now
-        return threshold
+        return level
 
-    async def _collect_logs(self, threshold: float, report: PassReport) -> None:
+    async def _collect_logs(self, level: CompactionLevel, report: PassReport) -> None:
         # In this order: every ledger in a settled log has its index file already, so none is missed.
         settled = self._store.logs.settled()
         held = await self._own_ledgers()
@@ -268,12 +314,19 @@ class Collector:
         for log_id in collection.dead_logs(usages):
             await self._remove(log_id)
             report.removed_logs += 1
-        freed = sum(each.log_bytes for each in usages if not each.live_bytes)
-        for log_id in collection.logs_to_compact(usages, threshold):
+        report.freed_bytes += sum(each.log_bytes for each in usages if not each.live_bytes)
+        await self._compact_logs(level, usages, report)
+
+    async def _compact_logs(self, level: CompactionLevel, usages: Sequence[LogUsage], report: PassReport) -> None:
+        garbage = {each.log_id: each.log_bytes - each.live_bytes for each in usages}
+        began = time.monotonic()
+        for log_id in collection.logs_to_compact(usages, level.threshold):
+            if 0 < level.seconds_max <= time.monotonic() - began:
+                self._keep(report, f"logs are left for the next compaction after {level.seconds_max:g} s")
+                return
             if log_id not in self._damaged and await self._compact(log_id, report):
                 report.compacted_logs += 1
-                freed += next(each.log_bytes - each.live_bytes for each in usages if each.log_id == log_id)
-        report.freed_bytes += freed
+                report.freed_bytes += garbage[log_id]
 
     async def _usage(self, log_id: int, held: np.ndarray, report: PassReport) -> LogUsage | None:
         try:
@@ -285,7 +338,7 @@ class Collector:
 
     async def _compact(self, log_id: int, report: PassReport) -> bool:
         try:
-            intent = await self._apart(self._compactor.copy, log_id, self._pace())
+            intent = await self._apart(self._compactor.copy, log_id, self._pace(), self._options.outstanding_max)
         except (StorageDamaged, OSError) as error:
             self._isolate(log_id, error, report)
             return False
@@ -305,7 +358,7 @@ class Collector:
         report.damaged_logs += 1
         if isinstance(error, StorageDamaged):
             self._damaged.add(log_id)
-        self._say(f"entry log {log_id:x} is left out of garbage collection: {error}")
+        self._keep(report, f"entry log {log_id:x} is left out of garbage collection: {error}")
 
     # ---- tools ----
 
@@ -324,9 +377,28 @@ class Collector:
 
         return pace
 
+    def _metadata_pace(self) -> Callable[[], Awaitable[None]]:
+        """Return a coroutine function that waits before each question to the metadata store as the limit asks."""
+        began = time.monotonic()
+        done = 0
+
+        async def pace() -> None:
+            nonlocal done
+            pause = collection.pause_s(done, self._options.metadata_ops_per_s, time.monotonic() - began)
+            if pause > 0:
+                await asyncio.sleep(pause)
+            done += 1
+
+        return pace
+
     async def _apart(self, function: Callable[..., T], *arguments: object) -> T:
         """Call a function on the collector's thread."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
+
+    def _keep(self, report: PassReport, why: str) -> None:
+        """Note why garbage may be left."""
+        report.kept_because = report.kept_because or why
+        self._say(why)
 
     def _say(self, text: str) -> None:
         if text not in self._said:

@@ -51,7 +51,20 @@ PROTECTING = {
 }
 """Keys that would protect something and are not served: set, they are refused."""
 
-HARMLESS = frozenset({"journalAdaptiveGroupWrites"})
+HARMLESS = frozenset(
+    {
+        # Every deleted ledger is read directly, too; a log is replaced in one transaction.
+        "verifyMetadataOnGC",
+        "useTransactionalCompaction",
+        # What entry logs hold is not kept in memory, so it needs no cache on disk, and nothing expires.
+        "gcEntryLogMetadataCacheEnabled",
+        "gcEntryLogMetadataCachePath",
+        "entrylogMapAccessExpiryTimeInSeconds",
+        # One at a time.
+        "gcOverreplicatedLedgerMaxConcurrentRequests",
+        "journalAdaptiveGroupWrites",
+    }
+)
 """Keys whose every value is satisfied by what this bookie does anyway."""
 
 
@@ -309,9 +322,19 @@ def _collection(keys: _Values) -> CollectionOptions:
         minor=_compaction(keys, "minor", 0.2, 3600),
         major=_compaction(keys, "major", 0.8, 86_400),
         deleted_share_max=keys.share("gcDeletedShareMax", 0.9, unit="of the bookie's ledgers, in one pass"),
-        entries_per_s=keys.number("compactionRateByEntries", 1000, least=0, unit="entries/s, 0: no limit"),
+        # The older name counts where the newer one is not set.
+        entries_per_s=keys.number(
+            "compactionRateByEntries",
+            keys.number("compactionRate", 1000, least=0, unit="entries/s, 0: no limit"),
+            least=0,
+            unit="entries/s, 0: no limit",
+        ),
         bytes_per_s=keys.number("compactionRateByBytes", 1_000_000, least=0, unit="bytes/s, 0: no limit"),
         limit_by_bytes=keys.flag("isThrottleByBytes", False),
+        metadata_ops_per_s=keys.number("gcMetadataOpRateLimit", 1000, least=1, unit="reads/s"),
+        outstanding_max=keys.number("compactionMaxOutstandingRequests", 100_000, least=1, unit="entries"),
+        compact_when_full=keys.flag("isForceGCAllowWhenNoSpace", False),
+        force_without_interval=keys.flag("forceAllowCompaction", False),
     )
 
 
@@ -319,6 +342,7 @@ def _compaction(keys: _Values, kind: str, threshold: float, interval_s: int) -> 
     return CompactionLevel(
         keys.share(f"{kind}CompactionThreshold", threshold, unit="of an entry log, 0 or less: never"),
         keys.number(f"{kind}CompactionInterval", interval_s, unit="s, 0 or less: never"),
+        max(0, keys.number(f"{kind}CompactionMaxTimeMillis", -1, unit="ms, 0 or less: no limit")) / 1000,
     )
 
 

@@ -17,7 +17,7 @@ from bkspark.errors import DiskFull
 from bookie_service import layout
 from bookie_service.admission import Admission
 from bookie_service.bookie import Bookie, BookieOptions
-from bookie_service.collector import CollectionOptions, Collector, LedgerCensus
+from bookie_service.collector import CollectionOptions, Collector, LedgerCensus, PassReport
 from bookie_service.connection import Connection, ConnectionOptions
 from bookie_service.disk_watch import DiskOptions, DiskWatch
 from bookie_service.listener import Listener
@@ -138,10 +138,14 @@ class BookieService:
         )
         self._collector.start()
 
-    def force_collection(self) -> None:
-        """Collect garbage now, with a major compaction, once collecting has begun."""
-        if self._collector is not None:
-            self._collector.force()
+    async def collect_garbage(self) -> PassReport:
+        """Collect garbage now, with a major compaction; return what came of it.
+
+        Raises:
+            BookKeeperError: the bookie stopped before it was done.
+        """
+        assert self._collector is not None, "start_collecting comes first"
+        return await self._collector.collect()
 
     async def stop(self) -> None:
         """Stop serving, move everything into entry logs and index, end the threads.

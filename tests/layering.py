@@ -75,9 +75,10 @@ SERVER_FILE_MODULES = (
     "bookie_service.configuration",
     "bookie_service.address",
     "bookie_service.inbox",
+    "bookie_service.control",
 )
 """Where the server may touch the file system: the one door, the reading of its configuration, the address, which asks a
-network interface with fcntl, and the inbox, which maps memory that is no file's."""
+network interface with fcntl, the inbox, which maps memory that is no file's, and the control socket."""
 
 FILE_LIBRARIES = _words("io shutil tempfile fcntl mmap glob")
 OS_WITHOUT_FILES = _words(

@@ -1,4 +1,4 @@
-"""`bkspark bookie`: one bookie in the foreground, or the check of a stopped one's files.
+"""`bkspark bookie`: one bookie in the foreground, the check of a stopped one's files, or a running one's collection.
 
 The server is another package, which this one must not import: the process becomes it.
 """
@@ -22,10 +22,17 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     parser.add_argument(
         "--set", type=key_value, action="append", default=[], metavar="KEY=VALUE", help="one key; wins over the file"
     )
-    parser.add_argument(
+    instead = parser.add_mutually_exclusive_group()
+    instead.add_argument(
         "--check",
         action="store_true",
         help="check the files of a stopped bookie instead: cookies, marks, journals, entry logs, every index position",
+    )
+    instead.add_argument(
+        "--collect",
+        action="store_true",
+        help="have the bookie that runs on the configured ledger directories drop deleted ledgers and compact its "
+        "entry logs now, and wait for it",
     )
     add_json(parser)
     parser.set_defaults(run=run)
@@ -38,8 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     command = bookie_command(dict(arguments.set), json=arguments.json)
     if arguments.config is not None:
         command += ["--config", str(arguments.config)]
-    if arguments.check:
-        command.append("--check")
+    command += [option for option in ("--check", "--collect") if getattr(arguments, option[2:])]
     os.execv(command[0], command)
 
 

@@ -39,6 +39,7 @@ _LEDGERS_PER_MOVE = 128
 """Index files that one move changes while flushes wait for it."""
 _ROWS_PER_MOVE = 64 * 1024
 _SYNC_BYTES = 2 * 1024 * 1024
+OUTSTANDING_MAX = 100_000
 
 Pace = Callable[[int, int], None]
 """Called with (entries, bytes) that were copied; waits as limits ask, and raises to end the work."""
@@ -106,14 +107,17 @@ class Compactor:
 
     # ---- rewriting ----
 
-    def copy(self, log_id: int, pace: Pace) -> Intent | None:
+    def copy(self, log_id: int, pace: Pace, outstanding_max: int = OUTSTANDING_MAX) -> Intent | None:
         """Do steps 1 and 2; return what is to be finished, None when nothing in the log counts any more.
+
+        `outstanding_max`: entries that are copied between two syncs.
 
         Raises:
             StorageDamaged: the log is not whole; it must be kept. Nothing is changed.
             OSError: a file could not be read or written. Nothing is changed.
         """
         writer: LogWriter | None = None
+        outstanding = 0
         try:
             with self._reading(log_id) as (scan, index, path):
                 seen = [np.empty(0, np.int64)] * 2
@@ -125,6 +129,10 @@ class Compactor:
                     if live.any():
                         writer = writer or self._store.logs.create_temporary(SUFFIX)
                         _append(writer, window, live)
+                        outstanding += int(live.sum())
+                        if outstanding >= outstanding_max:
+                            writer.sync()
+                            outstanding = 0
                     pace(int(live.sum()), int(window.sizes[live].sum()))
                 self._check_whole(scan, path, seen, index, pace)
             if writer is None:

@@ -12,7 +12,7 @@ import pytest
 
 from bkspark.errors import StorageDamaged
 from bookie_service import collection
-from bookie_service.collection import CompactionLevel, LogUsage
+from bookie_service.collection import OFF, CompactionLevel, DiskRoom, LogUsage
 from bookie_service.formats import compaction as intent_format
 from bookie_service.formats import entry_log as log_format
 from bookie_service.formats import tombstones as tombstone_format
@@ -22,6 +22,8 @@ from bookie_service.storage.files import LocalFiles
 from bookie_service.storage.tombstones import KEPT_S, Tombstones
 from tests.bookie.collecting import UNLIMITED, Bench, item, without_limits
 from tests.bookie.faulty_files import FaultyFiles
+
+MINOR, MAJOR = CompactionLevel(0.2, 10), CompactionLevel(0.8, 100)
 
 # ---- rules ----
 
@@ -60,16 +62,45 @@ def test_usage_counts_ledgers_that_are_still_there() -> None:
 
 
 @pytest.mark.parametrize(
-    ("minor_s", "major_s", "threshold"), [(0, 0, 0.0), (10, 10, 0.2), (10, 100, 0.8), (0, 100, 0.8)]
+    ("minor_s", "major_s", "due"), [(0, 0, OFF), (10, 10, MINOR), (10, 100, MAJOR), (0, 100, MAJOR)]
 )
-def test_compaction_is_due_by_its_interval(minor_s: float, major_s: float, threshold: float) -> None:
-    levels = CompactionLevel(0.2, 10), CompactionLevel(0.8, 100)
-    assert collection.due_threshold(*levels, minor_s, major_s) == threshold
+def test_compaction_is_due_by_its_interval(minor_s: float, major_s: float, due: CompactionLevel) -> None:
+    assert collection.due_level(MINOR, MAJOR, minor_s, major_s) == due
 
 
 def test_threshold_or_interval_of_zero_or_less_turns_compaction_off() -> None:
     for off in (CompactionLevel(0, 10), CompactionLevel(-1, 10), CompactionLevel(0.5, 0), CompactionLevel(0.5, -1)):
-        assert collection.due_threshold(off, off, 1e9, 1e9) == 0
+        assert collection.due_level(off, off, 1e9, 1e9) == OFF
+        assert collection.forced_level(off, off, without_interval=False) == OFF
+        assert collection.forced_level(MINOR, off, without_interval=False) == MINOR
+
+
+def test_forced_compaction_needs_no_interval_only_when_that_is_allowed() -> None:
+    """Reference 6.9: forceAllowCompaction."""
+    without_interval = CompactionLevel(0.8, 0)
+    assert collection.forced_level(MINOR, without_interval, without_interval=False) == MINOR
+    assert collection.forced_level(MINOR, without_interval, without_interval=True) == without_interval
+    assert collection.forced_level(OFF, OFF, without_interval=True) == OFF
+
+
+@pytest.mark.parametrize(
+    ("due", "room", "when_full", "done"),
+    [
+        (MAJOR, DiskRoom.ENOUGH, False, MAJOR),
+        (MAJOR, DiskRoom.SCARCE, False, MINOR),
+        (MINOR, DiskRoom.SCARCE, False, MINOR),
+        (MINOR, DiskRoom.FULL, False, OFF),
+        (MAJOR, DiskRoom.FULL, False, OFF),
+        (MAJOR, DiskRoom.FULL, True, MAJOR),
+        (MAJOR, DiskRoom.SCARCE, True, MAJOR),
+        (OFF, DiskRoom.SCARCE, False, OFF),
+    ],
+)
+def test_major_compaction_waits_on_scarce_disks_and_every_one_on_full_disks(
+    due: CompactionLevel, room: DiskRoom, when_full: bool, done: CompactionLevel
+) -> None:
+    """Reference 6.9: isForceGCAllowWhenNoSpace."""
+    assert collection.level_with_room(due, MINOR, room, when_full=when_full) == done
 
 
 def test_pause_makes_up_for_what_was_done_too_fast() -> None:

@@ -142,8 +142,8 @@ def test_mistakes_are_told_in_one_line(values: dict[str, str], complaint: str) -
 
 
 def test_every_key_of_apache_is_accepted_and_what_has_no_effect_is_told() -> None:
-    configuration = configure({**dict.fromkeys(APACHE_KEYS, ""), "compactionRate": "1", "dlog.bkcEnsembleSize": "3"})
-    assert configuration.unused_keys == ("compactionRate", "dlog.bkcEnsembleSize")
+    configuration = configure({**dict.fromkeys(APACHE_KEYS, ""), "httpServerPort": "1", "dlog.bkcEnsembleSize": "3"})
+    assert configuration.unused_keys == ("dlog.bkcEnsembleSize", "httpServerPort")
 
 
 def test_settings_win_over_the_file(tmp_path: Path) -> None:
@@ -209,3 +209,22 @@ def test_compaction_is_off_with_a_threshold_or_an_interval_of_zero_or_less() -> 
     assert not collection.minor.is_on
     assert not collection.major.is_on
     assert configure({}).service.collection == CollectionOptions()
+
+
+def test_keys_of_garbage_collection_have_apaches_names_and_units() -> None:
+    """Reference 6.9 and 8.5."""
+    collection = configure(
+        {
+            "majorCompactionMaxTimeMillis": "1500",
+            "gcMetadataOpRateLimit": "7",
+            "compactionMaxOutstandingRequests": "9",
+            "isForceGCAllowWhenNoSpace": "true",
+            "forceAllowCompaction": "true",
+            "compactionRate": "11",
+        }
+    ).service.collection
+    assert (collection.minor.seconds_max, collection.major.seconds_max) == (0, 1.5)
+    assert (collection.metadata_ops_per_s, collection.outstanding_max, collection.entries_per_s) == (7, 9, 11)
+    assert (collection.compact_when_full, collection.force_without_interval) == (True, True)
+    assert configure({"compactionRate": "1", "compactionRateByEntries": "2"}).service.collection.entries_per_s == 2
+    assert configure({"verifyMetadataOnGC": "false", "gcEntryLogMetadataCacheEnabled": "true"}).unused_keys == ()

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -316,21 +316,33 @@ def collecting_bookie(tmp_path: Path, uri: str, **settings: str) -> BookieChild:
     return BookieChild(tmp_path / "bookie", uri, **sizes, **settings)
 
 
+def collected(bookie: BookieChild) -> dict[str, Any]:
+    """Have the running bookie collect garbage, as an operator does, and return what it says came of it."""
+    command = [sys.executable, "-m", "bkspark.cli", "bookie", "--collect", "--json"]
+    command += ["--set", f"ledgerDirectories={bookie.settings['ledgerDirectories']}"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=START_S, check=False)
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
+
+
 def log_bytes(bookie: BookieChild) -> int:
     logs = (bookie.directory / "ledgers" / "current").glob("*.log")
     return sum(path.stat().st_size for path in logs if path.exists())
 
 
-def test_space_of_deleted_ledgers_returns_on_sigusr1(tmp_path: Path, uri: str) -> None:
+def test_space_of_deleted_ledgers_returns_when_bkspark_asks_for_it(tmp_path: Path, uri: str) -> None:
     bookie = collecting_bookie(tmp_path, uri, compactionRateByEntries="0")
-    with bookie.running() as process:
+    with bookie.running():
         kept, *deleted = write_ledgers(uri, 4)
         with bookie.connect() as peer:
             assert peer.read(deleted[0], 0, v2.DO_FENCING).status == Status.EOK
         delete_ledgers(uri, deleted)
+        report = collected(bookie)
+        assert report["dropped_ledgers"] == len(deleted)
+        assert report["removed_logs"] + report["compacted_logs"] > 0
+        assert (report["damaged_logs"], report["kept_because"]) == (0, "")
         live = len(ENTRIES) * len(ENTRIES[0])
-        process.signal(signal.SIGUSR1)
-        wait_until(lambda: log_bytes(bookie) <= 1.05 * live / 0.8, "the space of the deleted ledgers")
+        assert log_bytes(bookie) <= 1.05 * live / 0.8
         assert_whole(uri, kept)
         with bookie.connect() as peer:
             assert peer.read(deleted[1], 0).status == Status.ENOLEDGER
@@ -350,17 +362,20 @@ def test_kill_in_the_middle_of_a_compaction_loses_nothing_and_leaks_nothing(
     with bookie.running() as process:
         kept, *deleted = write_ledgers(uri, 3)
         delete_ledgers(uri, deleted)
-        process.signal(signal.SIGUSR1)
-        wait_until(lambda: any(current.glob("*.compacting")), "a compaction that is under way")
-        process.kill()
+        with subprocess.Popen(
+            [*bookie_command(bookie.settings, json=True), "--collect"], stderr=subprocess.PIPE, text=True
+        ) as asking:
+            wait_until(lambda: any(current.glob("*.compacting")), "a compaction that is under way")
+            process.kill()
+            _, said = asking.communicate(timeout=START_S)
+        assert (asking.returncode, said) == (1, "bookie: the bookie ended before it answered\n")
         assert any(current.glob("*.compacting"))
     bookie.settings["compactionRateByEntries"] = "0"
     with bookie.running() as process:
         assert not any(current.glob("*.compacting"))
         assert_whole(uri, kept)
-        process.signal(signal.SIGUSR1)
-        live = len(ENTRIES) * len(ENTRIES[0])
-        wait_until(lambda: log_bytes(bookie) <= 1.05 * live / 0.8, "the space of the deleted ledgers")
+        collected(bookie)
+        assert log_bytes(bookie) <= 1.05 * len(ENTRIES) * len(ENTRIES[0]) / 0.8
         assert_whole(uri, kept)
         process.signal(signal.SIGTERM)
         assert process.wait(STOP_S)

@@ -1,0 +1,130 @@
+"""The control socket of a bookie, with real sockets and without a bookie."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import stat
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from bkspark.errors import BookKeeperError
+from bookie_service import control
+from bookie_service.collector import PassReport
+
+REPORT = PassReport(dropped_ledgers=3, removed_logs=2, freed_bytes=1000, kept_because="a reason")
+
+
+async def report() -> PassReport:
+    return REPORT
+
+
+def ledgers(tmp_path: Path, name: str = "ledgers") -> list[str]:
+    (tmp_path / name / "current").mkdir(parents=True)
+    return [str(tmp_path / name)]
+
+
+def served(
+    directories: list[str], act: Callable[[], object], collect: Callable[[], Awaitable[PassReport]] = report
+) -> object:
+    """Return what `act()` returned on another thread while the socket was served."""
+
+    async def serve() -> object:
+        async with control.serving(directories, collect):
+            return await asyncio.wait_for(asyncio.to_thread(act), 20)
+
+    return asyncio.run(serve())
+
+
+def test_answer_has_what_the_pass_did(tmp_path: Path) -> None:
+    directories = ledgers(tmp_path, "a" * 120)  # longer than a socket's address may be
+    answer = served(directories, lambda: control.ask(directories, control.COLLECT))
+    assert isinstance(answer, dict)
+    assert answer.pop("seconds") >= 0
+    assert answer == {
+        "dropped_ledgers": 3,
+        "removed_logs": 2,
+        "compacted_logs": 0,
+        "damaged_logs": 0,
+        "freed_bytes": 1000,
+        "kept_because": "a reason",
+    }
+
+
+def test_command_prints_json_or_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directories = ledgers(tmp_path)
+    assert served(directories, lambda: control.run_collect(directories, True)) == 0
+    assert json.loads(capsys.readouterr().out)["freed_bytes"] == 1000
+    assert served(directories, lambda: control.run_collect(directories, False)) == 0
+    assert capsys.readouterr().out.startswith(
+        "3 ledgers dropped, 2 entry logs removed, 0 rewritten, 0 damaged and kept, 1000 bytes freed; a reason ("
+    )
+
+
+def test_without_a_bookie_one_line_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directories = ledgers(tmp_path)
+    for directory in (*directories, str(tmp_path / "none")):
+        assert control.run_collect([directory], True) == 1
+        assert f"no bookie runs on {directory}" in capsys.readouterr().err
+    # What a killed bookie leaves is no bookie, and in nobody's way.
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(os.path.relpath(tmp_path / "ledgers" / "current" / control.NAME))
+    with pytest.raises(BookKeeperError, match="no bookie runs on"):
+        control.ask(directories, control.COLLECT)
+    assert served(directories, lambda: control.run_collect(directories, True)) == 0
+
+
+def test_only_the_owner_may_open_the_socket_and_it_goes_with_the_bookie(tmp_path: Path) -> None:
+    directories = ledgers(tmp_path)
+    path = tmp_path / "ledgers" / "current" / control.NAME
+    mode = served(directories, lambda: stat.S_IMODE(path.stat().st_mode))
+    assert mode == 0o600
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("line", [b"\n", b"[]\n", b"{}\n", b'{"do": "stop"}\n', b"\xff\n"])
+def test_what_is_no_request_is_answered_with_an_error(line: bytes, tmp_path: Path) -> None:
+    directories = ledgers(tmp_path)
+
+    def send() -> bytes:
+        with socket.socket(socket.AF_UNIX) as peer:
+            peer.connect(os.path.relpath(tmp_path / "ledgers" / "current" / control.NAME))
+            peer.sendall(line)
+            return peer.makefile("rb").readline()
+
+    answer = served(directories, send)
+    assert isinstance(answer, bytes)
+    assert "not a request" in json.loads(answer)["error"]
+
+
+def test_peers_that_say_nothing_or_too_much_are_closed_and_others_go_on(tmp_path: Path) -> None:
+    directories = ledgers(tmp_path)
+
+    def crowd() -> object:
+        peers = []
+        try:
+            for _ in range(control.CONNECTIONS_MAX):
+                peer = socket.socket(socket.AF_UNIX)
+                peer.connect(os.path.relpath(tmp_path / "ledgers" / "current" / control.NAME))
+                peers.append(peer)
+            peers[0].sendall(b"x" * 100_000)
+            assert peers[0].makefile("rb").read() == b"", "closed"
+            return control.ask(directories, control.COLLECT)["removed_logs"]
+        finally:
+            for peer in peers:
+                peer.close()
+
+    assert served(directories, crowd) == 2
+
+
+def test_pass_that_could_not_be_done_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async def collect() -> PassReport:
+        raise BookKeeperError("the bookie stopped before garbage was collected")
+
+    directories = ledgers(tmp_path)
+    assert served(directories, lambda: control.run_collect(directories, True), collect) == 1
+    assert capsys.readouterr().err == "bookie: the bookie stopped before garbage was collected\n"
