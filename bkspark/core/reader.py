@@ -80,8 +80,12 @@ class GroupRead:
     def on_entries(self, count: int) -> None:
         """The first `count` of `missing` arrived and passed their check."""
         self.missing = self.missing[count:]
-        # The next entry is another one: whoever failed for the last may well have it, and has not been asked.
-        self._negatives = 0
+        # The next entry is another one, and nobody has been asked for it: whoever failed for the last may well be the
+        # only one that has it. The replica that just answered stays the first to ask.
+        asked = self._asked
+        self._replicas = [*self._replicas[asked:], *self._replicas[:asked]]
+        self._asked = self._negatives = 0
+        self._first_error = None
 
     def on_failure(self, error: BookKeeperError) -> None:
         """The current replica did not give missing[0]: ask the next one."""

@@ -115,6 +115,8 @@ class RecoveryCore:
 
     def on_metadata_written(self, metadata: LedgerMetadata, version: int) -> list[effects.Effect]:
         """The compare-and-set took effect."""
+        if self.state is RecoveryState.FAILED:
+            return []
         self.metadata, self.version = metadata, version
         if self.state is RecoveryState.CLAIMING:
             return self._fence()
@@ -127,6 +129,8 @@ class RecoveryCore:
 
         Beginning again is always right: what was rewritten so far only adds copies of entries that exist.
         """
+        if self.state is RecoveryState.FAILED:
+            return []
         if current.is_closed:
             self.state = RecoveryState.DONE
             return [effects.Recovered(current)]
@@ -196,8 +200,8 @@ class RecoveryCore:
         return self._finish() if self._at_end else self._read_window()
 
     def on_rewrite_failed(self, error: BookKeeperError) -> list[effects.Effect]:
-        """An entry that exists could not be written to Qa bookies."""
-        return self._fail(error)
+        """An entry that exists could not be written to Qa bookies. Later failures of that writer change nothing."""
+        return self._fail(error) if self.state is RecoveryState.REWRITING else []
 
     def on_ensemble_changed(self, fragments: tuple[Fragment, ...]) -> None:
         """The rewriting replaced bookies; published by the closing compare-and-set only."""

@@ -6,6 +6,8 @@ entries are one array; E is at most 64.
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
 ENSEMBLE_SIZE_MAX = 64
@@ -24,10 +26,13 @@ def write_set(entry_id: int, ensemble_size: int, write_quorum: int) -> tuple[int
 
 def write_set_masks(entry_ids: np.ndarray, ensemble_size: int, write_quorum: int) -> np.ndarray:
     """Return the write sets of many entries as a uint64 array of slot masks."""
-    by_residue = np.array(
-        [mask_of(write_set(residue, ensemble_size, write_quorum)) for residue in range(ensemble_size)], np.uint64
-    )
-    return by_residue[entry_ids % ensemble_size]
+    return _masks_by_residue(ensemble_size, write_quorum)[entry_ids % ensemble_size]
+
+
+@functools.lru_cache(maxsize=256)
+def _masks_by_residue(ensemble_size: int, write_quorum: int) -> np.ndarray:
+    masks = [mask_of(write_set(residue, ensemble_size, write_quorum)) for residue in range(ensemble_size)]
+    return np.array(masks, np.uint64)
 
 
 def mask_of(slots: tuple[int, ...]) -> int:

@@ -11,6 +11,9 @@ from bkspark.errors import MetadataFormat
 from bkspark.metadata.uri import LedgerManager
 
 _MANAGER_VERSION = 1
+_BY_NAME = {manager.factory: manager for manager in LedgerManager} | {
+    manager.value: manager for manager in LedgerManager
+}
 
 
 def encode(manager: LedgerManager) -> bytes:
@@ -29,9 +32,6 @@ def decode(data: bytes) -> LedgerManager:
         name, _, manager_version = rest.strip().partition(":")
     except UnicodeDecodeError:
         raise MetadataFormat(f"the LAYOUT node is not text: {data[:40]!r}") from None
-    by_name = {manager.factory: manager for manager in LedgerManager} | {
-        manager.value: manager for manager in LedgerManager
-    }
-    if version not in ("1", "2") or name not in by_name or manager_version != str(_MANAGER_VERSION):
+    if version not in ("1", "2") or name not in _BY_NAME or manager_version != str(_MANAGER_VERSION):
         raise MetadataFormat(f"the LAYOUT node names no ledger manager that is known here: {data[:120]!r}")
-    return by_name[name]
+    return _BY_NAME[name]

@@ -203,3 +203,21 @@ def test_failed_rewrite_is_a_failed_recovery():
     error = BookieUnavailable("no bookie to rewrite to")
     recovery.core.on_rewritten = lambda: recovery.core.on_rewrite_failed(error)
     assert recovery.run() == effects.Fail(error)
+
+
+def test_recovery_that_failed_stays_so_whatever_its_compare_and_set_came_to():
+    recovery = Recovery(held(b1=0, b2=0, b3=0))
+    todo = recovery.core.start()
+    failed = recovery.core.on_fence_answer(0, Answer.FAILED, error=UnauthorizedAccess("another key"))
+    assert isinstance(failed[0], effects.Fail)
+    assert recovery.core.on_metadata_written(todo[0].metadata, 1) == []
+    assert recovery.core.on_metadata_conflict(recovery.metadata.in_recovery(), 1) == []
+
+
+def test_failure_of_the_rewriting_writer_after_its_entries_are_safe_changes_nothing():
+    recovery = Recovery(held(b1=3, b2=3, b3=3))
+    todo = list(recovery.core.start())
+    while recovery.core.state is not RecoveryState.CLOSING:
+        todo += recovery.perform(todo.pop(0))
+    assert recovery.core.on_rewrite_failed(BookieUnavailable("no bookie left")) == []
+    assert recovery.core.state is RecoveryState.CLOSING

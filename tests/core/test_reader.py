@@ -1,0 +1,53 @@
+"""GroupRead: which replica is asked for which entry, and what a failure of all means."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bkspark.core.reader import GroupRead
+from bkspark.errors import BookieUnavailable, NoSuchEntry, ReadFailed
+
+NOT_THERE = NoSuchEntry("not there")
+AWAY = BookieUnavailable("away")
+
+
+def read(held, replicas, count):
+    """Play a group against replicas that hold what `held` says; return who gave which entry, and the error."""
+    group = GroupRead(5, np.arange(count), replicas)
+    given = []
+    while len(group.missing):
+        bookie = group.replica
+        if bookie is None:
+            return given, group.error()
+        answers = held[bookie]
+        if answers is None:
+            group.on_failure(AWAY)
+            continue
+        run = [entry_id for entry_id in group.missing.tolist()]
+        run = run[: next((i for i, entry_id in enumerate(run) if entry_id not in answers), len(run))]
+        given += [(entry_id, bookie) for entry_id in run]
+        if run:
+            group.on_entries(len(run))
+        if len(group.missing):
+            group.on_failure(NOT_THERE)
+    return given, None
+
+
+def test_replica_that_lacked_one_entry_is_asked_for_the_next():
+    """With Qa < Qw replicas lack different entries, and each is readable while one bookie has it."""
+    given, error = read({"b1": {1, 3}, "b2": {0, 2}}, ["b1", "b2"], 4)
+    assert error is None
+    assert [entry_id for entry_id, _ in given] == [0, 1, 2, 3]
+
+
+def test_entry_that_no_replica_has_is_certainly_absent_whoever_lacked_earlier_ones():
+    _, error = read({"b1": {1}, "b2": {0}}, ["b1", "b2"], 3)
+    assert isinstance(error, NoSuchEntry)
+    assert error.entry_id == 2
+
+
+def test_absence_is_not_certain_while_a_replica_is_away():
+    given, error = read({"b1": {0}, "b2": None, "b3": set()}, ["b1", "b2", "b3"], 2)
+    assert given == [(0, "b1")]
+    assert isinstance(error, ReadFailed)
+    assert "away" in str(error)

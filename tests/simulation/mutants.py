@@ -1,0 +1,184 @@
+"""Planted protocol defects, and in how many random schedules the simulator notices each.
+
+`python -m tests.simulation.mutants [--schedules N] [--name PART] [--markdown]` prints who killed what, and the score;
+docs/simulation.md keeps the table. EQUIVALENT names defects that change nothing that was promised, with the argument.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import gc
+import multiprocessing
+import os
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+from bkspark.wire.v2 import Status
+from tests.simulation import planted
+from tests.simulation.plan import plan_of
+from tests.simulation.schedule import run_plan
+
+SCHEDULES_MAX = 40_000
+"""What a mutant may survive before it counts as not noticed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """A defect; `plant()` is a context in which the product has it."""
+
+    name: str
+    bug: str
+    plant: Callable[[], AbstractContextManager[Any]]
+
+
+MUTANTS = (
+    Mutant("acknowledged by one less", "an add is released at Qa - 1 answers", planted.acknowledged_by_one_less),
+    Mutant("acknowledged out of order", "an add is released before lower ids", planted.acknowledged_before_lower_ids),
+    Mutant(
+        "refusal counted: fenced",
+        "'fenced' counts as an acknowledgement",
+        planted.acknowledged_by_refusals(Status.EFENCED),
+    ),
+    Mutant(
+        "refusal counted: error",
+        "an I/O error counts as an acknowledgement",
+        planted.acknowledged_by_refusals(Status.EIO, Status.EREADONLY),
+    ),
+    Mutant("stale answers counted", "a replaced bookie's answer counts for the new one", planted.stale_answers_counted),
+    Mutant("LAC sent too high", "entries carry the last id pushed as LAC", planted.confirmed_too_high),
+    Mutant("votes kept", "#4097: votes of a replaced bookie are not withdrawn", planted.votes_kept),
+    Mutant("early release", "P13, #3005: released before votes are withdrawn", planted.released_before_withdrawal),
+    Mutant("change from LAC", "a new fragment begins at LAC", planted.changed_from_lac),
+    Mutant("change from next", "P14: a new fragment begins behind pending adds", planted.changed_from_next),
+    Mutant("released while changing", "P15, #4651: adds are released during a change", planted.released_while_changing),
+    Mutant("used before stored", "P11, #1591: the new ensemble is used before the CAS", planted.used_before_stored),
+    Mutant("nothing resent", "the new bookie gets nothing of what is pending", planted.nothing_resent),
+    Mutant("only newest resent", "the new bookie gets the newest pending batch alone", planted.only_newest_resent),
+    Mutant("newer state overwritten", "P05: a lost CAS is repeated as it was", planted.overwrites_newer_state),
+    Mutant("merged into recovery", "P05: a change goes into metadata IN_RECOVERY", planted.merges_into_recovery),
+    Mutant("closes over anything", "a lost closing CAS is repeated over any state", planted.closes_over_anything),
+    Mutant("closed one short", "the owner closes below its last entry", planted.closed_one_short),
+    Mutant("lost answer believed", "a CAS that failed is taken for done", planted.lost_answer_believed),
+    Mutant("change never over", "P12: the changing flag stays", planted.change_never_over),
+    Mutant("second search forgotten", "P16: a second change never begins", planted.second_search_forgotten),
+    Mutant("silence ignored", "a bookie that never answers is waited for", planted.silence_ignored),
+    Mutant("too few left ignored", "the writer goes on with less than Qa bookies", planted.too_few_left_ignored),
+    Mutant("coverage one less", "P10: coverage by Qw - Qa of each write set", planted.covered_by_one_less),
+    Mutant("coverage by any", "P10: the first answer covers", planted.covered_by_any),
+    Mutant("coverage by all", "P08: coverage needs every bookie", planted.covered_by_all),
+    Mutant("error covers", "P10: an error counts as heard", planted.error_covers),
+    Mutant("fence not awaited", "reading begins with the fences on their way", planted.fence_not_awaited),
+    Mutant("wrong ensemble fenced", "the first fragment is fenced, not the last", planted.wrong_ensemble_fenced),
+    Mutant("LAC from nothing", "P02: recovery starts at -1 whatever the fragment", planted.lac_from_nothing),
+    Mutant("LAC one too high", "recovery trusts LAC + 1", planted.lac_one_too_high),
+    Mutant("reads do not fence", "P01, #2614: recovery reads carry no fence", planted.recovery_reads_do_not_fence),
+    Mutant("one negative ends", "a single negative is the end", planted.one_negative_ends),
+    Mutant("one negative less", "Qw - Qa negatives are the end", planted.one_negative_less),
+    Mutant("all negatives needed", "P09: the end needs every replica's word", planted.all_negatives_needed),
+    Mutant("error is negative", "P26, #2908: an error or a time-out is a negative", planted.error_is_negative),
+    Mutant("undecided is the end", "neither side reached counts as the end", planted.undecided_is_the_end),
+    Mutant("recovery LAC moves", "X1: rewritten entries carry a moving LAC", planted.lac_moves),
+    Mutant("changes published early", "P03: recovery publishes its ensembles", planted.changes_published_early),
+    Mutant("reads follow changes", "P04: recovery reads from its own new ensemble", planted.reads_follow_changes),
+    Mutant("failed rewrite ends", "P07: a failed write-back is the end", planted.failed_rewrite_is_the_end),
+    Mutant("nothing rewritten", "entries found are not written back", planted.nothing_rewritten),
+    Mutant("rewriting not awaited", "recovery closes before write-backs are done", planted.rewriting_not_awaited),
+    Mutant("recovered one short", "recovery closes below the last entry", planted.recovered_one_short),
+    Mutant("recovered one long", "recovery closes above the last entry", planted.recovered_one_long),
+    Mutant("end overwritten", "a recoverer closes again over CLOSED", planted.recovery_overwrites_the_end),
+    Mutant("changes forgotten", "recovery's ensembles are not published", planted.changes_of_recovery_forgotten),
+    Mutant("conflict forgotten", "a recovery that lost a CAS never ends", planted.recovery_never_ends_on_conflict),
+    Mutant("rewritten as an owner", "P34: write-backs lack the recovery flag", planted.rewritten_as_an_owner),
+    Mutant("reader takes LAP", "a reader takes the last entry held for the LAC", planted.reader_takes_the_last_held),
+    Mutant("first negative believed", "a reader asks one replica only", planted.first_negative_believed),
+    Mutant("any version written", "metadata is written without its version", planted.writes_any_version),
+    Mutant("lost write is written", "M1: a lost or refused CAS counts as done", planted.lost_write_is_written),
+    Mutant("next version is ours", "M1: version + 1 counts as ours, whatever it says", planted.next_version_is_ours),
+    Mutant(
+        "own write is a conflict", "M1: a CAS whose answer was lost counts as lost", planted.own_write_is_a_conflict
+    ),
+    Mutant("fence not journaled", "S01: a fence is only in memory", planted.fence_not_journaled),
+    Mutant(
+        "negative before fence",
+        "X2: negatives leave before the fence is durable",
+        planted.negative_before_fence_durable,
+    ),
+    Mutant("fence lets adds pass", "a fenced bookie takes its owner's adds", planted.fence_lets_adds_pass),
+    Mutant("unknown not fenced", "I6: a fence is not kept for an unknown ledger", planted.unknown_ledger_not_fenced),
+    Mutant("answered before synced", "B1: an add is answered from memory", planted.answered_before_synced),
+    Mutant("recovery adds refused", "I8: a fenced bookie refuses write-backs", planted.recovery_adds_refused),
+)
+
+EQUIVALENT = {
+    "acknowledged after 'fenced'": "an add that Qa bookies took although one answered 'fenced' is found by every "
+    "recovery, as (Qw - Qa) + 1 negatives are not to be had for it: the answer 'unknown' is stricter than need be",
+    "own close believed": "the owner closes when nothing is pending, so a recovery that was faster ends at the same "
+    "entry and length, whether or not it has stored that yet",
+    "no IN_RECOVERY before fencing": "what the owner stores meanwhile makes the recovery's closing CAS fail, and "
+    "then it begins again; the claim only saves that second round",
+    "conflict at the close: keep what was found": "between claim and close only recoverers write, and all of them "
+    "find the same entries; beginning again matters once re-replication renames bookies of an open fragment",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """What noticed a mutant: the seed, how many schedules that took, and what was said. Seed None: nothing did."""
+
+    name: str
+    seed: int | None
+    schedules: int
+    said: str
+
+
+def hunt(mutant: Mutant, first_seed: int, schedules_max: int) -> Kill:
+    """Run schedules of ascending seeds until a checker complains."""
+    with mutant.plant():
+        for number in range(schedules_max):
+            found = run_plan(plan_of(first_seed + number)).violations
+            if found:
+                return Kill(mutant.name, first_seed + number, number + 1, found[0])
+            if number % 500 == 499:
+                gc.collect()
+    return Kill(mutant.name, None, schedules_max, "")
+
+
+def _hunt_by_index(first_seed: int, schedules_max: int, index: int) -> Kill:
+    gc.disable()
+    return hunt(MUTANTS[index], first_seed, schedules_max)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation.mutants", description=__doc__.split("\n")[0])
+    parser.add_argument("--name", default="", help="only mutants whose name contains this")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--schedules", type=int, default=SCHEDULES_MAX, help="how many a mutant may survive")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--markdown", action="store_true", help="print the table of docs/simulation.md")
+    options = parser.parse_args(arguments)
+    chosen = [index for index, mutant in enumerate(MUTANTS) if options.name in mutant.name]
+    bugs = {mutant.name: mutant.bug for mutant in MUTANTS}
+    killed = 0
+    with multiprocessing.get_context("fork").Pool(options.processes) as pool:
+        search = functools.partial(_hunt_by_index, options.seed, options.schedules)
+        for kill in pool.imap(search, chosen):
+            killed += kill.seed is not None
+            print(_row(kill, bugs[kill.name], options.markdown), flush=True)
+    print(f"{killed} of {len(chosen)} killed by random schedules; {len(EQUIVALENT)} equivalent, by argument")
+    return 0 if killed == len(chosen) else 1
+
+
+def _row(kill: Kill, bug: str, is_markdown: bool) -> str:
+    checker = kill.said.partition(":")[0] if kill.seed is not None else "-"
+    count = str(kill.schedules) if kill.seed is not None else f"> {kill.schedules}"
+    if is_markdown:
+        return f"| {kill.name} | {bug} | {checker} | {count} |"
+    return f"{kill.name:24} {checker:10} {count:>7}  {kill.said[:80] or 'SURVIVED: ' + bug}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,218 @@
+"""The owner of a ledger: runs a WriterCore on the simulated network, as `LedgerWriter` does on sockets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from bkspark.client.metadata_steps import write_metadata
+from bkspark.core import effects
+from bkspark.core.writer import WriterCore, WriterLimits, WriterState
+from bkspark.errors import BookieUnavailable, BookKeeperError, LedgerFenced
+from bkspark.metadata.ledgers import Versioned
+from bkspark.wire.digest import SealedEntries
+from tests.simulation.bookies import ModelBookie, Stored
+from tests.simulation.clients import Client, Site
+from tests.simulation.metadata import AVAILABLE
+from tests.simulation.network import Connection
+from tests.simulation.world import MILLISECOND, start_task
+
+TICK_NS = 60 * MILLISECOND
+LIMITS = WriterLimits(add_timeout_ns=200 * MILLISECOND, replacement_retry_ns=100 * MILLISECOND)
+_NOTHING = memoryview(b"")
+
+
+@dataclass(frozen=True)
+class SimulatedEntries(SealedEntries):
+    """Entries as bookies of the simulation keep them; the buffer is empty, nothing looks at it."""
+
+    values: tuple[Stored, ...] = ()
+
+    @classmethod
+    def of(cls, first_entry: int, payloads: Iterable[bytes], length_before: int, lac: int) -> SimulatedEntries:
+        values = []
+        for payload in payloads:
+            length_before += len(payload)
+            values.append(Stored(payload, lac, length_before))
+        return cls(_NOTHING, np.arange(len(values) + 1), first_entry, tuple(values))
+
+
+class Pipeline:
+    """Runs a WriterCore: the owner's, or that of a recovery."""
+
+    def __init__(
+        self,
+        client: Client,
+        core: WriterCore,
+        on_acknowledged: Callable[[int], None],
+        on_failed: Callable[[BookKeeperError], None],
+        *,
+        recovery: bool,
+    ) -> None:
+        self.client = client
+        self.core = core
+        self._on_acknowledged = on_acknowledged
+        self._on_failed = on_failed
+        self._recovery = recovery
+        self._links: dict[int, Connection] = {}
+        self._request = recovery_adds if recovery else owner_adds
+        client.later(TICK_NS, self._tick)
+
+    def perform(self, todo: list[effects.Effect]) -> None:
+        site = self.client.site
+        for effect in todo:
+            if type(effect) is effects.SendAdds:
+                self._send(effect)
+            elif type(effect) is effects.Acknowledge:
+                self._on_acknowledged(effect.last_entry)
+            elif type(effect) is effects.FindBookies:
+                site.probe("change begins", self.client.name, "")
+                start_task(self._find_bookies(), self.perform)
+            elif type(effect) is effects.WriteMetadata:
+                site.probe("change proposed", self.client.name, "")
+                start_task(write_metadata(self.client.ledgers, self.core, site.ledger_id, effect), self._written)
+            elif type(effect) is effects.Fail:
+                self._on_failed(effect.error)
+
+    def _written(self, todo: list[effects.Effect]) -> None:
+        self.client.site.probe("change stored", self.client.name, "")
+        self.perform(todo)
+
+    def stop(self) -> None:
+        self.perform(self.core.give_up(BookieUnavailable("the client went away")))
+        for link in self._links.values():
+            link.close()
+        self._links.clear()
+
+    def _send(self, send: effects.SendAdds) -> None:
+        site, slot, bookie = self.client.site, send.slot, send.bookie
+        link = self._links.get(slot)
+        if link is None or link.bookie.name != bookie or link.is_lost:
+
+            def on_lost(lost: Connection) -> None:
+                if self._links.get(slot) is lost:
+                    del self._links[slot]
+                    if self.core.has_outstanding(slot):
+                        self.perform(self.core.on_bookie_failed(slot, bookie, self.client.now_ns))
+
+            link = self._links[slot] = site.network.connect(self.client.node, bookie, on_lost)
+        entries = send.entries
+        assert isinstance(entries, SimulatedEntries)
+
+        def on_replies(answer: tuple[np.ndarray, np.ndarray]) -> None:
+            # Those of a bookie that was replaced come here too: what they count for, the core decides.
+            self.perform(self.core.on_add_replies(slot, bookie, *answer, self.client.now_ns))
+
+        link.send(
+            self._request,
+            site,
+            self.client.name,
+            link.bookie,
+            entries.first_entry,
+            entries.values,
+            send.positions,
+            reply=on_replies,
+        )
+
+    async def _find_bookies(self) -> list[effects.Effect]:
+        try:
+            writable = await self.client.tree.children(AVAILABLE)
+        except BookKeeperError as error:
+            return self.core.on_metadata_failed(error)
+        return self.core.on_writable_bookies(set(writable))
+
+    def _tick(self) -> None:
+        if self.core.state in (WriterState.FAILED, WriterState.CLOSED):
+            return
+        self.client.later(TICK_NS, self._tick)
+        self.perform(self.core.on_tick(self.client.now_ns))
+
+
+def owner_adds(
+    site: Site, client: str, bookie: ModelBookie, first_entry: int, values: tuple[Stored, ...], positions: Any
+) -> tuple[Any, int]:
+    ids, statuses, leaves = bookie.on_adds(site.ledger_id, first_entry, values, positions, False)
+    site.probe("add stored" if not statuses[0] else "add refused", client, bookie.name)
+    return (ids, statuses), leaves
+
+
+def recovery_adds(
+    site: Site, client: str, bookie: ModelBookie, first_entry: int, values: tuple[Stored, ...], positions: Any
+) -> tuple[Any, int]:
+    ids, statuses, leaves = bookie.on_adds(site.ledger_id, first_entry, values, positions, True)
+    site.probe("rewritten", client, bookie.name)
+    return (ids, statuses), leaves
+
+
+class Owner(Client):
+    """The client that created the ledger and writes to it."""
+
+    def __init__(self, site: Site, name: str, stored: Versioned) -> None:
+        super().__init__(site, name)
+        self.core = WriterCore(site.ledger_id, stored.metadata, stored.version, site.random, LIMITS)
+        self._pipeline = Pipeline(self, self.core, self._acknowledged, self._failed, recovery=False)
+        self._ledger = site.history.ledger(site.ledger_id)
+        self._wants_close = False
+
+    @property
+    def is_settled(self) -> bool:
+        """Nothing is under way: all it added was acknowledged or has failed."""
+        core = self.core
+        if core.state in (WriterState.FAILED, WriterState.CLOSED):
+            return True
+        return core.state is WriterState.ACTIVE and core.pending_count == 0 and not self._wants_close
+
+    def add(self, count: int) -> None:
+        """Add entries, unless the writer has ended."""
+        core = self.core
+        if core.error is not None or core.state in (WriterState.CLOSING, WriterState.CLOSED) or self._wants_close:
+            return
+        first = core.next_entry
+        payloads = [b"%d by %s" % (first + i, self.name.encode()) for i in range(count)]
+        for i, payload in enumerate(payloads):
+            self._ledger.invoked[first + i] = (payload, self.site.world.now)
+        entries = SimulatedEntries.of(first, payloads, core.length, core.lac)
+        self._pipeline.perform(core.add(entries, sum(map(len, payloads)), self.now_ns))
+
+    def close(self) -> None:
+        """Close the ledger once what is pending is acknowledged."""
+        if self.core.error is None and self.core.state is not WriterState.CLOSED:
+            self._wants_close = True
+            self._try_close()
+
+    def stop(self) -> None:
+        self._pipeline.stop()
+
+    def _try_close(self) -> None:
+        core = self.core
+        if core.error is not None:
+            self._wants_close = False
+        elif core.state is WriterState.ACTIVE and core.pending_count == 0:
+            self.site.probe("close begins", self.name, "")
+            self._pipeline.perform(core.close())
+            self.later(TICK_NS // 4, self._await_close)
+        else:
+            self.later(TICK_NS // 4, self._try_close)
+
+    def _await_close(self) -> None:
+        if self.core.state is WriterState.CLOSED:
+            self._wants_close = False
+            self.learned_end(self.core.metadata)
+        elif self.core.error is None:
+            self.later(TICK_NS // 4, self._await_close)
+        else:
+            self._wants_close = False
+
+    def _acknowledged(self, last_entry: int) -> None:
+        site = self.site
+        site.audit_acknowledged(self._ledger.last_acknowledged + 1, last_entry)
+        self._ledger.acknowledged.append((last_entry, site.world.now))
+        site.probe("acknowledged", self.name, "")
+
+    def _failed(self, error: BookKeeperError) -> None:
+        self.site.probe("owner failed", self.name, "")
+        if isinstance(error, LedgerFenced) and all(by == self.name for _, _, by in self._ledger.changes):
+            self._ledger.pending.append("the owner was told that another client recovers the ledger, and nobody did")

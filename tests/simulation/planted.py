@@ -1,0 +1,602 @@
+"""The protocol defects of `mutants`, each a context in which the product (or the tier's driver) has it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from bkspark.core import effects, recovery
+from bkspark.core.last_confirmed import LastConfirmed, LastEntries
+from bkspark.core.metadata import Fragment, LedgerMetadata, change_ensemble
+from bkspark.core.reader import GroupRead
+from bkspark.core.recovery import Answer, RecoveryCore, RecoveryState
+from bkspark.core.striping import write_set_masks
+from bkspark.core.writer import WriterCore, WriterState
+from bkspark.errors import MetadataVersion, NoSuchEntry
+from bkspark.metadata.ledgers import LedgerStore, Versioned
+from bkspark.wire.v2 import Status
+from tests.crash.planted import Plant, changed, replaced
+from tests.simulation import clients, owner
+from tests.simulation.bookies import ModelBookie
+from tests.simulation.owner import SimulatedEntries
+
+
+def _around(kind: Any, name: str, wrap: Callable[..., Any]) -> Plant:
+    """Replace a method by `wrap(old, self, *arguments)`."""
+
+    def make(old: Any) -> Any:
+        return lambda self, *arguments, **named: wrap(old, self, *arguments, **named)
+
+    return changed(kind, name, make)
+
+
+def _both(*plants: Plant) -> Plant:
+    stack = contextlib.ExitStack()
+    for plant in plants:
+        stack.enter_context(plant)
+    return stack
+
+
+# ---- acknowledging ----
+
+
+def _releasing(choose: Callable[[np.ndarray, int], int]) -> Plant:
+    """Release as many pending entries as `choose(votes counted per entry, Qa)` says."""
+
+    def release(self: WriterCore) -> list[effects.Effect]:
+        if self.state is WriterState.CHANGING or self._pending_count == 0:
+            return []
+        votes = self._votes[: self._pending_count]
+        ids = np.arange(self.lac + 1, self.lac + 1 + self._pending_count)
+        masks = write_set_masks(ids, len(self._ensemble), self.metadata.write_quorum)
+        count = choose(np.bitwise_count(votes & masks), self.metadata.ack_quorum)
+        if not count:
+            return []
+        self.lac += count
+        left = self._pending_count - count
+        self._votes[:left] = self._votes[count : self._pending_count].copy()
+        self._pending_count = left
+        while self._pending and self._pending[0].first_entry + len(self._pending[0]) <= self.lac + 1:
+            self._pending.popleft()
+        return [effects.Acknowledge(self.lac)]
+
+    return replaced(WriterCore, "_release", release)
+
+
+def _prefix(ripe: np.ndarray) -> int:
+    return len(ripe) if ripe.all() else int(np.argmin(ripe))
+
+
+def acknowledged_by_one_less() -> Plant:
+    return _releasing(lambda votes, ack_quorum: _prefix(votes >= max(1, ack_quorum - 1)))
+
+
+def acknowledged_before_lower_ids() -> Plant:
+    def choose(votes: np.ndarray, ack_quorum: int) -> int:
+        ripe = np.flatnonzero(votes >= ack_quorum)
+        return int(ripe[-1]) + 1 if len(ripe) else 0
+
+    return _releasing(choose)
+
+
+def acknowledged_by_refusals(*statuses: Status) -> Callable[[], Plant]:
+    def wrap(old: Any, self: WriterCore, slot: int, bookie: str, ids: Any, codes: np.ndarray, now_ns: int) -> Any:
+        codes = np.where(np.isin(codes, statuses), Status.EOK, codes)
+        return old(self, slot, bookie, ids, codes, now_ns)
+
+    return lambda: _around(WriterCore, "on_add_replies", wrap)
+
+
+def stale_answers_counted() -> Plant:
+    def wrap(old: Any, self: WriterCore, slot: int, bookie: str, *rest: Any) -> Any:
+        return old(self, slot, self._ensemble[slot], *rest)
+
+    return _around(WriterCore, "on_add_replies", wrap)
+
+
+def confirmed_too_high() -> Plant:
+    def make(old: Any) -> Any:
+        def of(first_entry: int, payloads: Any, length_before: int, lac: int) -> SimulatedEntries:
+            return old.__func__(SimulatedEntries, first_entry, payloads, length_before, first_entry + len(payloads) - 1)
+
+        return staticmethod(of)
+
+    return changed(SimulatedEntries, "of", make)
+
+
+# ---- ensemble changes ----
+
+
+def votes_kept() -> Plant:
+    def wrap(old: Any, self: WriterCore, fragments: Any) -> Any:
+        votes = self._votes.copy()
+        resume = self._resume
+
+        def restore(slots: set[int]) -> Any:
+            self._votes[:] = votes
+            return resume(slots)
+
+        self._resume = restore  # type: ignore[method-assign]
+        try:
+            return old(self, fragments)
+        finally:
+            del self._resume
+
+    return _around(WriterCore, "_adopt", wrap)
+
+
+def released_before_withdrawal() -> Plant:
+    def wrap(old: Any, self: WriterCore, fragments: Any) -> Any:
+        self.state = WriterState.ACTIVE
+        done = self._release()
+        self.state = WriterState.CHANGING
+        return done + old(self, fragments)
+
+    return _around(WriterCore, "_adopt", wrap)
+
+
+def _changing_from(choose: Callable[[WriterCore], int]) -> Plant:
+    """Begin the new fragment elsewhere than at LAC + 1."""
+
+    def wrap(old: Any, self: WriterCore, writable: Any) -> Any:
+        lac = self.lac
+        self.lac = max(choose(self), self._fragments[-1].first_entry) - 1
+        try:
+            return old(self, writable)
+        finally:
+            self.lac = lac
+
+    return _around(WriterCore, "on_writable_bookies", wrap)
+
+
+def changed_from_lac() -> Plant:
+    return _changing_from(lambda core: core.lac)
+
+
+def changed_from_next() -> Plant:
+    return _changing_from(lambda core: core.next_entry)
+
+
+def released_while_changing() -> Plant:
+    def wrap(old: Any, self: WriterCore) -> Any:
+        state, self.state = self.state, WriterState.ACTIVE
+        try:
+            return old(self)
+        finally:
+            self.state = state
+
+    return _around(WriterCore, "_release", wrap)
+
+
+def used_before_stored() -> Plant:
+    def wrap(old: Any, self: WriterCore, writable: Any) -> Any:
+        done = old(self, writable)
+        if not self._is_recovery and any(isinstance(effect, effects.WriteMetadata) for effect in done):
+            return done + self._adopt(change_ensemble(self._fragments, self.lac + 1, self._proposed))
+        return done
+
+    def written(old: Any, self: WriterCore, metadata: Any, version: int) -> Any:
+        if self.state is WriterState.CLOSING:
+            return old(self, metadata, version)
+        self.metadata, self.version = metadata, version
+        return []
+
+    return _both(_around(WriterCore, "on_writable_bookies", wrap), _around(WriterCore, "on_metadata_written", written))
+
+
+def nothing_resent() -> Plant:
+    return _around(WriterCore, "_resume", lambda old, self, slots: old(self, set()))
+
+
+def only_newest_resent() -> Plant:
+    def wrap(old: Any, self: WriterCore, slots: set[int]) -> Any:
+        pending = self._pending
+        self._pending = type(pending)(list(pending)[-1:])
+        try:
+            done = old(self, slots)
+        finally:
+            self._pending = pending
+        return done
+
+    return _around(WriterCore, "_resume", wrap)
+
+
+def overwrites_newer_state() -> Plant:
+    def conflict(self: WriterCore, current: LedgerMetadata, version: int) -> list[effects.Effect]:
+        if self.state is WriterState.CLOSING:
+            return self._close_conflict(current, version)
+        return [effects.WriteMetadata(self.metadata.with_ensemble(self.lac + 1, self._proposed), version)]
+
+    return replaced(WriterCore, "on_metadata_conflict", conflict)
+
+
+def merges_into_recovery() -> Plant:
+    def conflict(self: WriterCore, current: LedgerMetadata, version: int) -> list[effects.Effect]:
+        if self.state is WriterState.CLOSING or current.is_closed:
+            return self._fail(self._lost_to(current))
+        return [effects.WriteMetadata(current.with_ensemble(self.lac + 1, self._proposed), version)]
+
+    return replaced(WriterCore, "on_metadata_conflict", conflict)
+
+
+def closes_over_anything() -> Plant:
+    def conflict(self: WriterCore, current: LedgerMetadata, version: int) -> list[effects.Effect]:
+        return [effects.WriteMetadata(self.metadata.closed(self.lac, self.length), version)]
+
+    return replaced(WriterCore, "_close_conflict", conflict)
+
+
+def closed_one_short() -> Plant:
+    def wrap(old: Any, self: WriterCore) -> Any:
+        done = old(self)
+        if self.lac < 0:
+            return done
+        return [effects.WriteMetadata(self.metadata.closed(self.lac - 1, self.length), self.version)]
+
+    return _around(WriterCore, "close", wrap)
+
+
+def lost_answer_believed() -> Plant:
+    def failed(old: Any, self: WriterCore, error: Any) -> Any:
+        if self.state is WriterState.CHANGING and self._proposed:
+            changed_ = self.metadata.with_ensemble(self.lac + 1, self._proposed)
+            return self.on_metadata_written(changed_, self.version + 1)
+        return old(self, error)
+
+    return _around(WriterCore, "on_metadata_failed", failed)
+
+
+def change_never_over() -> Plant:
+    def wrap(old: Any, self: WriterCore, slots: set[int]) -> Any:
+        done = old(self, slots)
+        if self.state is WriterState.ACTIVE and slots and self._pending_count:
+            self.state = WriterState.CHANGING
+        return done
+
+    return _around(WriterCore, "_resume", wrap)
+
+
+def second_search_forgotten() -> Plant:
+    def wrap(old: Any, self: WriterCore, writable: Any) -> Any:
+        done = old(self, writable)
+        self._finding_bookies = True
+        return done
+
+    return _around(WriterCore, "on_writable_bookies", wrap)
+
+
+def silence_ignored() -> Plant:
+    return replaced(WriterCore, "on_tick", lambda self, now_ns: [])
+
+
+def too_few_left_ignored() -> Plant:
+    def go_on(self: WriterCore, writable: Any) -> Any:
+        self._absent = {**self._absent, **self._failed}
+        return self._resume(set())
+
+    return replaced(WriterCore, "_go_on_without", go_on)
+
+
+# ---- recovery: fencing ----
+
+
+def _covered_by(needed: Callable[[int, int], int]) -> Callable[[], Plant]:
+    def covered(known: Any, ensemble_size: int, write_quorum: int, ack_quorum: int) -> bool:
+        return all(
+            sum((start + i) % ensemble_size in known for i in range(write_quorum)) >= needed(write_quorum, ack_quorum)
+            for start in range(ensemble_size)
+        )
+
+    return lambda: replaced(recovery, "has_coverage", covered)
+
+
+covered_by_one_less = _covered_by(lambda write_quorum, ack_quorum: write_quorum - ack_quorum)
+covered_by_all = _covered_by(lambda write_quorum, ack_quorum: write_quorum)
+
+
+def covered_by_any() -> Plant:
+    return replaced(recovery, "has_coverage", lambda known, *quorums: bool(known))
+
+
+def fence_not_awaited() -> Plant:
+    def wrap(old: Any, self: RecoveryCore) -> Any:
+        done = old(self)
+        self._next_entry = self.lac + 1
+        return done + self._read_window()
+
+    return _around(RecoveryCore, "_fence", wrap)
+
+
+def error_covers() -> Plant:
+    def wrap(old: Any, self: RecoveryCore, slot: int, answer: Answer, *rest: Any, **named: Any) -> Any:
+        if answer is Answer.FAILED:
+            answer, named = Answer.NEGATIVE, {}
+        return old(self, slot, answer, *rest, **named)
+
+    return _around(RecoveryCore, "on_fence_answer", wrap)
+
+
+def wrong_ensemble_fenced() -> Plant:
+    def wrap(old: Any, self: RecoveryCore, metadata: LedgerMetadata, version: int) -> Any:
+        old(self, metadata, version)
+        self._ensemble = metadata.fragments[0].bookies
+
+    return _around(RecoveryCore, "_begin", wrap)
+
+
+def lac_from_nothing() -> Plant:
+    def wrap(old: Any, self: RecoveryCore, metadata: LedgerMetadata, version: int) -> Any:
+        old(self, metadata, version)
+        self.lac = -1
+
+    return _around(RecoveryCore, "_begin", wrap)
+
+
+def lac_one_too_high() -> Plant:
+    def wrap(old: Any, self: RecoveryCore, slot: int, answer: Answer, lac: int = -1, *rest: Any, **named: Any) -> Any:
+        return old(self, slot, answer, lac + 1, *rest, **named)
+
+    return _around(RecoveryCore, "on_fence_answer", wrap)
+
+
+def recovery_reads_do_not_fence() -> Plant:
+    return replaced(clients, "fencing_reads", clients.plain_reads)
+
+
+# ---- recovery: reading, rewriting, closing ----
+
+
+def _negatives(count: Callable[[int, int], int]) -> Callable[[], Plant]:
+    return lambda: replaced(recovery, "negatives_needed", count)
+
+
+one_negative_ends = _negatives(lambda write_quorum, ack_quorum: 1)
+one_negative_less = _negatives(lambda write_quorum, ack_quorum: max(1, write_quorum - ack_quorum))
+all_negatives_needed = _negatives(lambda write_quorum, ack_quorum: write_quorum)
+
+
+def error_is_negative() -> Plant:
+    def wrap(old: Any, self: RecoveryCore, slot: int, entry_id: int, answer: Answer, *rest: Any, **named: Any) -> Any:
+        if answer is Answer.FAILED:
+            answer, named = Answer.NEGATIVE, {}
+        return old(self, slot, entry_id, answer, *rest, **named)
+
+    return _around(RecoveryCore, "on_read_answer", wrap)
+
+
+def undecided_is_the_end() -> Plant:
+    def wrap(old: Any, self: RecoveryCore) -> Any:
+        done = old(self)
+        if any(isinstance(effect, effects.Fail) for effect in done):
+            self.state = RecoveryState.READING
+            return self._take_window()
+        return done
+
+    return _around(RecoveryCore, "_decide", wrap)
+
+
+def lac_moves() -> Plant:
+    def wrap(old: Any, self: RecoveryCore) -> Any:
+        done = old(self)
+        for i, effect in enumerate(done):
+            if isinstance(effect, effects.RewriteEntries):
+                done[i] = effects.RewriteEntries(
+                    effect.first_entry, effect.payloads, effect.length_before, effect.first_entry - 1
+                )
+        return done
+
+    def small(old: Any, self: RecoveryCore) -> Any:
+        self._window = 1
+        return old(self)
+
+    return _both(_around(RecoveryCore, "_take_window", wrap), _around(RecoveryCore, "_read_window", small))
+
+
+def changes_published_early() -> Plant:
+    def wrap(old: Any, self: WriterCore, writable: Any) -> Any:
+        was, self._is_recovery = self._is_recovery, False
+        try:
+            return old(self, writable)
+        finally:
+            self._is_recovery = was
+
+    return _around(WriterCore, "on_writable_bookies", wrap)
+
+
+def reads_follow_changes() -> Plant:
+    def wrap(old: Any, self: RecoveryCore, fragments: tuple[Fragment, ...]) -> None:
+        old(self, fragments)
+        self._ensemble = fragments[-1].bookies
+
+    def small(old: Any, self: RecoveryCore) -> Any:
+        self._window = min(self._window, 2)
+        return old(self)
+
+    return _both(_around(RecoveryCore, "on_ensemble_changed", wrap), _around(RecoveryCore, "_read_window", small))
+
+
+def failed_rewrite_is_the_end() -> Plant:
+    def failed(self: RecoveryCore, error: Any) -> Any:
+        self._next_entry = self.lac + 1
+        return self._close()
+
+    return replaced(RecoveryCore, "on_rewrite_failed", failed)
+
+
+def nothing_rewritten() -> Plant:
+    def wrap(old: Any, self: RecoveryCore) -> Any:
+        done = old(self)
+        if any(isinstance(effect, effects.RewriteEntries) for effect in done):
+            return self.on_rewritten()
+        return done
+
+    return _around(RecoveryCore, "_take_window", wrap)
+
+
+def rewriting_not_awaited() -> Plant:
+    def wrap(old: Any, self: RecoveryCore) -> Any:
+        done = old(self)
+        if self._at_end and any(isinstance(effect, effects.RewriteEntries) for effect in done):
+            return done + self._finish()
+        return done
+
+    def rewritten(old: Any, self: RecoveryCore) -> Any:
+        return old(self) if self.state is RecoveryState.REWRITING else []
+
+    return _both(_around(RecoveryCore, "_take_window", wrap), _around(RecoveryCore, "on_rewritten", rewritten))
+
+
+def _closing_at(shift: int) -> Callable[[], Plant]:
+    def wrap(old: Any, self: RecoveryCore) -> Any:
+        self._next_entry = max(0, self._next_entry + shift)
+        return old(self)
+
+    return lambda: _around(RecoveryCore, "_close", wrap)
+
+
+recovered_one_short = _closing_at(-1)
+recovered_one_long = _closing_at(1)
+
+
+def recovery_overwrites_the_end() -> Plant:
+    def conflict(old: Any, self: RecoveryCore, current: LedgerMetadata, version: int) -> Any:
+        if self.state is RecoveryState.CLOSING and current.is_closed:
+            return [effects.WriteMetadata(self.metadata.closed(self.last_entry, self.length, self._fragments), version)]
+        return old(self, current, version)
+
+    return _around(RecoveryCore, "on_metadata_conflict", conflict)
+
+
+def changes_of_recovery_forgotten() -> Plant:
+    return replaced(RecoveryCore, "on_ensemble_changed", lambda self, fragments: None)
+
+
+def recovery_never_ends_on_conflict() -> Plant:
+    return _around(RecoveryCore, "on_metadata_conflict", lambda old, self, current, version: [])
+
+
+def rewritten_as_an_owner() -> Plant:
+    return replaced(owner, "recovery_adds", owner.owner_adds)
+
+
+# ---- reading ----
+
+
+def reader_takes_the_last_held() -> Plant:
+    def on_entry(self: LastConfirmed, slot: int, entry_id: int, lac: int, length: int) -> None:
+        self.found = self.found.joined(LastEntries(entry_id, entry_id, length))
+        self._known.add(slot)
+
+    return replaced(LastConfirmed, "on_entry", on_entry)
+
+
+def first_negative_believed() -> Plant:
+    def wrap(old: Any, self: GroupRead, error: Any) -> None:
+        old(self, error)
+        if isinstance(error, NoSuchEntry):
+            self._asked = self._negatives = len(self._replicas)
+
+    return _around(GroupRead, "on_failure", wrap)
+
+
+# ---- the metadata store ----
+
+
+def writes_any_version() -> Plant:
+    async def write(self: LedgerStore, ledger_id: int, metadata: LedgerMetadata, version: int) -> Versioned:
+        from bkspark.metadata import encoding
+
+        stat = await self._tree.set(await self._path(ledger_id), encoding.encode(metadata), -1)
+        return Versioned(metadata, stat.version, stat.ctime_ms)
+
+    return replaced(LedgerStore, "write", write)
+
+
+def lost_write_is_written() -> Plant:
+    async def read_back(
+        self: LedgerStore, path: str, metadata: LedgerMetadata, data: bytes, version: int, _: int
+    ) -> Any:
+        return Versioned(metadata, version + 1, 0)
+
+    return replaced(LedgerStore, "_read_back", read_back)
+
+
+def next_version_is_ours() -> Plant:
+    def make(old: Any) -> Any:
+        async def read_back(
+            self: LedgerStore, path: str, metadata: Any, data: bytes, version: int, ledger_id: int
+        ) -> Any:
+            stat = await self._tree.exists(path)
+            if stat is not None and stat.version == version + 1:
+                return Versioned(metadata, stat.version, stat.ctime_ms)
+            return await old(self, path, metadata, data, version, ledger_id)
+
+        return read_back
+
+    return changed(LedgerStore, "_read_back", make)
+
+
+def own_write_is_a_conflict() -> Plant:
+    async def read_back(self: LedgerStore, path: str, metadata: Any, data: bytes, version: int, ledger_id: int) -> Any:
+        raise MetadataVersion("somebody else's", ledger_id=ledger_id)
+
+    return replaced(LedgerStore, "_read_back", read_back)
+
+
+# ---- the tier's bookies: what the real ones must do, which tests/crash proves of their storage ----
+
+
+def fence_not_journaled() -> Plant:
+    def make(old: Any) -> Any:
+        def fence(self: ModelBookie, ledger_id: int) -> int:
+            when = old(self, ledger_id)
+            self._journal = [record for record in self._journal if record[3] is not None]
+            return when
+
+        return fence
+
+    return changed(ModelBookie, "fence", make)
+
+
+def negative_before_fence_durable() -> Plant:
+    def last(old: Any, self: ModelBookie, ledger_id: int, fencing: bool) -> Any:
+        status, entry_id, stored, when = old(self, ledger_id, fencing)
+        return status, entry_id, stored, when if stored is not None else self._world.now
+
+    def reads(old: Any, self: ModelBookie, ledger_id: int, entry_ids: list[int], fencing: bool) -> Any:
+        answers, when = old(self, ledger_id, entry_ids, fencing)
+        return answers, when if any(stored for _, stored in answers) else self._world.now
+
+    return _both(_around(ModelBookie, "on_last_entry", last), _around(ModelBookie, "on_reads", reads))
+
+
+def fence_lets_adds_pass() -> Plant:
+    def wrap(old: Any, self: ModelBookie, ledger_id: int, first: int, values: Any, positions: Any, _: bool) -> Any:
+        return old(self, ledger_id, first, values, positions, True)
+
+    return _around(ModelBookie, "on_adds", wrap)
+
+
+def unknown_ledger_not_fenced() -> Plant:
+    def wrap(old: Any, self: ModelBookie, ledger_id: int) -> int:
+        return old(self, ledger_id) if ledger_id in self.ledgers else self._world.now
+
+    return _around(ModelBookie, "fence", wrap)
+
+
+def answered_before_synced() -> Plant:
+    def wrap(old: Any, self: ModelBookie, *arguments: Any) -> Any:
+        ids, statuses, _ = old(self, *arguments)
+        return ids, statuses, self._world.now
+
+    return _around(ModelBookie, "on_adds", wrap)
+
+
+def recovery_adds_refused() -> Plant:
+    def wrap(old: Any, self: ModelBookie, ledger_id: int, first: int, values: Any, positions: Any, _: bool) -> Any:
+        return old(self, ledger_id, first, values, positions, False)
+
+    return _around(ModelBookie, "on_adds", wrap)

@@ -1,0 +1,215 @@
+"""A recoverer: runs a RecoveryCore on the simulated network, as `bkspark.client.recovery` does on sockets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from bkspark.client.metadata_steps import write_metadata
+from bkspark.core import effects
+from bkspark.core.reader import spans
+from bkspark.core.recovery import Answer, RecoveryCore, RecoveryState
+from bkspark.core.writer import WriterCore
+from bkspark.errors import BookKeeperError, ReadFailed, UnauthorizedAccess
+from bkspark.metadata.ledgers import Versioned
+from bkspark.wire.v2 import Status
+from tests.simulation import clients
+from tests.simulation.bookies import Stored
+from tests.simulation.clients import NEGATIVE, Client, Site
+from tests.simulation.owner import LIMITS, Pipeline, SimulatedEntries
+from tests.simulation.world import MILLISECOND, start_task
+
+
+class Recoverer(Client):
+    """A client that opens the ledger with recovery, and tries again after failures."""
+
+    def __init__(self, site: Site, name: str, attempts: int) -> None:
+        super().__init__(site, name)
+        self.is_done = False
+        self.error: BookKeeperError | None = None
+        self._attempts_left = attempts
+        self._core: RecoveryCore
+        self._pipeline: Pipeline | None = None
+        self._rewriting_to = -1
+
+    def start(self) -> None:
+        """Begin an attempt."""
+        self._attempts_left -= 1
+        self._pipeline = None
+        self.site.history.recoveries_begun += 1
+        self.site.probe("recovery begins", self.name, "")
+        start_task(self._read_metadata(), lambda stored: self._begin(stored))
+
+    async def _read_metadata(self) -> Versioned | BookKeeperError:
+        try:
+            return await self.ledgers.read(self.site.ledger_id)
+        except BookKeeperError as error:
+            return error
+
+    def _begin(self, stored: Versioned | BookKeeperError) -> None:
+        if isinstance(stored, BookKeeperError):
+            self._failed(stored)
+            return
+        self._core = RecoveryCore(self.site.ledger_id, stored.metadata, stored.version)
+        self._perform(self._core.start())
+
+    def _perform(self, todo: list[effects.Effect]) -> None:
+        for effect in todo:
+            if type(effect) is effects.Fence:
+                self._fence(effect)
+            elif type(effect) is effects.RecoveryRead:
+                self._read(effect)
+            elif type(effect) is effects.RewriteEntries:
+                self._rewrite(effect)
+            elif type(effect) is effects.AbandonRewriting:
+                self._drop_pipeline()
+            elif type(effect) is effects.ReadLength:
+                self._read_length(effect)
+            elif type(effect) is effects.WriteMetadata:
+                self.site.probe("recovery writes metadata", self.name, "")
+                work = write_metadata(self.ledgers, self._core, self.site.ledger_id, effect)
+                start_task(work, self._metadata_written)
+            elif type(effect) is effects.Recovered:
+                self._end()
+                self.is_done = True
+                self.error = None
+                self.learned_end(effect.metadata)
+                self.site.probe("recovered", self.name, "")
+            elif type(effect) is effects.Fail:
+                self._failed(effect.error)
+
+    def _metadata_written(self, todo: list[effects.Effect]) -> None:
+        if self._core.state is RecoveryState.FENCING:
+            self.site.probe("claimed", self.name, "")
+        self._perform(todo)
+
+    def _failed(self, error: BookKeeperError) -> None:
+        self._end()
+        if self._attempts_left > 0:
+            self.later(40 * MILLISECOND, self.start)
+        else:
+            self.is_done = True
+            self.error = error
+
+    def _end(self) -> None:
+        self._drop_pipeline()
+        self.drop_requests()
+
+    def _drop_pipeline(self) -> None:
+        if self._pipeline is not None:
+            pipeline, self._pipeline = self._pipeline, None
+            pipeline.stop()
+
+    def _fence(self, effect: effects.Fence) -> None:
+        core, slot = self._core, effect.slot
+
+        def answered(answer: tuple[Status, int, Stored | None]) -> list[effects.Effect]:
+            status, _, stored = answer
+            self.site.probe("fence answered", self.name, effect.bookie)
+            if stored is not None:
+                return core.on_fence_answer(slot, Answer.FOUND, stored.lac, stored.length)
+            if status in NEGATIVE:
+                return core.on_fence_answer(slot, Answer.NEGATIVE)
+            return core.on_fence_answer(slot, Answer.FAILED, error=_refused(status, effect.bookie))
+
+        self._ask(
+            effect.bookie,
+            clients.fencing_read_of_last_entry,
+            (),
+            answered,
+            lambda error: core.on_fence_answer(slot, Answer.FAILED, error=error),
+        )
+
+    def _ask(
+        self,
+        bookie: str,
+        request: Callable[..., tuple[Any, int]],
+        arguments: tuple[Any, ...],
+        answered: Callable[[Any], list[effects.Effect]],
+        failed: Callable[[BookKeeperError], list[effects.Effect]],
+    ) -> None:
+        self.ask(
+            bookie,
+            request,
+            arguments,
+            lambda answer: self._perform(answered(answer)),
+            lambda error: self._perform(failed(error)),
+        )
+
+    def _read(self, effect: effects.RecoveryRead) -> None:
+        core, slot, ids = self._core, effect.slot, effect.entry_ids.tolist()
+
+        def answered(answers: list[tuple[Status, Stored | None]]) -> list[effects.Effect]:
+            todo: list[effects.Effect] = []
+            for entry_id, (status, stored) in zip(ids, answers):
+                if stored is not None:
+                    self._note_read(entry_id, stored)
+                    todo += core.on_read_answer(slot, entry_id, Answer.FOUND, stored.payload, stored.length)
+                elif status in NEGATIVE:
+                    todo += core.on_read_answer(slot, entry_id, Answer.NEGATIVE)
+                else:
+                    error = _refused(status, effect.bookie)
+                    todo += core.on_read_answer(slot, entry_id, Answer.FAILED, error=error)
+            self.site.probe("recovery read", self.name, effect.bookie)
+            return todo
+
+        def failed(error: BookKeeperError) -> list[effects.Effect]:
+            todo: list[effects.Effect] = []
+            for entry_id in ids:
+                todo += core.on_read_answer(slot, entry_id, Answer.FAILED, error=error)
+            return todo
+
+        self._ask(effect.bookie, clients.fencing_reads, (ids,), answered, failed)
+
+    def _note_read(self, entry_id: int, stored: Stored) -> None:
+        self.site.history.ledger(self.site.ledger_id).reads.append((self.name, entry_id, stored.payload))
+
+    def _rewrite(self, effect: effects.RewriteEntries) -> None:
+        core, recovery = self._core, self._core
+        if self._pipeline is None:
+            writer = WriterCore(
+                self.site.ledger_id,
+                core.metadata,
+                core.version,
+                self.site.random,
+                LIMITS,
+                is_recovery=True,
+                lac=effect.first_entry - 1,
+            )
+
+            def acknowledged(last_entry: int) -> None:
+                if last_entry == self._rewriting_to:
+                    recovery.on_ensemble_changed(writer.fragments)
+                    self._perform(recovery.on_rewritten())
+
+            self._pipeline = Pipeline(self, writer, acknowledged, self._rewrite_failed, recovery=True)
+        pipeline = self._pipeline
+        entries = SimulatedEntries.of(effect.first_entry, effect.payloads, effect.length_before, effect.lac)
+        self._rewriting_to = effect.first_entry + len(effect.payloads) - 1
+        pipeline.perform(pipeline.core.add(entries, sum(map(len, effect.payloads)), self.now_ns))
+
+    def _rewrite_failed(self, error: BookKeeperError) -> None:
+        if self._pipeline is not None:
+            self._perform(self._core.on_rewrite_failed(error))
+
+    def _read_length(self, effect: effects.ReadLength) -> None:
+        core = self._core
+        span = next(spans(core.metadata, effect.entry_id, effect.entry_id + 1, 1))
+        bookies = list(span.bookies)
+
+        def ask() -> list[effects.Effect]:
+            if not bookies:
+                return core.on_length(None)
+            self._ask(bookies.pop(0), clients.plain_reads, ([effect.entry_id],), answered, lambda error: ask())
+            return []
+
+        def answered(answers: list[tuple[Status, Stored | None]]) -> list[effects.Effect]:
+            stored = answers[0][1]
+            return ask() if stored is None else core.on_length(stored.length)
+
+        self._perform(ask())
+
+
+def _refused(status: Status, bookie: str) -> BookKeeperError:
+    kind = UnauthorizedAccess if status is Status.EUA else ReadFailed
+    return kind(f"bookie {bookie} answered {status.name}", bookie=bookie)

@@ -1,0 +1,67 @@
+"""Random schedules of the product's cores: nothing that any checker knows of goes wrong, and every one replays."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.simulation.__main__ import main
+from tests.simulation.campaign import run_seeds
+from tests.simulation.plan import plan_of
+from tests.simulation.schedule import run_plan
+
+SCHEDULES = 20_000
+_PARTS = 8
+
+
+@pytest.mark.parametrize("part", range(_PARTS))
+def test_no_checker_complains_of_any_schedule(part: int) -> None:
+    tally = run_seeds(1 + part, _PARTS, SCHEDULES // _PARTS, None)
+    assert tally.failing == {}
+    assert tally.unmet() == []
+    print(json.dumps(tally.report(1 + part, 0)))
+
+
+def test_every_kind_of_fault_strikes() -> None:
+    struck = set(run_seeds(1, 1, 1_000, None).faults)
+    wanted = {"crash", "lost for ever", "cut", "lost", "repeated", "pause", "kill", "reset", "hold", "clock jump"}
+    wanted |= {"damage", "stall", "session expired", "EIO", "EREADONLY", "ETOOMANYREQUESTS"}
+    wanted |= {f"metadata {how} {when}" for how in ("lost", "expired") for when in ("before", "after")}
+    assert wanted <= struck
+
+
+def trace_hash(first: int, count: int) -> str:
+    """Return the hash of everything that happened in some schedules."""
+    digest = hashlib.sha256()
+    for seed in range(first, first + count):
+        outcome = run_plan(plan_of(seed), trace=True)
+        digest.update(repr((outcome.trace, outcome.ledger.acknowledged, outcome.ledger.closes)).encode())
+    return digest.hexdigest()
+
+
+def test_same_seed_is_the_same_schedule_in_another_process_with_other_hashes() -> None:
+    """C13."""
+    program = "from tests.simulation.test_campaign import trace_hash; print(trace_hash(1, 100))"
+    environment = {**os.environ, "PYTHONHASHSEED": "4711"}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == trace_hash(1, 100)
+
+
+def test_command_prints_one_json_object(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--seed", "5", "--budget", "1", "--processes", "1", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["seed"] == 5
+    assert report["violations"] == 0
+    assert {"seconds", "schedules", "acknowledged", "faults", "quotas"} <= set(report)
+
+
+def test_replay_shows_the_plan_and_what_came_of_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--replay", "17"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("seed 17: quorums=")
+    assert "version 0 by owner: OPEN" in shown
