@@ -23,7 +23,7 @@ def read(held, replicas, count):
         if answers is None:
             group.on_failure(AWAY)
             continue
-        run = [entry_id for entry_id in group.missing.tolist()]
+        run = group.missing.tolist()
         run = run[: next((i for i, entry_id in enumerate(run) if entry_id not in answers), len(run))]
         given += [(entry_id, bookie) for entry_id in run]
         if run:
