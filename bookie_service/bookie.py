@@ -28,7 +28,7 @@ from bkspark.errors import StorageDamaged
 from bkspark.ids import NO_ENTRY
 from bkspark.wire import v2
 from bkspark.wire.digest import MASTER_KEY_BYTES
-from bkspark.wire.v2 import Requests, Status
+from bkspark.wire.v2 import EOK, Requests, Status
 from bookie_service import rules
 from bookie_service.adds import AddRun
 from bookie_service.disk_watch import DiskWatch
@@ -111,7 +111,7 @@ class Bookie:
         adds taken are overwritten.
         """
         run = AddRun.of(requests, start, end)
-        count = self._count_with_room(run.sizes) or (self.checkpoint() and self._count_with_room(run.sizes))
+        count = self._count_with_room(run) or (self.checkpoint() and self._count_with_room(run))
         if not count and self._disks.is_stuck:
             # There will be no room until somebody makes space on the disks: waiting would look like a hang.
             client.send((v2.encode_replies(v2.ADD, Status.EREADONLY, run.ledger_ids, run.entry_ids),))
@@ -129,24 +129,29 @@ class Bookie:
                 self._add_to_journal(index, client, octets, run.take(np.flatnonzero(journal_of == index)))
         return count
 
-    def _count_with_room(self, sizes: np.ndarray) -> int:
+    def _count_with_room(self, run: AddRun) -> int:
         """Return how many of the first items fit into the filling half."""
         room = self._store.filling.room
-        needed = np.cumsum(sizes + INDEX_BYTES_PER_ENTRY)
-        return len(sizes) if needed[-1] <= room else int(needed.searchsorted(room, side="right"))
+        if run.items_bytes_max + len(run) * INDEX_BYTES_PER_ENTRY <= room:
+            return len(run)
+        return int(np.cumsum(run.sizes + INDEX_BYTES_PER_ENTRY).searchsorted(room, side="right"))
 
     def _add_to_journal(self, index: int, client: Client, octets: np.ndarray, run: AddRun) -> None:
         """Judge, hold and journal adds whose ledgers belong to one journal; answer once they are durable."""
-        statuses = np.empty(len(run), np.int32)
         ledgers: dict[int, Ledger] = {}
         new_keys: list[tuple[int, bytes]] = []
         groups = rows_by_ledger(run.ledger_ids)
-        for ledger_id, rows in groups:
-            statuses[rows] = self._judge(octets, ledger_id, run.take(rows), ledgers, new_keys)
+        judged = [self._judge(octets, ledger_id, run.take(rows), ledgers, new_keys) for ledger_id, rows in groups]
+        all_accepted = all(isinstance(status, int) and status == EOK for status in judged)
+        statuses: int | np.ndarray = EOK
+        if not all_accepted:
+            statuses = np.empty(len(run), np.int32)
+            for (_, rows), status in zip(groups, judged):
+                statuses[rows] = status
         replies = (v2.encode_replies(v2.ADD, statuses, run.ledger_ids, run.entry_ids),)
         adds = len(run)
-        accepted = statuses == Status.EOK
-        if not accepted.all():
+        if not all_accepted:
+            accepted = np.asarray(statuses) == EOK
             if not accepted.any():
                 client.send(replies)
                 return
@@ -164,15 +169,15 @@ class Bookie:
         addresses = half.place(octets, run.make_items(octets), run.sizes)
         for ledger_id, rows in groups:
             self._store.insert(ledgers[ledger_id], run.entry_ids[rows], addresses[rows])
-        if not self._options.journals_entries:
+        body = half.memory[begin : half.used].data
+        if self._options.journals_entries:
+            records.append(Record(RecordKind.ENTRIES, len(run), (body,), len(body)))
+            self._adds_in_flight += adds
+            self._send_when_durable(index, self._journals[index].submit(records), client, replies, adds)
+        else:
             if records:
                 self._journals[index].submit(records)
             client.send(replies)
-            return
-        body = half.memory[begin : half.used].data
-        records.append(Record(RecordKind.ENTRIES, len(run), (body,), len(body)))
-        self._adds_in_flight += adds
-        self._send_when_durable(index, self._journals[index].submit(records), client, replies, adds)
         if self._disks.added(len(body)):
             self.look_at_disks()
 
@@ -183,26 +188,25 @@ class Bookie:
         run: AddRun,
         ledgers: dict[int, Ledger],
         new_keys: list[tuple[int, bytes]],
-    ) -> np.ndarray | Status:
-        """Return the statuses of one ledger's adds; note the ledger, and its key if it must be journaled first."""
+    ) -> int | np.ndarray:
+        """Return the statuses of one ledger's adds, or one for all; note the ledger, and its key if it is new."""
         try:
             ledger = self._store.ledger(ledger_id)
         except (StorageDamaged, OSError) as error:
             return _failed(error)
         was_fenced = ledger is None and ledger_id in self._store.tombstones
-        keys = run.keys(octets)
         is_known = ledger is not None and ledger.master_key != rules.UNKNOWN_KEY
-        key = ledger.master_key if ledger is not None and is_known else keys[0].tobytes()
+        key = ledger.master_key if ledger is not None and is_known else run.first_key(octets)
         statuses = rules.add_statuses(
             ledger_id,
             run.entry_ids,
             run.flags,
-            (keys == np.frombuffer(key, np.uint8)).all(axis=1),
+            run.keys_match(octets, key),
             fenced=was_fenced or (ledger is not None and ledger.fenced),
             read_only=self._disks.is_read_only,
             takes_recovery_adds=self._disks.takes_recovery_adds,
         )
-        if not is_known and bool((statuses == Status.EOK).any()):
+        if not is_known and bool(np.any(statuses == EOK)):
             ledger = self._store.create_ledger(ledger_id, key)
             new_keys.append((ledger_id, key))
             if was_fenced:

@@ -247,8 +247,10 @@ class Connection:
             table = FrameTable(table.starts[first:], table.ends[first:], table.consumed)
         requests = v2.decode_requests(inbox.octets.data, table)
         self._row = 0
-        breaks = np.flatnonzero(requests.opcodes[1:] != requests.opcodes[:-1]) + 1
-        self._run_ends = [*breaks.tolist(), len(requests)]
+        self._run_ends = [len(requests)]
+        if len(requests) > 1:
+            breaks = np.flatnonzero(requests.opcodes[1:] != requests.opcodes[:-1]) + 1
+            self._run_ends = [*breaks.tolist(), len(requests)]
         return requests
 
     def _serve(self, requests: Requests) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bkspark.wire.v2 import HIGH_PRIORITY, RECOVERY_ADD, Status
+from bkspark.wire.v2 import EOK, HIGH_PRIORITY, RECOVERY_ADD, Status
 from bookie_service.formats.index import ENTRY_ID_MAX, decode_lac
 
 UNKNOWN_KEY = bytes(20)
@@ -19,29 +19,38 @@ def add_statuses(
     ledger_id: int,
     entry_ids: np.ndarray,
     flags: np.ndarray,
-    keys_match: np.ndarray,
+    keys_match: bool | np.ndarray,
     *,
     fenced: bool,
     read_only: bool,
     takes_recovery_adds: bool = True,
-) -> np.ndarray:
-    """Return the status of each add of one ledger, int32; EOK means: journal it.
+) -> int | np.ndarray:
+    """Return the status of each add of one ledger, int32, or one number for all of them; EOK means: journal it.
 
     Args:
-        keys_match: bool per add: it carries the ledger's master key.
+        keys_match: bool per add, or for all: it carries the ledger's master key.
         fenced: only recovery adds pass.
         read_only: only high-priority adds pass, and those only where it `takes_recovery_adds`.
     """
+    lowest, highest = _bounds(entry_ids)
+    if keys_match is True and not (fenced or read_only) and lowest >= 0 and highest <= ENTRY_ID_MAX and ledger_id >= 0:
+        return EOK
     statuses = np.zeros(len(entry_ids), np.int32)
     if fenced:
         statuses[(flags & RECOVERY_ADD) == 0] = Status.EFENCED
-    statuses[~keys_match] = Status.EUA
+    statuses[np.logical_not(keys_match)] = Status.EUA
     if read_only:
         statuses[((flags & HIGH_PRIORITY) == 0) | (not takes_recovery_adds)] = Status.EREADONLY
     statuses[(entry_ids < 0) | (entry_ids > ENTRY_ID_MAX)] = Status.EBADREQ
     if ledger_id < 0:
         statuses[:] = Status.EBADREQ
     return statuses
+
+
+def _bounds(entry_ids: np.ndarray) -> tuple[int, int]:
+    if len(entry_ids) == 1:
+        return entry_ids.item(), entry_ids.item()
+    return int(entry_ids.min()), int(entry_ids.max())
 
 
 def fence_status(ledger_id: int, stored_key: bytes | None, given_key: bytes) -> Status:

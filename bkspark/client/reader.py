@@ -115,7 +115,7 @@ class RangeReader:
     async def _ask_singles(self, bookie: str, entry_ids: np.ndarray) -> tuple[EntryBatch, int]:
         channel = await self._pool.channel(bookie)
         answers = await channel.read_entries(self._ledger_id, entry_ids[:SINGLE_READS_MAX], self._digest)
-        good = answers.statuses == v2.Status.EOK
+        good = answers.statuses == v2.EOK
         count = len(good) if good.all() else int(np.argmin(good))
         payloads = [payload for payload in answers.payloads[:count] if payload is not None]
         status = v2.Status.EOK if count == len(good) else int(answers.statuses[count])

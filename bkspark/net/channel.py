@@ -96,7 +96,7 @@ class _ReadGroup:
         taken, at = rows[mine], at[mine]
         self.waiting[at] = False
         self.statuses[at] = replies.statuses[taken]
-        found = replies.statuses[taken] == v2.Status.EOK
+        found = replies.statuses[taken] == v2.EOK
         if found.any():
             self._open(ledger_id, replies, taken[found], at[found], buffer)
         if not self.waiting.any() and not self.future.done():

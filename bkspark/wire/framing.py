@@ -46,7 +46,6 @@ def scan_frames(
     Raises:
         ProtocolError: a length word is negative or above `frame_bytes_max`.
     """
-    octets = np.frombuffer(buffer, np.uint8, end)
     pieces: list[np.ndarray] = []
     lengths: list[np.ndarray] = []
     position = start
@@ -63,7 +62,7 @@ def scan_frames(
         run = 1
         # A cheap look at the second frame first: sizes that alternate would make every strided look a waste.
         if fits >= _RUN_PROBE_MIN and _LENGTH.unpack_from(buffer, position + stride)[0] == length:
-            run = _equal_run(octets, position, stride, fits)
+            run = _equal_run(np.frombuffer(buffer, np.uint8, end), position, stride, fits)
         if run == 1:
             singles.append(position + LENGTH_BYTES)
             single_lengths.append(length)
@@ -125,6 +124,9 @@ def gather_octets(octets: np.ndarray, at: np.ndarray, width: int) -> np.ndarray:
 
 def scatter_i32(octets: np.ndarray, at: np.ndarray, values: np.ndarray) -> None:
     """Write values[i] as big-endian int32 at each position of a uint8 array; the positions do not overlap."""
+    if len(at) == 1:
+        _LENGTH.pack_into(octets.data, at.item(), values.item())
+        return
     step = equal_step(at)
     if step > 0:
         np.ndarray((len(at),), _I32, octets, int(at[0]), (step,))[...] = values

@@ -64,7 +64,13 @@ class Status(enum.IntEnum):
     ETOOMANYREQUESTS = 106
 
 
+EOK = int(Status.EOK)
+"""For comparisons with arrays: numpy takes ten times as long to make a number of an enumeration's member."""
+
 _REPLY = np.dtype([("size", ">i4"), ("word", ">i4"), ("status", ">i4"), ("ledger", ">i8"), ("entry", ">i8")])
+_IDS = struct.Struct(">qq")
+_WORD = struct.Struct(">i")
+_REPLY_TAIL = struct.Struct(">iiqq")
 _READ = np.dtype([("size", ">i4"), ("word", ">i4"), ("ledger", ">i8"), ("entry", ">i8")])
 _FENCING_READ = np.dtype([*_READ.descr, ("key", "V20")])
 _BATCH_READ_TAIL = struct.Struct(">qqqiq")
@@ -75,6 +81,15 @@ _BATCH_REPLY_HEAD = struct.Struct(">iiiqqq")
 def header_word(opcode: int, flags: int = 0, version: int = VERSION) -> int:
     """Return the i32 that begins a frame body."""
     return version << 24 | opcode << 16 | flags
+
+
+_ADD_WORD = header_word(ADD)
+_REQUEST_BYTES_MIN = {
+    ADD: ADD_HEAD_BYTES + ENTRY_BYTES_MIN,
+    READ: READ_BYTES,
+    BATCH_READ: BATCH_READ_BYTES,
+    AUTH: WORD_BYTES,
+}
 
 
 # ---- client side: requests out ----
@@ -148,8 +163,14 @@ def decode_replies(buffer: bytes | bytearray | memoryview, table: FrameTable) ->
     Raises:
         ProtocolError: a frame is shorter than its opcode's reply, or the version or opcode is not known.
     """
-    octets = np.frombuffer(buffer, np.uint8)
     starts, ends = table.starts, table.ends
+    if len(starts) == 1 and (starts.item(), ends.item()) == (LENGTH_BYTES, LENGTH_BYTES + REPLY_BYTES):
+        word, status, ledger_id, entry_id = _REPLY_TAIL.unpack_from(buffer, LENGTH_BYTES)
+        if word == _ADD_WORD:
+            opcodes, statuses, request_ids = np.array(((ADD,), (status,), (-1,)), np.int32)
+            ledger_ids, entry_ids = np.array(((ledger_id,), (entry_id,)), np.int64)
+            return Replies(opcodes, statuses, ledger_ids, entry_ids, request_ids, ends, ends)
+    octets = np.frombuffer(buffer, np.uint8)
     if len(starts) and int((ends - starts).min()) < REPLY_BYTES:
         raise ProtocolError(f"a reply of {int((ends - starts).min())} bytes; the shortest has {REPLY_BYTES}")
     words = gather_i32(octets, starts)
@@ -218,14 +239,12 @@ def decode_requests(buffer: bytes | bytearray | memoryview, table: FrameTable) -
         ProtocolError: a frame is shorter than its request, or version or opcode is not known. The peer is answered by
             closing its connection.
     """
-    octets = np.frombuffer(buffer, np.uint8)
     starts, ends = table.starts, table.ends
+    if len(starts) <= 1:
+        return _decode_request(buffer, starts, ends)
+    octets = np.frombuffer(buffer, np.uint8)
     sizes = ends - starts
-    if len(starts) == 0:
-        nothing = np.empty(0, np.int32)
-        return Requests(nothing, nothing, nothing, starts, starts, starts, starts)
-    if int(sizes.min()) < WORD_BYTES:
-        raise ProtocolError(f"a request of {int(sizes.min())} bytes has no header word")
+    _check_word_fits(int(sizes.min()))
     words = gather_i32(octets, starts)
     if bool((words == words[0]).all()):
         # Requests of one kind, as they mostly come: every decision is made once.
@@ -250,6 +269,29 @@ def decode_requests(buffer: bytes | bytearray | memoryview, table: FrameTable) -
     return Requests(words, opcodes, flag_words, ledger_ids, entry_ids, starts, ends)
 
 
+def _decode_request(buffer: bytes | bytearray | memoryview, starts: np.ndarray, ends: np.ndarray) -> Requests:
+    """`decode_requests` of one frame or none: numbers are cheaper to handle than arrays of one."""
+    if not len(starts):
+        nothing = np.empty(0, np.int32)
+        return Requests(nothing, nothing, nothing, starts, starts, starts, starts)
+    start, end = starts.item(), ends.item()
+    _check_word_fits(end - start)
+    (word,) = _WORD.unpack_from(buffer, start)
+    opcode, flags = _checked_word(word)
+    _check_size(opcode, flags, end - start)
+    ids = (-1, -1)
+    if opcode != AUTH:
+        ids = _IDS.unpack_from(buffer, start + (ADD_HEAD_BYTES if opcode == ADD else WORD_BYTES))
+    words = np.array(((word,), (opcode,), (flags,)), np.int32)
+    ledger_ids, entry_ids = np.array(((ids[0],), (ids[1],)), np.int64)
+    return Requests(words[0], words[1], words[2], ledger_ids, entry_ids, starts, ends)
+
+
+def _check_word_fits(size: int) -> None:
+    if size < WORD_BYTES:
+        raise ProtocolError(f"a request of {size} bytes has no header word")
+
+
 def _checked_word(word: int) -> tuple[int, int]:
     """Return (opcode, flags) of a request's header word. Raises ProtocolError when it is not served."""
     opcode, flags = word >> 16 & 0xFF, word & 0xFFFF
@@ -262,9 +304,7 @@ def _checked_word(word: int) -> tuple[int, int]:
 
 def _check_size(opcode: int, flags: int, size: int) -> None:
     """Raise ProtocolError when a request body of `size` bytes is too short for its kind."""
-    needed = {ADD: ADD_HEAD_BYTES + ENTRY_BYTES_MIN, READ: READ_BYTES, BATCH_READ: BATCH_READ_BYTES, AUTH: WORD_BYTES}[
-        opcode
-    ]
+    needed = _REQUEST_BYTES_MIN[opcode]
     if flags & DO_FENCING and opcode in (READ, BATCH_READ):
         needed += MASTER_KEY_BYTES
     if size < needed:
@@ -284,6 +324,9 @@ def encode_replies(
     opcodes: np.ndarray | int, statuses: np.ndarray | int, ledgers: np.ndarray, entries: np.ndarray
 ) -> bytes:
     """Return one reply frame without a body per (ledger, entry): every ADD's, and READs that failed."""
+    if len(ledgers) == 1 and isinstance(opcodes, int):
+        status = statuses.item() if isinstance(statuses, np.ndarray) else int(statuses)
+        return _REPLY_HEAD.pack(REPLY_BYTES, header_word(opcodes), status, ledgers.item(), entries.item())
     frames = np.empty(len(ledgers), _REPLY)
     frames["size"] = REPLY_BYTES
     frames["word"] = VERSION << 24 | np.asarray(opcodes, np.int32) << 16

@@ -133,7 +133,7 @@ class LedgerStore:
 
     def insert(self, ledger: Ledger, entry_ids: np.ndarray, addresses: np.ndarray) -> None:
         self.filling.insert(ledger.ledger_id, entry_ids, addresses)
-        ledger.last_entry = max(ledger.last_entry, int(entry_ids.max()))
+        ledger.last_entry = max(ledger.last_entry, entry_ids.item() if len(entry_ids) == 1 else int(entry_ids.max()))
 
     def read(self, ledger: Ledger, first_entry: int, count_max: int, bytes_max: int) -> list[Items]:
         pieces: list[Items] = []

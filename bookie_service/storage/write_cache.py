@@ -37,7 +37,7 @@ class LedgerWrites:
     def append(self, entries: np.ndarray, addresses: np.ndarray) -> int:
         """Note where entries lie; the newer address of an id wins. Return the bytes of memory that it costs."""
         ascending = len(entries) == 1 or bool((entries[1:] > entries[:-1]).all())
-        if not ascending or entries[0] <= self.last_entry:
+        if not ascending or entries.item(0) <= self.last_entry:
             self._late.update(zip(entries.tolist(), addresses.tolist()))
             self.last_entry = max(self.last_entry, int(entries.max()))
             return len(entries) * _LATE_BYTES_PER_ENTRY
@@ -111,6 +111,11 @@ class CacheHalf:
         """Copy the items octets[starts[i]:][:sizes[i]] into the block and return their addresses. They must fit."""
         begin = self.used
         count, size = len(sizes), int(sizes[0])
+        if count == 1:
+            start = starts.item()
+            self.used += size
+            self.memory[begin : self.used] = octets[start : start + size]
+            return np.array([begin])
         if bool((sizes == size).all()):
             self.used += count * size
             addresses = np.arange(begin, self.used, size)
