@@ -33,6 +33,7 @@ Log ids begin at 1 and are never used twice; `lastId` holds the highest as hex t
 
 from __future__ import annotations
 
+import re
 import struct
 from dataclasses import dataclass
 
@@ -45,9 +46,14 @@ LENGTH_BYTES = 4
 OFFSET_BITS = 32
 OFFSET_MASK = (1 << OFFSET_BITS) - 1
 LOG_BYTES_MAX = 1 << 31
+LOG_ID_MAX = (1 << 31) - 1
+"""The highest log id: a position is an i64."""
 LAST_ID_NAME = "lastId"
 MAP_LEDGERS_PER_RECORD = 10_000
 
+_HEX = re.compile("[0-9a-fA-F]+")
+_NAME = re.compile(r"(0|[1-9a-f][0-9a-f]*)\.log")
+"""As `file_name` writes it, and nothing else that int() would take: two names must not mean one log."""
 _MAGIC = b"BKLO"
 _OURS = b"BKS1"
 _HEAD = struct.Struct(">4siqi")
@@ -63,13 +69,9 @@ def file_name(log_id: int) -> str:
 
 def parse_file_name(name: str) -> int | None:
     """Return the log id, or None when `name` is not an entry log's."""
-    stem, dot, suffix = name.partition(".")
-    if not dot or suffix != "log":
-        return None
-    try:
-        return int(stem, 16)
-    except ValueError:
-        return None
+    match = _NAME.fullmatch(name)
+    log_id = int(match[1], 16) if match else 0
+    return log_id if 0 < log_id <= LOG_ID_MAX else None
 
 
 def encode_header(log_id: int, map_offset: int = 0, map_ledgers: int = 0, map_crc: int = 0) -> bytes:
@@ -148,7 +150,7 @@ def encode_last_id(log_id: int) -> bytes:
 
 def decode_last_id(data: bytes) -> int | None:
     """Return the id in a `lastId` file; None when it is garbage (existing logs then tell the highest)."""
-    try:
-        return int(data.decode("ascii").strip(), 16)
-    except ValueError:
-        return None
+    text = data.decode("ascii", "replace").strip()
+    log_id = int(text, 16) if _HEX.fullmatch(text) else LOG_ID_MAX
+    # The highest id that there can be is no more likely to be true than other garbage, and no log could follow it.
+    return log_id if log_id < LOG_ID_MAX else None

@@ -28,6 +28,7 @@ and offsets are never 0, so no damage to a single byte makes a position read as 
 
 from __future__ import annotations
 
+import re
 import struct
 from dataclasses import dataclass
 
@@ -43,6 +44,7 @@ LAC_PACKET_BYTES_MAX = 128
 ENTRY_ID_MAX = (1 << 40) - 1
 """Highest entry id that can be stored: file systems end near offset 2^43."""
 
+_NAME = re.compile(r"(0|[1-9a-f][0-9a-f]*)\.idx")
 _MAGIC = b"BKSI"
 _HEADER = struct.Struct(f">4siqqi{KEY_BYTES}si{LAC_PACKET_BYTES_MAX}s")
 _CRC = struct.Struct(">I")
@@ -69,11 +71,9 @@ def relative_path(ledger_id: int) -> tuple[str, str, str]:
 
 def parse_file_name(name: str) -> int | None:
     """Return the ledger id, or None when `name` is not an index file's."""
-    stem, dot, suffix = name.partition(".")
-    try:
-        return int(stem, 16) if dot and suffix == "idx" else None
-    except ValueError:
-        return None
+    match = _NAME.fullmatch(name)
+    ledger_id = int(match[1], 16) if match else -1
+    return ledger_id if 0 <= ledger_id < 1 << 63 else None
 
 
 def encode_slot(header: LedgerHeader) -> bytes:

@@ -55,6 +55,7 @@ Example, the header of file 2 that follows file 1, which ends at byte 1000:
 from __future__ import annotations
 
 import enum
+import re
 import struct
 from dataclasses import dataclass
 
@@ -69,6 +70,7 @@ KEY_BYTES = 20
 LAC_HEAD_BYTES = 12
 BODY_BYTES_MAX = (1 << 31) - 1
 
+_NAME = re.compile(r"([0-9a-f]{16})\.txn")
 _FILE_MAGIC = b"BKSJ"
 _FILE_HEADER = struct.Struct(">4siqqq")
 _RECORD_HEADER = struct.Struct(">4siiiqqqI")
@@ -111,13 +113,9 @@ def file_name(file_id: int) -> str:
 
 def parse_file_name(name: str) -> int | None:
     """Return the file id, or None when `name` is not a journal file's."""
-    stem, dot, suffix = name.partition(".")
-    if not dot or suffix != "txn" or len(stem) != 16:
-        return None
-    try:
-        return int(stem, 16)
-    except ValueError:
-        return None
+    match = _NAME.fullmatch(name)
+    file_id = int(match[1], 16) if match else 0
+    return file_id if 0 < file_id < 1 << 63 else None
 
 
 def encode_file_header(header: FileHeader) -> bytes:

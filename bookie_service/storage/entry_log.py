@@ -150,6 +150,11 @@ class EntryLogs:
     def _create(self, suffix: str) -> tuple[int, str, LogWriter]:
         """Create the next log in the best directory, or the next best while one has no space after all."""
         # A number is used once, also when creating its file failed in the middle.
+        if self._last_id == log_format.LOG_ID_MAX:
+            raise StorageDamaged(
+                f"entry log {self._last_id:x} has the highest id there is, so no other can follow: stop this bookie, and "
+                "remove lastId from its ledger directories if a wrong number stands there"
+            )
         self._last_id += 1
         log_id = self._last_id
         left = [directory for directory in self._directories if directory not in self._avoided] or self._directories

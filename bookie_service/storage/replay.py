@@ -124,6 +124,11 @@ def _replay_chain(chain: list[_Link], mark: JournalPosition | None, apply: Apply
         start = FILE_HEADER_BYTES
         if mark is not None and link.file_id == mark.file_id:
             start = mark.offset
+            if link.size < start:
+                raise StorageDamaged(
+                    f"{link.file.path} offset {link.size}: the file ends there, but replay begins at {start}, and all "
+                    "before that was durable once; " + _REMEDY
+                )
         successor = chain[position + 1].header if position + 1 < len(chain) else None
         known_end = successor.previous_end if successor else None
         offset, count = _replay_file(link, start, known_end, apply)

@@ -239,6 +239,21 @@ def test_damage_at_the_end_of_a_file_that_has_a_successor_refuses(tmp_path: Path
         replayed(tmp_path)
 
 
+def test_file_that_ends_before_the_place_where_replay_begins_refuses(tmp_path: Path) -> None:
+    journal = open_journal(tmp_path)
+    journal.append([record(b"behind the mark")])
+    mark = journal.end
+    journal.append([record(b"acknowledged")])
+    journal.close()
+    for length in (FILE_HEADER_BYTES, mark.offset - 1):
+        with path_of(tmp_path).open("r+b") as file:
+            file.truncate(length)
+        with pytest.raises(
+            StorageDamaged, match=rf"1\.txn offset {length}: .* replay begins at {mark.offset}, .*restore"
+        ):
+            replayed(tmp_path, mark)
+
+
 def test_damaged_header_of_a_file_with_records_refuses(tmp_path: Path) -> None:
     journal = open_journal(tmp_path)
     journal.append([record(b"x")])

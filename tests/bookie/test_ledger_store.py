@@ -209,7 +209,7 @@ def test_flushed_ledger_lies_together_in_apaches_layout(tmp_path: Path) -> None:
     store.close()
 
 
-@pytest.mark.parametrize("last_id", [None, b"garbage", b"0\n", b"ff\n"])
+@pytest.mark.parametrize("last_id", [None, b"garbage", b"", b"-5", b"0\n", b"ff\n", b"7fffffff", b"f" * 40])
 def test_log_ids_never_collide_whatever_last_id_says(tmp_path: Path, last_id: bytes | None) -> None:
     """Invariant B7, scenarios S09 and S25."""
     for _ in range(3):
@@ -224,6 +224,22 @@ def test_log_ids_never_collide_whatever_last_id_says(tmp_path: Path, last_id: by
     logs = sorted((tmp_path / "ledgers0").glob("*.log"))
     assert len(logs) == 3
     assert all(log.stat().st_size > 1024 for log in logs)
+
+
+def test_log_ids_that_are_used_up_are_said(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    (tmp_path / "ledgers0" / log_format.LAST_ID_NAME).write_bytes(b"7ffffffe")
+    store.close()
+    store = open_store(tmp_path)
+    put(store, 5, {0: item(5, 0, 1)})
+    flush(store)
+    store.close()
+    store = open_store(tmp_path)
+    assert read(store, 5, 0) == item(5, 0, 1)
+    put(store, 5, {1: item(5, 1, 1)})
+    with pytest.raises(StorageDamaged, match="7fffffff has the highest id there is"):
+        flush(store)
+    store.close()
 
 
 def test_position_of_another_entry_is_damage_not_data(tmp_path: Path) -> None:
