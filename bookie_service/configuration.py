@@ -34,6 +34,7 @@ from bookie_service.storage.flush_policy import SETTLE_NS, FlushLimits
 from bookie_service.storage.journal import JournalOptions
 from bookie_service.storage.key_values import KeyValueOptions
 from bookie_service.storage.ledger_store import ReadAheadOptions, StoreOptions
+from bookie_service.storage.log_appender import AppendOptions
 from bookie_service.storage.storage_class import StorageClass
 
 _MIB = 1024 * 1024
@@ -56,10 +57,9 @@ HARMLESS = frozenset(
         # Every deleted ledger is read directly, too; a log is replaced in one transaction.
         "verifyMetadataOnGC",
         "useTransactionalCompaction",
-        # What entry logs hold is not kept in memory, so it needs no cache on disk, and nothing expires.
+        # What entry logs hold is not kept in memory, so it needs no cache on disk.
         "gcEntryLogMetadataCacheEnabled",
         "gcEntryLogMetadataCachePath",
-        "entrylogMapAccessExpiryTimeInSeconds",
         # One at a time.
         "gcOverreplicatedLedgerMaxConcurrentRequests",
         "journalAdaptiveGroupWrites",
@@ -282,9 +282,15 @@ def _store(keys: _Values, log_bytes_max: int, disks: DiskLimits) -> StoreOptions
     return StoreOptions(
         storage_class=storage_class,
         cache_half_bytes=db_half if storage_class is StorageClass.DB else file_half,
-        log_bytes_max=log_bytes_max,
-        # 0 means "at the end of a flush only" to Apache's bookies; it gets our default here.
-        log_sync_bytes=keys.number("flushEntrylogBytes", 0, least=0, unit="bytes, 0: 2 MiB") or 2 * _MIB,
+        append=AppendOptions(
+            log_bytes_max=log_bytes_max,
+            # 0 means "at the end of a flush only" to Apache's bookies; it gets our default here.
+            sync_bytes=keys.number("flushEntrylogBytes", 0, least=0, unit="bytes, 0: 2 MiB") or 2 * _MIB,
+            log_per_ledger=keys.flag("entryLogPerLedgerEnabled", False),
+            active_logs_max=keys.number("maximumNumberOfActiveEntryLogs", 500, least=1, unit="entry logs"),
+            idle_s=keys.number("entrylogMapAccessExpiryTimeInSeconds", 300, least=1, unit="s"),
+            reserves=keys.flag("entryLogFilePreallocationEnabled", True),
+        ),
         open_files_max=open_files,
         disks=disks,
         read_ahead=ReadAheadOptions(

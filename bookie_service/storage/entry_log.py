@@ -1,4 +1,4 @@
-"""Entry logs: where entries stay. One thread appends sorted runs, another reads items back.
+"""Entry logs: where entries stay. `log_appender` writes them, and other threads read them back.
 
 Log ids ascend and are never used twice, whatever `lastId` says: the highest of it and of the files found counts, and a
 log is created only where no file of its name exists. A crash in the middle of an append leaves bytes that no index
@@ -19,7 +19,7 @@ from bkspark.errors import StorageDamaged
 from bkspark.wire.framing import LENGTH_BYTES, gather_i32, gather_i64
 from bookie_service.disks import DiskLimits, directory_for_log
 from bookie_service.formats import entry_log as log_format
-from bookie_service.formats.entry_log import HEADER_BYTES, OFFSET_BITS, OFFSET_MASK
+from bookie_service.formats.entry_log import OFFSET_BITS, OFFSET_MASK
 from bookie_service.storage.files import LocalFiles, is_out_of_space
 from bookie_service.storage.items import Items, contiguous_spans
 from bookie_service.storage.log_writer import LogWriter
@@ -39,14 +39,22 @@ class EntryLogs:
     A new log goes to the directory with the most free space (`disks.directory_for_log`).
     """
 
-    def __init__(self, files: LocalFiles, directories: Sequence[str], limits: DiskLimits | None = None) -> None:
-        """`directories`: the `current` directories of all ledger directories."""
+    def __init__(
+        self,
+        files: LocalFiles,
+        directories: Sequence[str],
+        limits: DiskLimits | None = None,
+        *,
+        reserves: bool = False,
+    ) -> None:
+        """`directories`: the `current` directories of all ledger directories; `reserves`: see `LogWriter`."""
         self.files = files
+        self._reserves = reserves
         self._directories = directories
         self._limits = limits or DiskLimits()
         self._directory_of: dict[int, str] = {}
         self._creating = threading.Lock()
-        self._appended: set[int | None] = set()
+        self._appended: set[int] = set()
         self._adopted: set[int] = set()
         self._full: frozenset[str] = frozenset()
         self._avoided: frozenset[str] = frozenset()
@@ -131,9 +139,9 @@ class EntryLogs:
             self._appended.discard(log_id)
             self.files.remove(path)
 
-    def settle_appended(self, except_for: int | None) -> None:
-        """Note that the index is durable for all created logs but the one that is still appended to."""
-        self._appended &= {except_for}
+    def settle_appended(self, except_for: set[int]) -> None:
+        """Note that the index is durable for all created logs but those that are still appended to."""
+        self._appended &= except_for
 
     def settle_adopted(self, log_id: int) -> None:
         """Note that the index is durable for an adopted log."""
@@ -182,128 +190,7 @@ class EntryLogs:
             with contextlib.suppress(OSError):
                 self.files.remove(path)
             raise
-        return LogWriter(log_id, file)
-
-
-class EntryLogAppender:
-    """Appends items to the newest log; rolls when it would exceed `log_bytes_max`. For one thread at a time.
-
-    After an OSError of `append` or `sync` either `rollback` is called, or the appender must not be used again.
-    """
-
-    def __init__(self, logs: EntryLogs, log_bytes_max: int, sync_bytes: int) -> None:
-        """`sync_bytes`: how much is written between two syncs, so that the journal's syncs never wait for much more."""
-        self._logs = logs
-        self._log_bytes_max = log_bytes_max
-        self._sync_bytes = sync_bytes
-        self._log: LogWriter | None = None
-        self._created: list[int] = []
-        self._synced: tuple[int, int] | None = None
-        """The log that was appended to at the last `sync`, and where it ended."""
-
-    @property
-    def log_id(self) -> int | None:
-        """The log that the next item may go to, None when that will be a new one."""
-        return None if self._log is None else self._log.log_id
-
-    def append(self, memory: np.ndarray, addresses: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-        """Write the items at memory[addresses[i]:][:sizes[i]] in this order; return their positions, int64.
-
-        They are durable after `sync`.
-        """
-        positions = np.empty(len(addresses), np.int64)
-        ledger_ids = gather_i64(memory, addresses + LENGTH_BYTES)
-        done = 0
-        while done < len(addresses):
-            log = self._log_with_room(int(sizes[done]))
-            ends = np.cumsum(sizes[done:]) + log.end
-            # At least one item, also when a single one exceeds the limit of a whole log.
-            count = max(1, int(ends.searchsorted(self._log_bytes_max, side="right")))
-            ends = ends[:count]
-            chosen = slice(done, done + count)
-            positions[chosen] = (log.log_id << OFFSET_BITS) + ends - sizes[chosen] + LENGTH_BYTES
-            log.count(ledger_ids[chosen], sizes[chosen])
-            self._write(log, memory, addresses[chosen], sizes[chosen])
-            done += count
-        return positions
-
-    def sync(self) -> None:
-        """Make everything appended durable."""
-        if self._log is not None:
-            self._log.sync()
-        self._note_synced()
-
-    def rollback(self) -> None:
-        """Take back what was appended since the last `sync`; the next item goes to a new log.
-
-        Nothing may point to it yet. What the disk does not take back, garbage collection finds.
-        """
-        self.close()
-        with contextlib.suppress(OSError):
-            for log_id in self._created:
-                self._logs.discard(log_id)
-            if self._synced is not None:
-                self._cut(*self._synced)
-        self._note_synced()
-
-    def seal(self) -> None:
-        """Complete the present log, durably; the next item goes to a new one."""
-        self._seal()
-        self._note_synced()
-
-    def _seal(self) -> None:
-        if self._log is not None:
-            self._log.seal(may_lack_map=True)
-            self.close()
-
-    def _note_synced(self) -> None:
-        self._created = []
-        self._synced = None if self._log is None else (self._log.log_id, self._log.end)
-
-    def _cut(self, log_id: int, end: int) -> None:
-        """Make a log end where it did, without a ledgers map: whoever needs to know what it holds scans it."""
-        path = self._logs.path(log_id)
-        assert path is not None, f"entry log {log_id:x} was appended to a moment ago"
-        file = self._logs.files.open(path)
-        try:
-            # The header first: it must never name a map that is not there.
-            file.write([log_format.encode_header(log_id)], 0)
-            file.sync_data()
-            file.truncate(end)
-            file.sync_data()
-        finally:
-            file.close()
-
-    def close(self) -> None:
-        if self._log is not None:
-            self._log.close()
-            self._log = None
-
-    def _log_with_room(self, size: int) -> LogWriter:
-        log = self._log
-        if log is not None and log.end > HEADER_BYTES:
-            is_full = log.end + size > self._log_bytes_max
-            if is_full or self._logs.should_leave(log.log_id):
-                self._seal()
-        if self._log is None:
-            self._log = self._logs.create()
-            self._created.append(self._log.log_id)
-        return self._log
-
-    def _write(self, log: LogWriter, memory: np.ndarray, addresses: np.ndarray, sizes: np.ndarray) -> None:
-        view = memory.data
-        buffers: list[memoryview] = []
-        gathered = 0
-        for start, end in contiguous_spans(addresses, sizes):
-            for piece in range(start, end, self._sync_bytes):
-                buffers.append(view[piece : min(end, piece + self._sync_bytes)])
-                gathered += len(buffers[-1])
-                if gathered >= self._sync_bytes:
-                    log.write(buffers)
-                    log.sync()
-                    buffers, gathered = [], 0
-        if buffers:
-            log.write(buffers)
+        return LogWriter(log_id, file, reserves=self._reserves)
 
 
 class EntryLogReader:

@@ -13,6 +13,7 @@ An embedded key-value store does its own input and output; it is opened here, to
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import os
@@ -23,6 +24,11 @@ from bookie_service.disks import DiskSpace
 from bookie_service.storage.key_values import KeyValueOptions, KeyValues
 
 Buffer = bytes | bytearray | memoryview
+
+_fallocate = ctypes.CDLL(None, use_errno=True).fallocate
+"""Of the C library: Python has only the call that makes the file longer."""
+_fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+_FALLOC_FL_KEEP_SIZE = 1
 
 _BUFFERS_PER_CALL_MAX = 1024
 """IOV_MAX of Linux."""
@@ -109,6 +115,18 @@ class File:
         """Reserve space for bytes [offset, offset + size), zero where nothing was written."""
         with _naming(self.path):
             os.posix_fallocate(self._fd, offset, size)
+
+    def reserve(self, offset: int, size: int) -> None:
+        """Take space for bytes [offset, offset + size) from the file system; the file does not become longer.
+
+        `truncate` gives back what lies behind the new end. Where the file system cannot do it, nothing happens.
+        """
+        while _fallocate(self._fd, _FALLOC_FL_KEEP_SIZE, offset, size) != 0:
+            code = ctypes.get_errno()
+            if code in (errno.EOPNOTSUPP, errno.ENOSYS):
+                return
+            if code != errno.EINTR:
+                raise OSError(code, os.strerror(code), self.path)
 
     def truncate(self, size: int) -> None:
         with _naming(self.path):

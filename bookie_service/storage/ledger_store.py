@@ -23,14 +23,14 @@ from bkspark.errors import StorageDamaged
 from bkspark.wire.framing import LENGTH_BYTES
 from bookie_service.disks import DiskLimits
 from bookie_service.formats import index as index_format
-from bookie_service.formats.entry_log import LOG_BYTES_MAX
 from bookie_service.formats.index import LedgerHeader
-from bookie_service.storage.entry_log import ENTRY_BYTES_MIN, EntryLogAppender, EntryLogReader, EntryLogs
+from bookie_service.storage.entry_log import ENTRY_BYTES_MIN, EntryLogReader, EntryLogs
 from bookie_service.storage.files import LocalFiles, is_out_of_space
 from bookie_service.storage.index import LedgerUpdate
 from bookie_service.storage.items import Items
 from bookie_service.storage.key_values import KeyValueOptions
 from bookie_service.storage.ledger_storage import Flush, Ledger, LedgerIndex
+from bookie_service.storage.log_appender import AppendOptions, EntryLogAppender
 from bookie_service.storage.storage_class import StorageClass
 from bookie_service.storage.tombstones import Tombstones
 from bookie_service.storage.write_cache import CacheHalf
@@ -59,8 +59,7 @@ class StoreOptions:
 
     storage_class: StorageClass = StorageClass.SORTED
     cache_half_bytes: int = 64 * 1024 * 1024
-    log_bytes_max: int = 1024 * 1024 * 1024
-    log_sync_bytes: int = 2 * 1024 * 1024
+    append: AppendOptions = field(default_factory=AppendOptions)
     open_files_max: int = 20_000
     read_ahead: ReadAheadOptions = field(default_factory=ReadAheadOptions)
     key_values: KeyValueOptions = field(default_factory=KeyValueOptions)
@@ -71,10 +70,6 @@ class StoreOptions:
         """Files that the entry logs' reader, and as many that the index's, keeps open; writers need few."""
         return max(1, self.open_files_max // 2)
 
-    def __post_init__(self) -> None:
-        if not 0 < self.log_bytes_max <= LOG_BYTES_MAX:
-            raise ValueError(f"logSizeLimit must be 1 to {LOG_BYTES_MAX}, not {self.log_bytes_max}")
-
 
 class LedgerStore:
     """A `LedgerStorage`, but for the order in which entries go to the log; see there what each method guarantees."""
@@ -83,10 +78,10 @@ class LedgerStore:
         self, files: LocalFiles, directories: Sequence[str], options: StoreOptions, index: LedgerIndex
     ) -> None:
         """`directories`: the `current` directories of all ledger directories, in configured order."""
-        self.logs = EntryLogs(files, directories, options.disks)
+        self.logs = EntryLogs(files, directories, options.disks, reserves=options.append.reserves)
         self.index = index
         self.tombstones = Tombstones(files, directories[0])
-        self._appender = EntryLogAppender(self.logs, options.log_bytes_max, options.log_sync_bytes)
+        self._appender = EntryLogAppender(self.logs, options.append)
         self._reader = EntryLogReader(self.logs, options.reader_files_max)
         self.filling = CacheHalf(options.cache_half_bytes)
         self._idle: CacheHalf | None = CacheHalf(options.cache_half_bytes)
@@ -206,11 +201,12 @@ class LedgerStore:
             names_are_durable = names_are_durable and not flush.is_repeated
             flush.is_repeated = True
             self._write_flush(flush, names_are_durable)
+            self._appender.seal_idle()
             self._settle_logs()
 
     def _settle_logs(self) -> None:
-        """The index is durable for all that was appended so far: only the log that goes on is unsettled."""
-        self.logs.settle_appended(self._appender.log_id)
+        """The index is durable for all that was appended so far: only the logs that go on are unsettled."""
+        self.logs.settle_appended(self._appender.active_log_ids)
 
     def _write_flush(self, flush: Flush, names_are_durable: bool) -> None:
         half = flush.half
@@ -243,7 +239,7 @@ class LedgerStore:
             except OSError as error:
                 if not is_out_of_space(error):
                     raise
-                is_other_left = self.logs.avoid(self._appender.log_id)
+                is_other_left = self.logs.avoid(self._appender.last_log_id)
                 self._appender.rollback()
                 if not is_other_left:
                     raise

@@ -18,9 +18,10 @@ from bookie_service.formats.entry_log import HEADER_BYTES
 from bookie_service.storage.compaction import Compactor
 from bookie_service.storage.files import LocalFiles
 from bookie_service.storage.ledger_store import StoreOptions
+from bookie_service.storage.log_appender import AppendOptions
 from bookie_service.storage.opening import open_ledger_storage
 
-STORE_OPTIONS = StoreOptions(cache_half_bytes=1 << 20, log_bytes_max=8192, open_files_max=8)
+STORE_OPTIONS = StoreOptions(cache_half_bytes=1 << 20, append=AppendOptions(8192), open_files_max=8)
 UNLIMITED = CollectionOptions(
     minor=CompactionLevel(0.2, 3600), major=CompactionLevel(0.8, 86_400), entries_per_s=0, bytes_per_s=0
 )

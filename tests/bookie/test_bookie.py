@@ -19,6 +19,7 @@ from bookie_service.bookie import BookieOptions
 from bookie_service.connection import ConnectionOptions
 from bookie_service.disk_watch import DiskOptions
 from bookie_service.storage.ledger_store import StoreOptions
+from bookie_service.storage.log_appender import AppendOptions
 from tests.bookie.faulty_files import FaultyFiles
 from tests.bookie.serving import KEY, Peer, Serving, adds, service_options, split, stored
 from tests.polling import wait_until
@@ -326,7 +327,7 @@ def tiny_cache(directory: Path) -> object:
     return service_options(
         directory,
         connection=ConnectionOptions(frame_bytes_max=4096),
-        store=StoreOptions(cache_half_bytes=16 * 1024, log_bytes_max=64 * 1024),
+        store=StoreOptions(cache_half_bytes=16 * 1024, append=AppendOptions(64 * 1024)),
     )
 
 

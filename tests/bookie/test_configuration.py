@@ -50,7 +50,7 @@ def test_defaults_are_apaches() -> None:
     assert service.journal_directories == ("/tmp/bk-txn",)
     assert service.ledger_directories == ("/tmp/bk-data",)
     assert service.store.cache_half_bytes == 64 * 1024 * 1024
-    assert service.store.log_bytes_max == 1024 * 1024 * 1024
+    assert service.store.append.log_bytes_max == 1024 * 1024 * 1024
     assert service.journal.file_bytes_max == 2048 * 1024 * 1024
     assert service.checkpoint_interval_s == 10
     assert service.flush == FlushLimits()

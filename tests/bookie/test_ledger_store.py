@@ -16,10 +16,11 @@ from bookie_service.formats.index import LedgerHeader
 from bookie_service.storage.files import LocalFiles
 from bookie_service.storage.ledger_storage import LedgerStorage
 from bookie_service.storage.ledger_store import StoreOptions
+from bookie_service.storage.log_appender import AppendOptions
 from bookie_service.storage.opening import open_ledger_storage
 from bookie_service.storage.storage_class import StorageClass
 
-OPTIONS = StoreOptions(cache_half_bytes=8192, log_bytes_max=4096, open_files_max=8)
+OPTIONS = StoreOptions(cache_half_bytes=8192, append=AppendOptions(4096), open_files_max=8)
 KEY = b"k" * 20
 
 

@@ -8,6 +8,7 @@ from random import Random
 from bkspark.wire import v2
 from bookie_service.storage.journal import JournalOptions
 from bookie_service.storage.ledger_store import ReadAheadOptions, StoreOptions
+from bookie_service.storage.log_appender import AppendOptions
 from bookie_service.storage.storage_class import StorageClass
 from tests.crash.audit import Violation, audit
 from tests.crash.census import DoubtfulCensus
@@ -38,7 +39,13 @@ def random_setup(random: Random, storage_class: StorageClass | None = None) -> S
             storage_class=storage_class or random.choice(list(StorageClass)),
             read_ahead=random.choice((ReadAheadOptions(), ReadAheadOptions(2000, 3, 1000))),
             cache_half_bytes=half_bytes,
-            log_bytes_max=random.choice((half_bytes // 4 + 100, half_bytes // 2, 1 << 20)),
+            append=AppendOptions(
+                random.choice((half_bytes // 4 + 100, half_bytes // 2, 1 << 20)),
+                log_per_ledger=random.random() < 0.3,
+                active_logs_max=random.choice((1, 2, 100)),
+                idle_s=random.choice((0, 1e9)),
+                reserves=random.random() < 0.5,
+            ),
             open_files_max=random.choice((2, 4, 100)),
         ),
         journal=JournalOptions(

@@ -196,6 +196,9 @@ class SimulatedFile(File):
     def preallocate(self, offset: int, size: int) -> None:
         self._change(Change(self._begin("preallocate"), offset + size, None, grows_only=True))
 
+    def reserve(self, offset: int, size: int) -> None:
+        self._begin("reserve")
+
     def truncate(self, size: int) -> None:
         self._change(Change(self._begin("truncate"), size, None))
 

@@ -27,6 +27,7 @@ from bookie_service.formats import marks as mark_format
 from bookie_service.identity import Identity
 from bookie_service.storage.journal import JournalOptions
 from bookie_service.storage.ledger_store import StoreOptions
+from bookie_service.storage.log_appender import AppendOptions
 from tests.crash.audit import Violation, audit
 from tests.crash.campaign import crash_reused_journals, crash_striped_ledger, reopened
 from tests.crash.faults import misdirect_position
@@ -36,7 +37,7 @@ from tests.crash.simulated_files import Inode, SimulatedDisk, SimulatedFiles, os
 from tests.crash.twins import BookieTwin, Setup
 
 ROOMY = Setup(
-    store=StoreOptions(cache_half_bytes=1 << 16, log_bytes_max=1 << 20, open_files_max=2),
+    store=StoreOptions(cache_half_bytes=1 << 16, append=AppendOptions(1 << 20), open_files_max=2),
     journal=JournalOptions(file_bytes_max=1 << 20, preallocate_bytes=4096, alignment_bytes=1, backups_max=0),
 )
 WRONG_KEY = b"a key of another one"

@@ -32,6 +32,7 @@ from bookie_service.storage.checkpoint import Checkpoint, Marks
 from bookie_service.storage.journal import Journal, JournalOptions, Record
 from bookie_service.storage.ledger_storage import LedgerStorage
 from bookie_service.storage.ledger_store import StoreOptions
+from bookie_service.storage.log_appender import AppendOptions
 from bookie_service.storage.opening import open_storage
 from tests.crash.history import History
 from tests.crash.simulated_files import SimulatedDisk, SimulatedFiles
@@ -44,7 +45,7 @@ class Setup:
     journals: int = 1
     ledger_directories: int = 1
     store: StoreOptions = field(
-        default_factory=lambda: StoreOptions(cache_half_bytes=6144, log_bytes_max=2600, open_files_max=4)
+        default_factory=lambda: StoreOptions(cache_half_bytes=6144, append=AppendOptions(2600), open_files_max=4)
     )
     journal: JournalOptions = field(
         default_factory=lambda: JournalOptions(file_bytes_max=2000, preallocate_bytes=1024, backups_max=0)
