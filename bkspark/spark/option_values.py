@@ -76,6 +76,12 @@ def count(value: str) -> int:
     return int(value)
 
 
+def version(value: str) -> int:
+    if not value.isdecimal() or int(value) > _INT64_MAX:
+        raise ValueError("is not a whole number of at least 0")
+    return int(value)
+
+
 def size(value: str) -> int:
     match = _SIZE.fullmatch(value.strip())
     octets = int(match[1]) * _SIZE_UNITS[(match[2] or "").lower()] if match else 0

@@ -22,6 +22,7 @@ from bkspark.spark.option_values import EARLIEST, LATEST, MIB, IdRange, Offset
 URI_VARIABLE = "BKSPARK_URI"
 PASSWORD_VARIABLE = "BKSPARK_PASSWORD"
 
+VIEWS = ("ledgers", "logs", "bookies", "fragments")
 PAYLOAD_FORMATS = ("raw", "json", "msgpack", "arrow")
 DIGESTS = ("crc32c", "crc32", "mac", "dummy")
 MALFORMED_MODES = ("FAILFAST", "PERMISSIVE", "DROPMALFORMED")
@@ -31,6 +32,7 @@ _BATCH, _STREAM, _WRITE = frozenset({READ}), frozenset({STREAM}), frozenset({WRI
 _READS = frozenset({READ, STREAM})
 _ANY = frozenset({READ, STREAM, WRITE})
 
+_OF_INSPECTION = frozenset({"uri", "inspect", "password"})
 # What Spark itself puts among the options of a streaming sink.
 _SPARK_OWN = frozenset({"checkpointlocation", "queryname"})
 
@@ -62,6 +64,7 @@ OPTIONS = (
         _BATCH,
         'ledgers to read: "5", "5,7", "5-9", "[5, 7]", "*", or entries of one: "5:10-99"',
     ),
+    Option("inspect", "inspect", values.one_of(*VIEWS), _BATCH, "a table about the cluster instead of entries"),
     Option("password", "password", values.password, _ANY, f"ledger password; default: {PASSWORD_VARIABLE}, else empty"),
     Option("startingOffsets", "starting_offsets", values.offset, _READS, "earliest, latest, -N or a position's JSON"),
     Option("endingOffsets", "ending_offsets", values.offset, _BATCH, "latest, -N or a position's JSON"),
@@ -90,6 +93,8 @@ OPTIONS = (
     Option("ensembleSize", "ensemble_size", values.count, _WRITE, "bookies that store a ledger"),
     Option("writeQuorum", "write_quorum", values.count, _WRITE, "bookies that store each entry"),
     Option("ackQuorum", "ack_quorum", values.count, _WRITE, "bookies that must confirm an entry"),
+    Option("txnAppId", "txn_app_id", values.text, _WRITE, "name under which versions are published once"),
+    Option("txnVersion", "txn_version", values.version, _WRITE, "version of this write; of a stream: of its epoch 0"),
     Option("maxLedgerBytes", "ledger_bytes_max", values.size, _WRITE, "roll to a new ledger at this size, about"),
     Option("entryTargetBytes", "entry_bytes_target", values.entry_size, _WRITE, "size of an entry of many rows, about"),
 )
@@ -113,6 +118,7 @@ class SourceOptions:
 
     uri: str
     log: str | None = None
+    inspect: str | None = None
     ledgers: tuple[IdRange, ...] | None = None
     password: bytes = field(default=b"", repr=False)
     starting_offsets: Offset | None = None
@@ -137,6 +143,8 @@ class SourceOptions:
     ensemble_size: int = 3
     write_quorum: int = 3
     ack_quorum: int = 2
+    txn_app_id: str | None = None
+    txn_version: int | None = None
     ledger_bytes_max: int = 1 << 30
     entry_bytes_target: int = MIB
     given: frozenset[str] = field(default=frozenset())
@@ -240,14 +248,25 @@ class SourceOptions:
             )
         return replace(self, starting_offsets=self.starting_offsets or LATEST, **self._read_defaults())
 
+    def for_batch_write(self) -> SourceOptions:
+        """Return these options with the defaults of a batch write, checked. Raises as `for_write`."""
+        if (self.txn_app_id is None) != (self.txn_version is None):
+            raise ConfigurationError(
+                "options 'txnAppId' and 'txnVersion' belong together in a batch write: set both, and raise the version "
+                "with every write (in foreachBatch: the batch's id)"
+            )
+        return self.for_write()
+
     def for_write(self) -> SourceOptions:
-        """Return these options with the defaults of a write, checked; `payload_format` may still be None.
+        """Return these options with the defaults of any write, checked; `payload_format` may still be None.
 
         Raises:
             ConfigurationError: an option has no effect on a write, 'log' is missing, or the quorums are impossible.
         """
         self._refuse_foreign(WRITE)
         self._require_log(WRITE)
+        if self.txn_version is not None and self.txn_app_id is None:
+            raise ConfigurationError("option 'txnVersion' needs 'txnAppId': set that, too")
         for key in self.ledger_metadata:
             if key in _OWN_METADATA or key.startswith("bkspark."):
                 raise ConfigurationError(
@@ -311,7 +330,11 @@ def _fill_from_environment(fields: dict[str, Any], environment: Mapping[str, str
 
 
 def _check_selection(options: SourceOptions) -> None:
-    if options.log is not None and options.ledgers is not None:
-        raise ConfigurationError("options 'log' and 'ledgers' exclude each other: give one of them")
-    if options.log is None and options.ledgers is None:
-        raise ConfigurationError("nothing to read or write is named: give option 'log' or 'ledgers'")
+    chosen = [name for name in ("log", "ledgers", "inspect") if getattr(options, name) is not None]
+    if len(chosen) > 1:
+        raise ConfigurationError(f"options '{chosen[0]}' and '{chosen[1]}' exclude each other: give one of them")
+    if not chosen:
+        raise ConfigurationError("nothing to read or write is named: give option 'log', 'ledgers' or 'inspect'")
+    if options.inspect is not None and (others := options.given - _OF_INSPECTION):
+        name = _BY_USE[min(others)].name
+        raise ConfigurationError(f"option '{name}' has no effect on a read of 'inspect': remove it")

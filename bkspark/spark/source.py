@@ -39,12 +39,20 @@ class BookKeeperDataSource(DataSource):
         return "bookkeeper"
 
     def schema(self) -> StructType:
-        """Return the columns of a read when the user names none; see `columns`."""
+        """Return the columns of a read when the user names none; see `columns` and `inspection`."""
+        if self._parsed.inspect is not None:
+            from bkspark.spark.inspection import schema_of_view
+
+            return schema_of_view(self._parsed.inspect)
         from bkspark.spark.read import schema_for
 
         return schema_for(self._parsed)
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        if self._parsed.inspect is not None:
+            from bkspark.spark.inspection import ViewReader
+
+            return ViewReader(schema, self._parsed)
         from bkspark.spark.read import BookKeeperReader
 
         return BookKeeperReader(schema, self._parsed)

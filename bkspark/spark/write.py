@@ -229,7 +229,7 @@ class BookKeeperWriter(DataSourceArrowWriter):
     """A batch job's write: append publishes at the log's end, overwrite swaps the log's content."""
 
     def __init__(self, schema: StructType, options: SourceOptions, overwrite: bool) -> None:
-        self._destination = Destination(schema, options)
+        self._destination = Destination(schema, options.for_batch_write())
         self._overwrite = overwrite
         # Made once, before any task; Spark carries it to tasks, commit and abort.
         self._job_id = str(uuid.uuid4())
@@ -242,8 +242,12 @@ class BookKeeperWriter(DataSourceArrowWriter):
         return self._destination.write(owner, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Publish what all tasks wrote, in one change of the log."""
-        self._destination.publish(_ledgers_of(messages), None, is_overwrite=self._overwrite)
+        """Publish what all tasks wrote, in one change of the log; a version of txnAppId once, and no older one."""
+        options = self._destination.options
+        publisher = None
+        if options.txn_app_id is not None and options.txn_version is not None:
+            publisher = (options.txn_app_id, options.txn_version)
+        self._destination.publish(_ledgers_of(messages), publisher, is_overwrite=self._overwrite)
         self._destination.discard_after_publishing(self._job_id)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -253,6 +257,9 @@ class BookKeeperWriter(DataSourceArrowWriter):
 
 class BookKeeperStreamWriter(DataSourceStreamArrowWriter):
     """A streaming query's write: each epoch is published once, however often Spark commits it.
+
+    An epoch's name is the query's id, which the checkpoint keeps, and its number; with txnAppId that name in place of
+    the query's id, and the number counted from txnVersion.
 
     Spark makes a new one for every epoch, and another for its commit: what they share travels in the messages.
     """
@@ -271,7 +278,9 @@ class BookKeeperStreamWriter(DataSourceStreamArrowWriter):
                 f"Spark did not name the query and epoch of a task (local properties {QUERY_ID}, {BATCH_ID}): "
                 "exactly-once writing needs them; use a Spark version that bkspark supports"
             )
-        owner = Owner("query", query_id, int(epoch), context.partitionId(), context.taskAttemptId())
+        app_id = self._destination.options.txn_app_id
+        name, number = app_id or query_id, self._version(int(epoch))
+        owner = Owner("query", name, number, context.partitionId(), context.taskAttemptId())
         return self._destination.write(owner, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
@@ -279,8 +288,9 @@ class BookKeeperStreamWriter(DataSourceStreamArrowWriter):
         query_id = _query_of(messages)
         if query_id is None:
             return  # no task ran: there is nothing to publish
-        self._destination.publish(_ledgers_of(messages), (query_id, batchId), is_overwrite=self._overwrite)
-        self._destination.discard_after_publishing(query_id, batchId)
+        version = self._version(batchId)
+        self._destination.publish(_ledgers_of(messages), (query_id, version), is_overwrite=self._overwrite)
+        self._destination.discard_after_publishing(query_id, version)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Delete what the epoch wrote, unless it is published.
@@ -289,7 +299,10 @@ class BookKeeperStreamWriter(DataSourceStreamArrowWriter):
         """
         query_id = _query_of(messages)
         if query_id is not None:
-            self._destination.discard(query_id, batchId)
+            self._destination.discard(query_id, self._version(batchId))
+
+    def _version(self, epoch: int) -> int:
+        return epoch + (self._destination.options.txn_version or 0)
 
 
 def _query_of(messages: Sequence[WriterCommitMessage | None]) -> str | None:

@@ -248,6 +248,18 @@ def test_malformed_payload_fails_the_query_with_ledger_and_entry(spark, ledger_o
     assert read(mode="DROPMALFORMED") == [(1, None), (3, None)]
 
 
+def test_version_of_a_name_is_written_once_and_leaves_no_ledger_when_repeated(spark, table, client):
+    frame = spark.range(3).selectExpr("cast(id as string) as value")
+    for version in ("1", "1", "0", "2"):
+        table.write(frame, txnAppId="job", txnVersion=version, **{"ledgerMetadata.team": "x"})
+    table.write(frame, txnAppId="another job", txnVersion="1")
+    assert table.read().count() == 9
+    listed = {item["ledger"] for item in client.log(table.log).show()["ledgers"]}
+    of_log = [client.metadata(i).custom_metadata for i in client.ledgers()]
+    assert sum(custom.get("log") == table.log.encode() for custom in of_log) == len(listed)
+    assert sum(custom.get("team") == b"x" for custom in of_log if custom.get("log") == table.log.encode()) > 0
+
+
 def refused(action) -> str:
     with pytest.raises(PySparkException) as caught:
         action()

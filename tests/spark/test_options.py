@@ -74,7 +74,7 @@ def test_sizes_take_units():
 
 def test_log_and_ledgers_exclude_each_other_and_one_is_needed():
     assert "exclude each other" in refused(log="a", ledgers="5")
-    assert "give option 'log' or 'ledgers'" in refused()
+    assert "give option 'log', 'ledgers' or 'inspect'" in refused()
 
 
 @pytest.mark.parametrize(
@@ -141,6 +141,9 @@ def test_impossible_combinations_are_refused():
         ({"log": "a", "endingOffsets": "-5", "endingTimestamp": "0"}, "exclude each other"),
         ({"log": "a", "unconfirmed": "true"}, "'unconfirmed' is for 'ledgers'"),
         ({"log": "a", "ledgerMetadata.k": "v"}, "a log is read whole"),
+        ({"inspect": "logs", "mode": "PERMISSIVE"}, "'mode' has no effect on a read of 'inspect'"),
+        ({"inspect": "logs", "log": "a"}, "'log' and 'inspect' exclude each other"),
+        ({"inspect": "entries"}, "none of ledgers, logs, bookies, fragments"),
         ({"ledgers": "*", "recover": "true", "unconfirmed": "true"}, "exclude each other"),
     ],
 )
@@ -161,6 +164,16 @@ def test_impossible_batch_reads_are_refused(options, reason):
 def test_impossible_streams_are_refused(options, reason):
     with pytest.raises(ConfigurationError, match=reason):
         parse(log="a", **options).for_stream_read()
+
+
+def test_transaction_options_belong_together():
+    assert parse(log="a", txnAppId="x", txnVersion="0").for_batch_write().txn_version == 0
+    assert parse(log="a", txnAppId="x").for_write().txn_version is None
+    for given in ({"txnAppId": "x"}, {"txnVersion": "1"}):
+        with pytest.raises(ConfigurationError, match="belong together"):
+            parse(log="a", **given).for_batch_write()
+    with pytest.raises(ConfigurationError, match="needs 'txnAppId'"):
+        parse(log="a", txnVersion="1").for_write()
 
 
 def test_ledger_metadata_is_many_options():
@@ -209,11 +222,12 @@ def test_every_option_fills_its_field():
         "maxBytesPerTrigger": "5", "digestType": "MAC", "ensembleSize": "6", "writeQuorum": "7", "ackQuorum": "8",
         "maxLedgerBytes": "9", "entryTargetBytes": "10", "startingTimestamp": "11", "endingTimestamp": "-10m",
         "unconfirmed": "true", "maxEntriesPerPartition": "12", "minEntriesPerTrigger": "13", "maxTriggerDelay": "14s",
+        "txnAppId": "app", "txnVersion": "15", "inspect": "LOGS",
     }  # fmt: skip
     assert set(values) == {option.name for option in OPTIONS}
     default = parse(log="z")
     for option in OPTIONS:
-        selection = {} if option.name in ("log", "ledgers") else {"log": "z"}
+        selection = {} if option.name in ("log", "ledgers", "inspect") else {"log": "z"}
         found = parse(**(selection | {option.name: values[option.name]}))
         if option.name not in ("uri", "endingOffsets"):
             assert getattr(found, option.field) != getattr(default, option.field), option.name

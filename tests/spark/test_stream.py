@@ -235,8 +235,10 @@ def written(table, **options) -> list[int]:
     return sorted(int(row.value) for row in table.read("value string", **options).collect())
 
 
-def to_log(frame, table, checkpoint: Path, mode: str = "append", **trigger):
-    writer = table.options(frame.writeStream.format("bookkeeper"), {}).option("checkpointLocation", str(checkpoint))
+def to_log(frame, table, checkpoint: Path, mode: str = "append", trigger=None, **options):
+    writer = table.options(frame.writeStream.format("bookkeeper"), options).option(
+        "checkpointLocation", str(checkpoint)
+    )
     return writer.outputMode(mode).trigger(**(trigger or {"availableNow": True})).start()
 
 
@@ -249,6 +251,22 @@ def copy_to(target, source, checkpoint: Path, **options):
 @pytest.fixture
 def target(table):
     return type(table)(table.spark, table.uri, f"{table.log}-copy")
+
+
+def test_named_application_writes_once_across_checkpoints(spark, table, target, tmp_path):
+    numbers(table, 0, 6)
+    source = {"startingOffsets": "earliest", "maxEntriesPerTrigger": "3"}
+
+    def run(checkpoint: str, **options):
+        frame = values(table, **source).selectExpr("cast(value as string) as value")
+        query = to_log(frame, target, tmp_path / checkpoint, **options)
+        assert query.awaitTermination(SECONDS)
+
+    run("first", txnAppId="copy")
+    run("from the start", txnAppId="copy")
+    assert sorted(int(row.value) for row in target.read("value string").collect()) == list(range(6))
+    run("behind the end", txnAppId="copy", txnVersion="2")
+    assert target.read().count() == 12
 
 
 def test_stream_from_log_to_log_copies_every_entry_once(spark, table, target, tmp_path):

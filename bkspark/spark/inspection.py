@@ -1,0 +1,229 @@
+"""Tables about the cluster: `option("inspect", ...)`. All is looked up on the driver, when the read is planned.
+
+    ledgers    one row a ledger, from its metadata; `last_entry` and `length` of an open one are null
+    fragments  one row a fragment of a ledger; `last_entry` of the last fragment of an open ledger is null
+    logs       one row a log
+    bookies    one row a bookie that ever had a cookie; `address` is null while it is not registered
+
+What is deleted while it is being looked at is left out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from bkspark.blocking import run
+from bkspark.client import Client
+from bkspark.core.metadata import LedgerMetadata
+from bkspark.errors import ConfigurationError, NoSuchLedger, NoSuchLog
+from bkspark.log.log import Log
+from bkspark.metadata.ledgers import Versioned
+from bkspark.spark.connection import connect
+from bkspark.spark.options import SourceOptions
+
+CALLS_AT_ONCE = 64
+ROWS_PER_PARTITION = 10_000
+
+Row = dict[str, Any]
+_TIME = pa.timestamp("us", "UTC")
+SCHEMAS = {
+    "ledgers": pa.schema(
+        {
+            "ledger_id": pa.int64(),
+            "state": pa.string(),
+            "ensemble_size": pa.int32(),
+            "write_quorum": pa.int32(),
+            "ack_quorum": pa.int32(),
+            "digest": pa.string(),
+            "last_entry": pa.int64(),
+            "length": pa.int64(),
+            "fragments": pa.int32(),
+            "created": _TIME,
+            "changed": _TIME,
+            "custom_metadata": pa.map_(pa.string(), pa.binary()),
+        }
+    ),
+    "fragments": pa.schema(
+        {
+            "ledger_id": pa.int64(),
+            "first_entry": pa.int64(),
+            "last_entry": pa.int64(),
+            "bookies": pa.list_(pa.string()),
+        }
+    ),
+    "logs": pa.schema(
+        {
+            "log": pa.string(),
+            "log_id": pa.string(),
+            "ledgers": pa.int64(),
+            "open_ledgers": pa.int32(),
+            "start": pa.string(),
+            "version": pa.int64(),
+        }
+    ),
+    "bookies": pa.schema({"bookie": pa.string(), "state": pa.string(), "address": pa.string()}),
+}
+
+
+def schema_of_view(view: str) -> StructType:
+    """Return the columns of a table about the cluster."""
+    return from_arrow_schema(SCHEMAS[view])
+
+
+class ViewPartition(InputPartition):
+    """Rows of a view, as an Arrow IPC stream."""
+
+    def __init__(self, rows: bytes) -> None:
+        super().__init__(None)
+        self.rows = rows
+
+
+class ViewReader(DataSourceReader):
+    """Reads a table about the cluster as it stood when the read was planned.
+
+    Raises:
+        ConfigurationError: the schema given has a column that the view has not.
+    """
+
+    def __init__(self, schema: StructType, options: SourceOptions) -> None:
+        options.for_batch_read()
+        self._options = options
+        self._view = options.inspect or ""
+        self._names = schema.names
+        offered = schema_of_view(self._view)
+        types = {field.name: field.dataType for field in offered}
+        for field in schema:
+            if types.get(field.name) != field.dataType:
+                raise ConfigurationError(
+                    f"column '{field.name} {field.dataType.simpleString()}' is not in the view '{self._view}', which "
+                    f"has {', '.join(f'{each.name} {each.dataType.simpleString()}' for each in offered)}"
+                )
+
+    def partitions(self) -> list[InputPartition]:
+        """Return the view's rows, ROWS_PER_PARTITION a task. Raises MetadataError where the cluster cannot be asked."""
+        client = connect(self._options).asynchronous
+
+        async def look() -> list[InputPartition]:
+            pieces: list[InputPartition] = []
+            rows: list[Row] = []
+            async for row in _VIEWS[self._view](client):
+                rows.append(row)
+                if len(rows) == ROWS_PER_PARTITION:
+                    pieces.append(self._partition(rows))
+                    rows = []
+            return [*pieces, self._partition(rows)] if rows else pieces
+
+        return run(look)
+
+    def _partition(self, rows: list[Row]) -> ViewPartition:
+        schema = SCHEMAS[self._view]
+        batch = pa.RecordBatch.from_pylist(rows, schema).select(self._names)
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, batch.schema) as stream:
+            stream.write_batch(batch)
+        return ViewPartition(sink.getvalue().to_pybytes())
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one partition; Spark makes one of None when there is no row."""
+        if isinstance(partition, ViewPartition):
+            with pa.ipc.open_stream(partition.rows) as stream:
+                yield from stream
+
+
+async def _stored(client: Client) -> AsyncIterator[tuple[int, Versioned]]:
+    """Yield every ledger and its metadata, by ascending id."""
+    ledgers = (await client.services()).ledgers
+    ids = sorted([ledger_id async for ledger_id in client.ledgers()])
+
+    async def read(ledger_id: int) -> Versioned | None:
+        try:
+            return await ledgers.read(ledger_id)
+        except NoSuchLedger:
+            return None
+
+    for start in range(0, len(ids), CALLS_AT_ONCE):
+        some = ids[start : start + CALLS_AT_ONCE]
+        for ledger_id, stored in zip(some, await asyncio.gather(*map(read, some))):
+            if stored is not None:
+                yield ledger_id, stored
+
+
+async def _ledgers(client: Client) -> AsyncIterator[Row]:
+    async for ledger_id, stored in _stored(client):
+        metadata = stored.metadata
+        created_ms = stored.ctime_ms if metadata.ctime is None else metadata.ctime
+        yield {
+            "ledger_id": ledger_id,
+            "state": metadata.state.name,
+            "ensemble_size": metadata.ensemble_size,
+            "write_quorum": metadata.write_quorum,
+            "ack_quorum": metadata.ack_quorum,
+            "digest": metadata.digest.name.lower(),
+            "last_entry": metadata.last_entry if metadata.is_closed else None,
+            "length": metadata.length if metadata.is_closed else None,
+            "fragments": len(metadata.fragments),
+            "created": created_ms * 1000,
+            "changed": stored.mtime_ms * 1000,
+            "custom_metadata": sorted(metadata.custom_metadata.items()),
+        }
+
+
+async def _fragments(client: Client) -> AsyncIterator[Row]:
+    async for ledger_id, stored in _stored(client):
+        metadata = stored.metadata
+        for fragment, last_entry in zip(metadata.fragments, _last_entries(metadata)):
+            yield {
+                "ledger_id": ledger_id,
+                "first_entry": fragment.first_entry,
+                "last_entry": last_entry,
+                "bookies": list(fragment.bookies),
+            }
+
+
+def _last_entries(metadata: LedgerMetadata) -> list[int | None]:
+    ends: list[int | None] = [fragment.first_entry - 1 for fragment in metadata.fragments[1:]]
+    return [*ends, metadata.last_entry if metadata.is_closed else None]
+
+
+async def _logs(client: Client) -> AsyncIterator[Row]:
+    for name in await client.logs():
+        try:
+            snapshot = await Log(client, name).snapshot()
+        except NoSuchLog:
+            continue
+        yield {
+            "log": name,
+            "log_id": snapshot.head.log_id,
+            "ledgers": len(snapshot),
+            "open_ledgers": len(snapshot.open_ordinals),
+            "start": str(snapshot.start),
+            "version": snapshot.version,
+        }
+
+
+async def _bookies(client: Client) -> AsyncIterator[Row]:
+    registry = (await client.services()).registry
+    writable, read_only = await registry.writable(), await registry.read_only()
+    for bookie in sorted({*await registry.known(), *writable, *read_only}):
+        state = "writable" if bookie in writable else "read-only" if bookie in read_only else "unavailable"
+        address = writable.get(bookie) or read_only.get(bookie)
+        yield {
+            "bookie": bookie,
+            "state": state,
+            "address": None if address is None else f"{address.host}:{address.port}",
+        }
+
+
+_VIEWS: dict[str, Callable[[Client], AsyncIterator[Row]]] = {
+    "ledgers": _ledgers,
+    "fragments": _fragments,
+    "logs": _logs,
+    "bookies": _bookies,
+}
