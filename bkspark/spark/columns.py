@@ -4,8 +4,8 @@ Metadata columns, found by name in any case:
 
     ledger_id  bigint   the entry's ledger
     entry_id   bigint   the entry
-    log        string   name of the log                                  (only with option log)
-    position   string   the entry's position, as `startingOffsets` takes  (only with option log)
+    log        string   name of the log                                  (only of logs)
+    position   string   the entry's position, as `startingOffsets` takes  (only of logs)
 
     ledger_ctime     timestamp            when the ledger was created     (only with includeMetadata)
     ledger_metadata  map<string, binary>  the ledger's custom metadata    (only with includeMetadata)
@@ -63,7 +63,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 def raw_schema(options: SourceOptions) -> StructType:
     """Return the schema of a read with payloadFormat raw."""
-    log_fields = _LOG_FIELDS if options.log is not None else ()
+    log_fields = _LOG_FIELDS if options.reads_logs else ()
     ledger_fields = _LEDGER_FIELDS if options.include_metadata else ()
     return StructType([*_ID_FIELDS, StructField(VALUE, BinaryType()), *log_fields, *ledger_fields])
 
@@ -83,7 +83,7 @@ def inferred_schema(payload: pa.Schema, options: SourceOptions) -> StructType:
     found = _all_nullable(found)
     if not options.include_metadata:
         return found
-    added = [*_ID_FIELDS, *(_LOG_FIELDS if options.log is not None else ()), *_LEDGER_FIELDS]
+    added = [*_ID_FIELDS, *(_LOG_FIELDS if options.reads_logs else ()), *_LEDGER_FIELDS]
     taken = {name.lower() for name in found.names}
     for column in added:
         if column.name in taken:
@@ -126,7 +126,6 @@ class RowAssembler:
     """
 
     def __init__(self, schema: StructType, options: SourceOptions) -> None:
-        self._log = options.log
         self._schema = arrow_schema(schema)
         self._metadata: dict[int, str] = {}
         payload: list[pa.Field] = []
@@ -144,7 +143,7 @@ class RowAssembler:
     def _is_metadata(self, name: str, options: SourceOptions) -> bool:
         if options.payload_format not in (None, "raw") and not options.include_metadata:
             return False
-        if name in ("log", "position") and options.log is None:
+        if name in ("log", "position") and not options.reads_logs:
             return False
         if name.startswith("ledger_") and name != "ledger_id" and not options.include_metadata:
             return False
@@ -178,7 +177,7 @@ class RowAssembler:
             before, _, after = str(Position(read.ordinal, read.ledger_id, 0)).partition(":0,")
             return pc.binary_join_element_wise(f"{before}:", entry_ids.cast(pa.string()), f",{after}", "")
         if name == "log":
-            return pa.repeat(pa.scalar(self._log), count)
+            return pa.repeat(pa.scalar(read.log), count)
         if name == "ledger_ctime":
             return pa.array(np.full(count, read.created_ms * 1000, np.int64)).cast(_METADATA_TYPES[name])
         facts = pa.array([sorted(read.metadata.custom_metadata.items())], _METADATA_TYPES[name])

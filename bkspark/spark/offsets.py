@@ -1,4 +1,6 @@
-"""Streaming offsets: a position in a log as one canonical JSON object. PURE.
+"""Streaming offsets: positions in one log, or in many, as one canonical JSON object. PURE.
+
+Of one log:
 
     {"entry": 120, "ledger": 17, "log": "clicks", "log_id": "00000000000000aa", "ordinal": 3, "version": 1}
 
@@ -6,6 +8,10 @@
     log                       name of the log, so that the checkpoint of another log is noticed
     log_id                    the log's own id, so that a log deleted and created again is noticed
     version                   of this format, 1
+
+Of the logs that a pattern names, each in its place by name:
+
+    {"logs": {"clicks": {...as above...}, "orders": {...}}, "version": 1}
 
 Keys are in this order and all numbers are integers: Spark compares offsets as text, and an offset that is equal but
 written differently would be read again and again.
@@ -18,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bkspark.errors import ConfigurationError
-from bkspark.log.positions import Position
+from bkspark.log.positions import VERSION, Position
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +62,40 @@ class LogOffset:
             )
         position = {key: item for key, item in value.items() if key not in ("log", "log_id")}
         return cls(log, log_id, position_of(position, source))
+
+
+class OneLog:
+    """How the offsets of a stream that reads one log are written."""
+
+    def __init__(self, log: str) -> None:
+        self._log = log
+
+    def to_json(self, offsets: Mapping[str, LogOffset]) -> dict[str, Any]:
+        return offsets[self._log].to_json()
+
+    def from_json(self, value: Mapping[str, Any], source: str) -> dict[str, LogOffset]:
+        """Raises ConfigurationError as `LogOffset.from_json`, and where `value` is of a stream of many logs."""
+        if "logs" in value:
+            raise ConfigurationError(
+                f"{source} is of a stream with 'logsPattern': use that option, or a new checkpoint"
+            )
+        return {self._log: LogOffset.from_json(value, self._log, source)}
+
+
+class ManyLogs:
+    """How the offsets of a stream that reads all logs of a pattern are written."""
+
+    def to_json(self, offsets: Mapping[str, LogOffset]) -> dict[str, Any]:
+        return {"logs": {name: offsets[name].to_json() for name in sorted(offsets)}, "version": VERSION}
+
+    def from_json(self, value: Mapping[str, Any], source: str) -> dict[str, LogOffset]:
+        """Raises ConfigurationError as `LogOffset.from_json`, and where `value` is of a stream of one log."""
+        logs = value.get("logs")
+        if not isinstance(logs, Mapping) or set(value) != {"logs", "version"}:
+            raise ConfigurationError(f"{source} {dict(value)!r} is no offset of a stream with 'logsPattern': use 'log'")
+        if value["version"] != VERSION:
+            raise ConfigurationError(f"{source} has version {value['version']!r}, this bkspark reads version {VERSION}")
+        return {name: LogOffset.from_json(each, name, source) for name, each in logs.items()}
 
 
 def position_of(value: Any, source: str) -> Position:

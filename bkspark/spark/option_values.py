@@ -23,7 +23,8 @@ ENTRY_BYTES_MAX = 4 * MIB
 EARLIEST = "earliest"
 LATEST = "latest"
 Offset = str | int | dict[str, Any]
-"""`earliest`, `latest`, entries before the end (below 0), or the JSON object of a position."""
+"""`earliest`, `latest`, entries before the end (below 0), or a JSON object: a position, or with `logsPattern` such an
+offset for each log named."""
 
 _SIZE = re.compile(r"(\d+)\s*(?:([kmgt])(?:i?b)?|b)?", re.IGNORECASE)
 _SIZE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -119,6 +120,14 @@ def offset(value: str) -> Offset:
     if not isinstance(parsed, dict):
         raise ValueError("is neither earliest, latest, -N (entries before the end) nor the JSON of a position")
     return parsed
+
+
+def pattern(value: str) -> str:
+    try:
+        re.compile(text(value))
+    except re.error as error:
+        raise ValueError(f"is no regular expression: {error}") from None
+    return value
 
 
 def moment(value: str) -> int:

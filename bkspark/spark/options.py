@@ -57,6 +57,7 @@ OPTIONS = (
         f"metadata URI of the cluster, zk://host:port/ledgers; default: {URI_VARIABLE}",
     ),
     Option("log", "log", values.text, _ANY, "named log to read, follow or append to"),
+    Option("logsPattern", "logs_pattern", values.pattern, _READS, "regular expression of names of logs to read"),
     Option(
         "ledgers",
         "ledgers",
@@ -118,6 +119,7 @@ class SourceOptions:
 
     uri: str
     log: str | None = None
+    logs_pattern: str | None = None
     inspect: str | None = None
     ledgers: tuple[IdRange, ...] | None = None
     password: bytes = field(default=b"", repr=False)
@@ -182,6 +184,25 @@ class SourceOptions:
         _check_selection(parsed)
         return parsed
 
+    @property
+    def reads_logs(self) -> bool:
+        """True when logs are read, not ledgers chosen by themselves."""
+        return self.log is not None or self.logs_pattern is not None
+
+    def offset_of(self, log: str, offset: Offset | None) -> Offset | None:
+        """Return what an offset option says of one log; None where it says nothing of it.
+
+        Raises:
+            ConfigurationError: it names this log with what is no offset.
+        """
+        if self.logs_pattern is None or not isinstance(offset, dict):
+            return offset
+        named = offset.get(log)
+        try:
+            return named if named is None or isinstance(named, dict) else values.offset(str(named))
+        except ValueError as error:
+            raise ConfigurationError(f"the offset of log {log} is {named!r}, which {error}") from None
+
     def for_batch_read(self) -> SourceOptions:
         """Return these options with the defaults of a batch read, checked.
 
@@ -199,10 +220,10 @@ class SourceOptions:
             raise ConfigurationError(
                 "options 'endingOffsets' and 'endingTimestamp' exclude each other: give one of them"
             )
-        if self.log is None:
-            self._check_ledgers_read()
-        else:
+        if self.reads_logs:
             self._check_log_read()
+        else:
+            self._check_ledgers_read()
         return replace(self, starting_offsets=self.starting_offsets or EARLIEST, **self._read_defaults())
 
     def _check_ledgers_read(self) -> None:
@@ -292,7 +313,7 @@ class SourceOptions:
                 raise ConfigurationError(f"option '{option.name}' has no effect on {use}, only on {places}: remove it")
 
     def _require_log(self, use: str) -> None:
-        if self.log is None:
+        if self.log is None and self.logs_pattern is None:
             raise ConfigurationError(f"option 'log' is missing: {use} needs the name of a log")
 
 
@@ -330,11 +351,19 @@ def _fill_from_environment(fields: dict[str, Any], environment: Mapping[str, str
 
 
 def _check_selection(options: SourceOptions) -> None:
-    chosen = [name for name in ("log", "ledgers", "inspect") if getattr(options, name) is not None]
+    selections = {
+        "log": options.log,
+        "logsPattern": options.logs_pattern,
+        "ledgers": options.ledgers,
+        "inspect": options.inspect,
+    }
+    chosen = [name for name, value in selections.items() if value is not None]
     if len(chosen) > 1:
         raise ConfigurationError(f"options '{chosen[0]}' and '{chosen[1]}' exclude each other: give one of them")
     if not chosen:
-        raise ConfigurationError("nothing to read or write is named: give option 'log', 'ledgers' or 'inspect'")
+        raise ConfigurationError(
+            "nothing to read or write is named: give option 'log', 'logsPattern', 'ledgers' or 'inspect'"
+        )
     if options.inspect is not None and (others := options.given - _OF_INSPECTION):
         name = _BY_USE[min(others)].name
         raise ConfigurationError(f"option '{name}' has no effect on a read of 'inspect': remove it")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+import re
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -37,6 +38,7 @@ class LedgerRead:
     end_entry: int
     metadata: LedgerMetadata
     created_ms: int
+    log: str
 
 
 class ReadPartition(InputPartition):
@@ -65,6 +67,28 @@ class ReadPlanner:
         self._now_ms = time.time_ns() // 1_000_000
 
     # ---- what there is ----
+
+    async def log_names(self) -> list[str]:
+        """Return the logs to read by name: that of option `log`, or those that exist and match `logsPattern`.
+
+        Raises:
+            ConfigurationError: an offset option names a log that is not among them.
+        """
+        options = self._options
+        if options.logs_pattern is None:
+            return [] if options.log is None else [options.log]
+        names = [name for name in await self._client.logs() if re.fullmatch(options.logs_pattern, name)]
+        for option, offset in (
+            ("startingOffsets", options.starting_offsets),
+            ("endingOffsets", options.ending_offsets),
+        ):
+            for name in offset if isinstance(offset, dict) else ():
+                if name not in names:
+                    raise ConfigurationError(
+                        f"option '{option}' names log {name!r}, which does not exist or does not match logsPattern "
+                        f"{options.logs_pattern!r}: give a JSON object of names of logs and offsets"
+                    )
+        return names
 
     async def chosen(self, selection: Sequence[IdRange]) -> list[EntryRange]:
         """Return what is readable of the ledgers that option `ledgers` chooses, in its order.
@@ -195,7 +219,7 @@ class ReadPlanner:
         async for run in snapshot.runs(first_ordinal, end.ordinal + 1):
             await self._open([listed.ledger_id for listed in run if listed.last_entry is None])
             for listed in run:
-                extent = self._listed_extent(listed)
+                extent = self._listed_extent(listed, snapshot.name)
                 if extent is None:
                     continue
                 if listed.ordinal == end.ordinal and (end.entry_id < extent.end_entry or not extent.is_closed):
@@ -208,15 +232,15 @@ class ReadPlanner:
                     )
                 yield extent
 
-    def _listed_extent(self, listed: ListedLedger) -> LedgerExtent | None:
+    def _listed_extent(self, listed: ListedLedger, log: str) -> LedgerExtent | None:
         if listed.last_entry is not None and listed.length is not None:
-            return LedgerExtent(listed.ordinal, listed.ledger_id, listed.last_entry + 1, listed.length, True)
+            return LedgerExtent(listed.ordinal, listed.ledger_id, listed.last_entry + 1, listed.length, True, log)
         reader = self._opened.get(listed.ledger_id)
-        return None if reader is None else self._extent(listed.ordinal, reader)
+        return None if reader is None else self._extent(listed.ordinal, reader, log)
 
-    def _extent(self, ordinal: int, reader: LedgerReader) -> LedgerExtent:
+    def _extent(self, ordinal: int, reader: LedgerReader, log: str = "") -> LedgerExtent:
         last = reader.last_unconfirmed if self._options.unconfirmed else reader.last_entry
-        return LedgerExtent(ordinal, reader.ledger_id, last + 1, reader.length, reader.is_closed)
+        return LedgerExtent(ordinal, reader.ledger_id, last + 1, reader.length, reader.is_closed, log)
 
     async def start(self, snapshot: LogSnapshot, readable: Position) -> Position:
         """Return where `startingOffsets` or `startingTimestamp` lets the reading of a log begin, not after `readable`.
@@ -224,7 +248,7 @@ class ReadPlanner:
         Raises:
             ConfigurationError, DataLoss: the position is not one of the log, or what follows it is gone.
         """
-        wanted = self._options.starting_offsets
+        wanted = self._options.offset_of(snapshot.name, self._options.starting_offsets)
         if self._options.starting_timestamp is not None:
             return await self.since(snapshot, readable)
         if isinstance(wanted, int):
@@ -239,7 +263,7 @@ class ReadPlanner:
         Raises:
             ConfigurationError: it is no position of the log, or lies behind what is readable.
         """
-        wanted = self._options.ending_offsets
+        wanted = self._options.offset_of(snapshot.name, self._options.ending_offsets)
         if isinstance(wanted, int):
             return await self.before(snapshot, readable, -wanted)
         if not isinstance(wanted, dict):
@@ -299,6 +323,7 @@ class ReadPlanner:
                         entries.end_entry,
                         metadata,
                         reader.times.created_ms,
+                        entries.log,
                     )
                 )
         bookies = {bookie for read in reads for fragment in read.metadata.fragments for bookie in fragment.bookies}
@@ -327,10 +352,10 @@ class ReadPlanner:
         except NoSuchLedger:
             if not self._options.fail_on_data_loss:
                 return
-            if self._options.log is None:
+            if not self._options.reads_logs:
                 raise
             raise DataLoss(
-                f"ledger {ledger_id} of log {self._options.log} does not exist any more: "
+                f"ledger {ledger_id} of log {self._options.log or self._options.logs_pattern} does not exist any more: "
                 "start behind it, or allow the loss (failOnDataLoss=false)",
                 ledger_id=ledger_id,
             ) from None

@@ -27,13 +27,17 @@ PARTITION_BYTES_MIN = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class LedgerExtent:
-    """What one snapshot saw of one ledger: entries [0, end_entry) are readable, `length` payload bytes in all."""
+    """What one snapshot saw of one ledger: entries [0, end_entry) are readable, `length` payload bytes in all.
+
+    `log` is the name of the log that was looked at, empty for ledgers chosen by id.
+    """
 
     ordinal: int
     ledger_id: int
     end_entry: int
     length: int
     is_closed: bool
+    log: str = ""
 
     @property
     def entry_bytes(self) -> float:
@@ -50,6 +54,7 @@ class EntryRange:
     first_entry: int
     end_entry: int
     size: int
+    log: str = ""
 
     def __len__(self) -> int:
         return self.end_entry - self.first_entry
@@ -100,7 +105,7 @@ def between(extents: Iterable[LedgerExtent], start: Position, end: Position) -> 
             last = min(last, end.entry_id)
         if start.ordinal <= extent.ordinal <= end.ordinal and first < last:
             size = math.ceil((last - first) * extent.entry_bytes)
-            ranges.append(EntryRange(extent.ordinal, extent.ledger_id, first, last, size))
+            ranges.append(EntryRange(extent.ordinal, extent.ledger_id, first, last, size, extent.log))
     return ranges
 
 
@@ -119,6 +124,22 @@ def amount(extents: Iterable[LedgerExtent], start: Position, end: Position) -> A
         entries += len(found)
         octets += found.size
     return Amount(entries, octets)
+
+
+def water_level(wanted: Sequence[int], total: int) -> list[int]:
+    """Return how much of `total` each gets that wants so much: all the same, but none more than it wants."""
+    given = [0] * len(wanted)
+    left = total
+    open_ones = [index for index, want in enumerate(wanted) if want]
+    while open_ones and left >= len(open_ones):
+        each = min(left // len(open_ones), min(wanted[index] - given[index] for index in open_ones))
+        for index in open_ones:
+            given[index] += each
+        left -= each * len(open_ones)
+        open_ones = [index for index in open_ones if given[index] < wanted[index]]
+    for index in open_ones[:left]:
+        given[index] += 1
+    return given
 
 
 def partition_count(
@@ -169,7 +190,7 @@ def _weight(entries: EntryRange) -> int:
 
 def _part(entries: EntryRange, first: int, end: int) -> EntryRange:
     size = math.ceil(entries.size * (end - first) / len(entries))
-    return EntryRange(entries.ordinal, entries.ledger_id, first, end, size)
+    return EntryRange(entries.ordinal, entries.ledger_id, first, end, size, entries.log)
 
 
 def split(groups: Iterable[tuple[EntryRange, ...]], entries_max: int) -> list[tuple[EntryRange, ...]]:

@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 from bkspark.blocking import iterate, run
 from bkspark.client import Client, SnapshotReader
 from bkspark.entries import EntryBatch
-from bkspark.errors import BookieUnavailable, ConfigurationError
+from bkspark.errors import BookieUnavailable, ConfigurationError, NoSuchLog
 from bkspark.log.log import Log
 from bkspark.net.pool import BookiePool, NetOptions
 from bkspark.spark.columns import RowAssembler, inferred_schema, raw_schema
@@ -67,14 +67,20 @@ class BookKeeperReader(DataSourceReader):
 
 async def _ranges(client: Client, planner: ReadPlanner, options: SourceOptions) -> list[EntryRange]:
     """Return the entries that a batch read asks for."""
-    if options.log is None:
+    if not options.reads_logs:
         return _limited(await planner.chosen(options.ledgers or ()), options)
-    snapshot = await Log(client, options.log).snapshot()
-    readable = await planner.end_of_log(snapshot)
-    start = await planner.start(snapshot, readable)
-    end = await planner.end(snapshot, readable)
-    extents = [extent async for extent in planner.extents(snapshot, start.ordinal, end)]
-    return between(await planner.in_time(extents), start, end)
+    names = await planner.log_names()
+    if not names:
+        raise NoSuchLog(f"no log matches option 'logsPattern' {options.logs_pattern!r}: correct it, or create one")
+    ranges: list[EntryRange] = []
+    for name in names:
+        snapshot = await Log(client, name).snapshot()
+        readable = await planner.end_of_log(snapshot)
+        start = await planner.start(snapshot, readable)
+        end = await planner.end(snapshot, readable)
+        extents = [extent async for extent in planner.extents(snapshot, start.ordinal, end)]
+        ranges += between(await planner.in_time(extents), start, end)
+    return ranges
 
 
 def _limited(ranges: list[EntryRange], options: SourceOptions) -> list[EntryRange]:
@@ -157,7 +163,7 @@ def schema_for(options: SourceOptions) -> StructType:
     client = connect(options).asynchronous
     payloads = run(lambda: _first_payloads(client, options))
     if not payloads:
-        what = f"log {options.log}" if options.log is not None else "the ledgers chosen"
+        what = "the ledgers chosen" if not options.reads_logs else f"log {options.log or options.logs_pattern}"
         raise ConfigurationError(
             f"{what}: no entry is there yet to read the columns off; name them by .schema('a int, b string')"
         )
@@ -187,12 +193,12 @@ async def _first_payloads(client: Client, options: SourceOptions) -> list[bytes]
 
 async def _readable(client: Client, planner: ReadPlanner, options: SourceOptions) -> AsyncIterator[EntryRange]:
     """Yield what there is to read, from its beginning."""
-    if options.log is None:
+    if not options.reads_logs:
         for entries in await planner.chosen(options.ledgers or ()):
             yield entries
-        return
-    snapshot = await Log(client, options.log).snapshot()
-    end = await planner.end_of_log(snapshot)
-    async for extent in planner.extents(snapshot, snapshot.start.ordinal, end):
-        for entries in between([extent], snapshot.start, end):
-            yield entries
+    for name in await planner.log_names():
+        snapshot = await Log(client, name).snapshot()
+        end = await planner.end_of_log(snapshot)
+        async for extent in planner.extents(snapshot, snapshot.start.ordinal, end):
+            for entries in between([extent], snapshot.start, end):
+                yield entries

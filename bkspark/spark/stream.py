@@ -1,13 +1,16 @@
-"""The streaming source: follows a log, never past what is confirmed, and fences nobody.
+"""The streaming source: follows a log, or all logs of a pattern, never past what is confirmed, and fences nobody.
 
 Planning runs in one process for a query's life; every method there begins with what the metadata store says now, so a
 restart on a checkpoint goes on exactly where the last run stood. `read` runs in tasks.
+
+A log that appears while a query with `logsPattern` runs is first noted in the offset with where it begins, and read
+from there by the next micro-batch: so what a batch holds is told by its two offsets alone.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -22,30 +25,88 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from bkspark.blocking import iterate, run
-from bkspark.errors import DataLoss
+from bkspark.errors import DataLoss, NoSuchLog
 from bkspark.log.log import Log
 from bkspark.log.positions import Position
 from bkspark.log.snapshot import LogSnapshot
 from bkspark.spark.columns import RowAssembler
 from bkspark.spark.connection import connect
-from bkspark.spark.offsets import LogOffset
+from bkspark.spark.offsets import LogOffset, ManyLogs, OneLog
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.plan import ReadPartition, ReadPlanner
 from bkspark.spark.progress import BYTES_BEHIND, ENTRIES_BEHIND
-from bkspark.spark.ranges import Amount, EntryRange, advance, amount, between
+from bkspark.spark.ranges import Amount, EntryRange, advance, amount, between, water_level
 from bkspark.spark.read import read_partition
 
 CHECKPOINT = "the checkpoint's offset"
 
+Offsets = Mapping[str, LogOffset]
+"""Where each log stands, by name."""
+
+
+class _LookedAtLog:
+    """One log as a trigger finds it."""
+
+    def __init__(self, planner: ReadPlanner, snapshot: LogSnapshot, options: SourceOptions) -> None:
+        self._planner = planner
+        self._snapshot = snapshot
+        self._options = options
+
+    def offset(self, position: Position) -> LogOffset:
+        return LogOffset(self._snapshot.name, self._snapshot.head.log_id, position)
+
+    @property
+    def start(self) -> Position:
+        return self._snapshot.start
+
+    def wanted_start(self) -> Position:
+        """Return where the options let a new query begin."""
+
+        async def start() -> Position:
+            return await self._planner.start(self._snapshot, await self._planner.end_of_log(self._snapshot))
+
+        return run(start)
+
+    def end(self) -> Position:
+        """Return the position behind what is confirmed now."""
+        return run(lambda: self._planner.end_of_log(self._snapshot))
+
+    def begin(self, noted: LogOffset) -> Position:
+        """Return where reading from a noted offset begins; with failOnDataLoss=false, at what is left."""
+        if self.is_another_than(noted):
+            _tell_loss(self._options, noted, "deleted and created again")
+            return self._snapshot.start
+        return run(lambda: self._planner.first_position(self._snapshot, noted.position))
+
+    def is_another_than(self, noted: LogOffset) -> bool:
+        """True when the log was deleted and created again since."""
+        return noted.log_id != self._snapshot.head.log_id
+
+    def amount(self, begin: Position, end: Position) -> Amount:
+        if end <= begin:
+            return Amount(0, 0)
+        return amount(iterate(lambda: self._planner.extents(self._snapshot, begin.ordinal, end)), begin, end)
+
+    def advance(self, begin: Position, end: Position, entries_max: int | None, bytes_max: int | None) -> Position:
+        """Return where a micro-batch must end that has as many entries, and about as many bytes, at most."""
+        if end <= begin or entries_max == 0 or bytes_max == 0:
+            return begin
+        extents = iterate(lambda: self._planner.extents(self._snapshot, begin.ordinal, end))
+        return advance(extents, begin, entries_max, bytes_max)
+
+    async def ranges(self, begin: Position, end: Position) -> list[EntryRange]:
+        extents = [extent async for extent in self._planner.extents(self._snapshot, begin.ordinal, end)]
+        return between(extents, begin, end)
+
 
 class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads a log from a position on, micro-batch by micro-batch."""
+    """Reads logs from positions on, micro-batch by micro-batch."""
 
     def __init__(self, schema: StructType, options: SourceOptions) -> None:
         self._options = options.for_stream_read()
         self._schema = schema
-        self._log = self._options.log or ""
-        self._target: LogOffset | None = None
+        self._form = ManyLogs() if self._options.log is None else OneLog(self._options.log)
+        self._target: Offsets | None = None
         self._reported: dict[str, Any] | None = None
         self._last_batch_s = time.monotonic()
         RowAssembler(schema, self._options)  # a wrong column is told here, before the query runs
@@ -59,12 +120,8 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             NoSuchLog, MetadataError: the log cannot be looked at.
             ConfigurationError, DataLoss: the position is not one of the log, or what follows it is gone.
         """
-        planner, snapshot = self._look()
-
-        async def start() -> Position:
-            return await planner.start(snapshot, await planner.end_of_log(snapshot))
-
-        return self._offset(snapshot, run(start)).to_json()
+        _, logs = self._look()
+        return self._form.to_json({name: log.offset(log.wanted_start()) for name, log in logs.items()})
 
     def latestOffset(  # noqa: N802
         self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
@@ -77,56 +134,70 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         Raises:
             DataLoss: what follows `start` is gone (failOnDataLoss).
         """
-        planner, snapshot = self._look()
-        known_end = run(lambda: planner.end_of_log(snapshot))
+        _, logs = self._look()
+        readable = {name: log.end() for name, log in logs.items()}
         if start is None:
-            self._report(planner, snapshot, known_end, known_end)
-            return self._offset(snapshot, known_end).to_json()
-        begin = self._begin(planner, snapshot, LogOffset.from_json(start, self._log, CHECKPOINT))
-        end = known_end if self._target is None else min(known_end, self._target.position)
-        if end > begin and self._is_worth_it(planner, snapshot, begin, end, limit):
-            end = self._limited(planner, snapshot, begin, end, limit)
-        else:
-            end = begin
-        self._report(planner, snapshot, end, known_end)
-        if end == begin:
+            self._report(logs, readable, readable)
+            return self._form.to_json({name: log.offset(readable[name]) for name, log in logs.items()})
+        noted = self._form.from_json(start, CHECKPOINT)
+        self._tell_gone(noted, logs)
+        begins = {name: log.begin(noted[name]) if name in noted else log.start for name, log in logs.items()}
+        ends = self._ends(logs, noted, begins, readable, limit)
+        self._report(logs, ends, readable)
+        if ends == begins and noted.keys() == logs.keys():
             return start
         self._last_batch_s = time.monotonic()
-        return self._offset(snapshot, end).to_json()
+        return self._form.to_json({name: log.offset(ends[name]) for name, log in logs.items()})
 
-    def _is_worth_it(
-        self, planner: ReadPlanner, snapshot: LogSnapshot, begin: Position, end: Position, limit: ReadLimit | None
-    ) -> bool:
-        """False while `minEntriesPerTrigger` are waited for: no longer than `maxTriggerDelay`, and not to end."""
-        least = self._options.trigger_entries_min
-        if least is None or self._target is not None or isinstance(limit, ReadAllAvailable):
-            return True
-        if (time.monotonic() - self._last_batch_s) * 1000 >= self._options.trigger_delay_ms:
-            return True
-        return self._amount(planner, snapshot, begin, end).entries >= least
-
-    def _report(self, planner: ReadPlanner, snapshot: LogSnapshot, end: Position, known_end: Position) -> None:
-        """Note the log's end for the query's progress, and how much lies before it that no micro-batch has yet."""
-        behind = self._amount(planner, snapshot, end, known_end)
-        self._reported = {
-            **self._offset(snapshot, known_end).to_json(),
-            ENTRIES_BEHIND: behind.entries,
-            BYTES_BEHIND: behind.octets,
+    def _ends(
+        self,
+        logs: Mapping[str, _LookedAtLog],
+        noted: Offsets,
+        begins: Mapping[str, Position],
+        readable: Mapping[str, Position],
+        limit: ReadLimit | None,
+    ) -> dict[str, Position]:
+        """Return where each log's part of the micro-batch ends: its begin where it has none."""
+        most: dict[str, Position] = {}
+        for name, begin in begins.items():
+            end = readable[name] if name in noted else begin
+            if self._target is not None:
+                end = min(end, self._target[name].position) if name in self._target else begin
+            most[name] = max(begin, end)
+        entries_max, bytes_max = self._options.trigger_entries_max, self._options.trigger_bytes_max
+        if isinstance(limit, ReadAllAvailable):
+            return most
+        least = None if self._is_overdue() else self._options.trigger_entries_min
+        if least is None and entries_max is None and bytes_max is None:
+            return most
+        amounts = [log.amount(begins[name], most[name]) for name, log in logs.items()]
+        if least is not None and sum(each.entries for each in amounts) < least:
+            return dict(begins)
+        entries = _shares([each.entries for each in amounts], entries_max)
+        octets = _shares([each.octets for each in amounts], bytes_max)
+        return {
+            name: log.advance(begins[name], most[name], entries[index], octets[index])
+            for index, (name, log) in enumerate(logs.items())
         }
 
-    def _amount(self, planner: ReadPlanner, snapshot: LogSnapshot, begin: Position, end: Position) -> Amount:
-        if end <= begin:
-            return Amount(0, 0)
-        return amount(iterate(lambda: planner.extents(snapshot, begin.ordinal, end)), begin, end)
+    def _is_overdue(self) -> bool:
+        """True when a micro-batch is not to wait for `minEntriesPerTrigger`: it waited enough, or the query ends."""
+        waited_ms = (time.monotonic() - self._last_batch_s) * 1000
+        return self._target is not None or waited_ms >= self._options.trigger_delay_ms
 
-    def _limited(
-        self, planner: ReadPlanner, snapshot: LogSnapshot, begin: Position, end: Position, limit: ReadLimit | None
-    ) -> Position:
-        entries_max, bytes_max = self._options.trigger_entries_max, self._options.trigger_bytes_max
-        if isinstance(limit, ReadAllAvailable) or (entries_max is None and bytes_max is None):
-            return end
-        extents = iterate(lambda: planner.extents(snapshot, begin.ordinal, end))
-        return advance(extents, begin, entries_max, bytes_max)
+    def _report(
+        self,
+        logs: Mapping[str, _LookedAtLog],
+        ends: Mapping[str, Position],
+        readable: Mapping[str, Position],
+    ) -> None:
+        """Note the logs' ends for the query's progress, and how much before them no micro-batch has yet."""
+        behind = [log.amount(ends[name], readable[name]) for name, log in logs.items()]
+        self._reported = {
+            **self._form.to_json({name: log.offset(readable[name]) for name, log in logs.items()}),
+            ENTRIES_BEHIND: sum(each.entries for each in behind),
+            BYTES_BEHIND: sum(each.octets for each in behind),
+        }
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return the limit of a micro-batch. Spark has no limit of two kinds: `latestOffset` heeds both options."""
@@ -138,11 +209,11 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Fix the end of what a query with Trigger.AvailableNow reads."""
-        planner, snapshot = self._look()
-        self._target = self._offset(snapshot, run(lambda: planner.end_of_log(snapshot)))
+        _, logs = self._look()
+        self._target = {name: log.offset(log.end()) for name, log in logs.items()}
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """Return the log's end as the last trigger saw it, for the query's progress; `progress.lag` reads it."""
+        """Return the logs' ends as the last trigger saw them, for the query's progress; `progress.lag` reads it."""
         return self._reported
 
     # ---- what to read ----
@@ -153,18 +224,21 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         Raises:
             DataLoss: some of it is gone (failOnDataLoss).
         """
-        first = LogOffset.from_json(start, self._log, CHECKPOINT)
-        last = LogOffset.from_json(end, self._log, CHECKPOINT)
-        planner, snapshot = self._look()
-        if last.log_id != snapshot.head.log_id:
-            self._tell_loss(last)
-            return []
-        begin = self._begin(planner, snapshot, first)
+        first = self._form.from_json(start, CHECKPOINT)
+        last = self._form.from_json(end, CHECKPOINT)
+        planner, logs = self._look()
+        self._tell_gone(last, logs)
+        # A log that only the end names was found there: nothing of it is in this batch.
+        parts: list[tuple[_LookedAtLog, Position, Position]] = []
+        for name in sorted(first.keys() & last.keys() & logs.keys()):
+            log = logs[name]
+            if log.is_another_than(last[name]):
+                _tell_loss(self._options, last[name], "deleted and created again")
+            else:
+                parts.append((log, log.begin(first[name]), last[name].position))
 
         async def plan() -> list[ReadPartition]:
-            extents = [extent async for extent in planner.extents(snapshot, begin.ordinal, last.position)]
-            ranges: list[EntryRange] = between(extents, begin, last.position)
-            return await planner.partitions(ranges)
+            return await planner.partitions([entries for log, *part in parts for entries in await log.ranges(*part)])
 
         return list(run(plan))
 
@@ -178,23 +252,36 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
     def stop(self) -> None:
         """Do nothing: connections end with the process."""
 
-    def _look(self) -> tuple[ReadPlanner, LogSnapshot]:
+    def _look(self) -> tuple[ReadPlanner, dict[str, _LookedAtLog]]:
         client = connect(self._options).asynchronous
-        return ReadPlanner(client, self._options), run(Log(client, self._log).snapshot)
+        planner = ReadPlanner(client, self._options)
+        logs = {}
+        for name in run(planner.log_names):
+            try:
+                snapshot = run(Log(client, name).snapshot)
+            except NoSuchLog:
+                if self._options.logs_pattern is None:
+                    raise
+                continue  # deleted since it was listed
+            logs[name] = _LookedAtLog(planner, snapshot, self._options)
+        return planner, logs
 
-    def _offset(self, snapshot: LogSnapshot, position: Position) -> LogOffset:
-        return LogOffset(self._log, snapshot.head.log_id, position)
+    def _tell_gone(self, noted: Offsets, logs: Mapping[str, _LookedAtLog]) -> None:
+        for name in sorted(noted.keys() - logs.keys()):
+            _tell_loss(self._options, noted[name], "deleted")
 
-    def _begin(self, planner: ReadPlanner, snapshot: LogSnapshot, start: LogOffset) -> Position:
-        """Return where reading from `start` begins; with failOnDataLoss=false, at what is left."""
-        if start.log_id != snapshot.head.log_id:
-            self._tell_loss(start)
-            return snapshot.start
-        return run(lambda: planner.first_position(snapshot, start.position))
 
-    def _tell_loss(self, offset: LogOffset) -> None:
-        if self._options.fail_on_data_loss:
-            raise DataLoss(
-                f"log {self._log} was deleted and created again since {offset.position} was noted: what was unread is "
-                "lost; use a new checkpoint, or allow the loss (failOnDataLoss=false)"
-            )
+def _shares(wanted: list[int], total: int | None) -> list[int] | list[None]:
+    """Return what each log may add to a micro-batch, None for no limit.
+
+    A limit of bytes never stops all of them: one entry goes through, however large.
+    """
+    return [None] * len(wanted) if total is None else water_level(wanted, total)
+
+
+def _tell_loss(options: SourceOptions, noted: LogOffset, what: str) -> None:
+    if options.fail_on_data_loss:
+        raise DataLoss(
+            f"log {noted.log} was {what} since {noted.position} was noted: what was unread is lost; use a new "
+            "checkpoint, or allow the loss (failOnDataLoss=false)"
+        )

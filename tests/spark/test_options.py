@@ -74,7 +74,7 @@ def test_sizes_take_units():
 
 def test_log_and_ledgers_exclude_each_other_and_one_is_needed():
     assert "exclude each other" in refused(log="a", ledgers="5")
-    assert "give option 'log', 'ledgers' or 'inspect'" in refused()
+    assert "give option 'log', 'logsPattern', 'ledgers' or 'inspect'" in refused()
 
 
 @pytest.mark.parametrize(
@@ -143,6 +143,7 @@ def test_impossible_combinations_are_refused():
         ({"log": "a", "ledgerMetadata.k": "v"}, "a log is read whole"),
         ({"inspect": "logs", "mode": "PERMISSIVE"}, "'mode' has no effect on a read of 'inspect'"),
         ({"inspect": "logs", "log": "a"}, "'log' and 'inspect' exclude each other"),
+        ({"logsPattern": "("}, "is no regular expression"),
         ({"inspect": "entries"}, "none of ledgers, logs, bookies, fragments"),
         ({"ledgers": "*", "recover": "true", "unconfirmed": "true"}, "exclude each other"),
     ],
@@ -222,12 +223,12 @@ def test_every_option_fills_its_field():
         "maxBytesPerTrigger": "5", "digestType": "MAC", "ensembleSize": "6", "writeQuorum": "7", "ackQuorum": "8",
         "maxLedgerBytes": "9", "entryTargetBytes": "10", "startingTimestamp": "11", "endingTimestamp": "-10m",
         "unconfirmed": "true", "maxEntriesPerPartition": "12", "minEntriesPerTrigger": "13", "maxTriggerDelay": "14s",
-        "txnAppId": "app", "txnVersion": "15", "inspect": "LOGS",
+        "txnAppId": "app", "txnVersion": "15", "inspect": "LOGS", "logsPattern": "a.*",
     }  # fmt: skip
     assert set(values) == {option.name for option in OPTIONS}
     default = parse(log="z")
     for option in OPTIONS:
-        selection = {} if option.name in ("log", "ledgers", "inspect") else {"log": "z"}
+        selection = {} if option.name in ("log", "logsPattern", "ledgers", "inspect") else {"log": "z"}
         found = parse(**(selection | {option.name: values[option.name]}))
         if option.name not in ("uri", "endingOffsets"):
             assert getattr(found, option.field) != getattr(default, option.field), option.name

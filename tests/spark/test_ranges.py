@@ -11,6 +11,7 @@ from bkspark.spark.ranges import (
     between,
     partition_count,
     share,
+    water_level,
 )
 
 
@@ -124,3 +125,17 @@ def test_partitions_follow_size_then_slots_then_the_wish():
     assert partition_count([EntryRange(0, 1, 0, 100, 3 * PARTITION_BYTES_MIN)], 256 << 20, None, slots=2) == 2
     assert partition_count([EntryRange(0, 1, 0, 5, 50)], 256 << 20, 32, slots=2) == 5
     assert partition_count([], 256 << 20, 32, slots=2) == 0
+
+
+def test_limit_is_shared_out_evenly_and_wholly():
+    assert water_level([10, 1], 4) == [3, 1]
+    assert water_level([0, 0], 5) == [0, 0]
+    assert water_level([5, 5, 5], 2) == [1, 1, 0]
+    assert water_level([3, 9, 1], 100) == [3, 9, 1]
+    for seed in range(200):
+        chance = random.Random(seed)
+        wanted = [chance.choice((0, 1, 5, 1000)) for _ in range(chance.randint(1, 6))]
+        total = chance.randint(0, 3000)
+        given = water_level(wanted, total)
+        assert sum(given) == min(total, sum(wanted))
+        assert all(0 <= got <= want for got, want in zip(given, wanted))
