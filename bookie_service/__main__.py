@@ -95,7 +95,9 @@ async def _run(configuration: Configuration, as_json: bool) -> None:
             registry = BookieRegistry(tree, configuration.metadata_uri)
             files = await held.enter_async_context(_identified(configuration, registry, bound))
             service = BookieService(files, configuration.service)
-            await service.start(bound.listener)
+            census = Census(tree, configuration.metadata_uri, bound.bookie_id)
+            await census.open()
+            await service.start(bound.listener, census.named)
             registration = Registration(
                 registry,
                 bound.bookie_id,
@@ -104,8 +106,6 @@ async def _run(configuration: Configuration, as_json: bool) -> None:
             )
             service.on_mode_change = lambda: registration.change(read_only=service.is_read_only)
             try:
-                census = Census(tree, configuration.metadata_uri, bound.bookie_id)
-                await census.open()
                 await registration.enter()
                 service.start_collecting(census)
                 # It may have changed before there was a registration to change.

@@ -205,6 +205,7 @@ class Bookie:
             fenced=was_fenced or (ledger is not None and ledger.fenced),
             read_only=self._disks.is_read_only,
             takes_recovery_adds=self._disks.takes_recovery_adds,
+            in_limbo=ledger_id in self._store.limbo,
         )
         if not is_known and bool(np.any(statuses == EOK)):
             ledger = self._store.create_ledger(ledger_id, key)
@@ -248,13 +249,12 @@ class Bookie:
             ledger = self._store.ledger(ledger_id)
             stored_id = first_entry
             if ledger is not None and first_entry == v2.LAST_ENTRY:
-                stored_id = ledger.last_entry
+                stored_id = self._last_entry(ledger)
             pieces = self._read_items(ledger, stored_id, count_max, bytes_max)
         except (StorageDamaged, OSError) as error:
             return _read_failure(_failed(error), ledger_id, first_entry), 1
         if not pieces:
-            status = Status.ENOLEDGER if ledger is None else Status.ENOENTRY
-            return _read_failure(status, ledger_id, first_entry), 1
+            return _read_failure(self._absence(ledger_id, ledger), ledger_id, first_entry), 1
         replies = []
         for items in pieces:
             asked = items.first_entry - stored_id + first_entry
@@ -286,7 +286,7 @@ class Bookie:
         try:
             ledger = self._store.ledger(ledger_id)
             if ledger is not None and first_entry == v2.LAST_ENTRY:
-                first_entry, count_max = ledger.last_entry, 1
+                first_entry, count_max = self._last_entry(ledger), 1
             if count_max <= 0:
                 count_max = journal_format.BODY_BYTES_MAX
             pieces = self._read_items(ledger, first_entry, count_max, room)
@@ -294,7 +294,16 @@ class Bookie:
             return _failed(error), []
         if pieces:
             return Status.EOK, pieces
-        return (Status.ENOLEDGER if ledger is None else Status.ENOENTRY), []
+        return self._absence(ledger_id, ledger), []
+
+    def _absence(self, ledger_id: int, ledger: Ledger | None) -> Status:
+        """Say, as V2 peers understand it, that an entry is not held."""
+        status = rules.absence_status(is_known=ledger is not None, in_limbo=ledger_id in self._store.limbo)
+        return Status.EIO if status == Status.EUNKNOWNLEDGERSTATE else status
+
+    def _last_entry(self, ledger: Ledger) -> int:
+        """Return the last entry held; NO_ENTRY of a ledger in limbo, which may have had a later one."""
+        return NO_ENTRY if ledger.ledger_id in self._store.limbo else ledger.last_entry
 
     # ---- fences ----
 

@@ -6,8 +6,9 @@ Any failure raises. An instance id that changed means that the metadata are anot
 from __future__ import annotations
 
 import array
+import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import numpy as np
 
@@ -18,6 +19,9 @@ from bkspark.metadata.ledgers import LedgerStore
 from bkspark.metadata.tree import Tree
 from bkspark.metadata.uri import MetadataUri
 from bookie_service import collection
+from bookie_service.collection import HeldShare
+
+_READS_AT_ONCE = 64
 
 
 class Census:
@@ -47,6 +51,56 @@ class Census:
             found.append(ledger_id)
         await self._check_instance()
         return np.array(found, np.int64)
+
+    async def named(self) -> list[int]:
+        """Return all ledgers of which any ensemble names this bookie.
+
+        Raises:
+            BookKeeperError: the store failed, or what is stored cannot be read: nothing is known.
+        """
+        found = []
+        listed = (await self.listed()).tolist()
+        for first in range(0, len(listed), _READS_AT_ONCE):
+            some = listed[first : first + _READS_AT_ONCE]
+            for ledger_id, is_named in zip(some, await asyncio.gather(*map(self._is_named, some))):
+                if is_named:
+                    found.append(ledger_id)
+        return found
+
+    async def _is_named(self, ledger_id: int) -> bool:
+        try:
+            metadata = (await self._ledgers.read(ledger_id)).metadata
+        except NoSuchLedger:
+            return False
+        return any(self._bookie_id in fragment.bookies for fragment in metadata.fragments)
+
+    async def shares(self, ledger_id: int) -> Sequence[HeldShare] | None:
+        """Return which entries this bookie must hold of a ledger, by fragment; None while that is not settled.
+
+        Of a deleted ledger none; a ledger that is not closed is not settled.
+
+        Raises:
+            BookKeeperError: the store failed: nothing is known.
+        """
+        try:
+            metadata = (await self._ledgers.read(ledger_id)).metadata
+        except NoSuchLedger:
+            await self._check_instance()
+            return []
+        if not metadata.is_closed:
+            return None
+        ends = [fragment.first_entry for fragment in metadata.fragments[1:]] + [metadata.last_entry + 1]
+        return [
+            HeldShare(
+                fragment.first_entry,
+                end,
+                fragment.bookies.index(self._bookie_id),
+                len(fragment.bookies),
+                metadata.write_quorum,
+            )
+            for fragment, end in zip(metadata.fragments, ends)
+            if self._bookie_id in fragment.bookies
+        ]
 
     async def is_deleted(self, ledger_id: int) -> bool:
         """Return whether a direct read says that a ledger does not exist.

@@ -77,6 +77,22 @@ def refusal(own_count: int, missing_count: int, share_max: float) -> str | None:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class HeldShare:
+    """What one bookie holds of a fragment: entry n lies on the `write_quorum` bookies from slot n mod E on."""
+
+    first_entry: int
+    end_entry: int
+    slot: int
+    ensemble_size: int
+    write_quorum: int
+
+    def entries(self, first_entry: int, end_entry: int) -> np.ndarray:
+        """Return which of [first_entry, end_entry) lie on the bookie, int64."""
+        entry_ids = np.arange(first_entry, end_entry)
+        return entry_ids[(self.slot - entry_ids) % self.ensemble_size < self.write_quorum]
+
+
 def is_elsewhere(is_closed: bool, ensembles: Iterable[Sequence[str]], bookie_id: str) -> bool:
     """Return whether metadata says for certain that this bookie has no part in a ledger."""
     return is_closed and all(bookie_id not in ensemble for ensemble in ensembles)

@@ -4,9 +4,10 @@ The cookie (`bkspark.metadata.cookies`) names the bookie, its directories and it
 every directory and in the metadata store. A bookie starts only when all agree; one that lost data must never answer as
 if it had none.
 
-A first boot stamps the directories and then writes the metadata cookie. A crash between leaves stamps that agree, no
-metadata cookie, and no journal file (the first one comes later): exactly then the next start finishes the job. The
-other order would leave a metadata cookie and empty directories, which is what a wiped disk looks like, too.
+A first boot stamps the directories, gives ledger directories their first marks, and then writes the metadata cookie. A
+crash between leaves stamps that agree, no metadata cookie, and no journal file (the first one comes later): exactly
+then the next start finishes the job. The other order would leave a metadata cookie and empty directories, which is what
+a wiped disk looks like, too. So a ledger directory without marks, though the metadata know the bookie, was emptied.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.cookies import Cookie
 from bookie_service import layout
 from bookie_service.formats import entry_log, journal
+from bookie_service.formats import marks as mark_format
+from bookie_service.formats.marks import NO_JOURNAL
+from bookie_service.storage.checkpoint import Marks
 from bookie_service.storage.files import DirectoryLock, LocalFiles
 
 _NEW_ID = "or start a bookie with a new bookieId and empty directories"
@@ -39,6 +43,8 @@ class DirectoryState:
 
     cookie: Cookie | None
     has_data: bool
+    has_marks: bool = True
+    """False for a ledger directory without the mark of every journal."""
 
 
 def judge(expected: Cookie, stored: Cookie | None, found: Mapping[str, DirectoryState]) -> Verdict:
@@ -72,6 +78,12 @@ def judge(expected: Cookie, stored: Cookie | None, found: Mapping[str, Directory
         raise ConfigurationError(
             f"directory {unstamped[0]} of bookie {expected.bookie_id} has lost its contents (no cookie "
             f"{layout.COOKIE_NAME}): mount the right disk or restore it, {_NEW_ID}"
+        )
+    emptied = [path for path, state in found.items() if not state.has_marks]
+    if stored is not None and emptied:
+        raise ConfigurationError(
+            f"directory {emptied[0]} of bookie {expected.bookie_id} has lost its contents (no "
+            f"{mark_format.file_name(0)}): mount the right disk or restore it, {_NEW_ID}"
         )
     if stored is not None:
         return Verdict.OURS
@@ -114,6 +126,7 @@ class Identity:
             self._lock(directory)
         for directory in directories:
             self._files.replace(layout.cookie_path(directory), cookies.encode(expected))
+        Marks(self._files, list(map(layout.current, self._ledgers))).write([NO_JOURNAL] * len(self._journals))
         await registry.write_cookie(expected, None)
 
     def release(self) -> None:
@@ -135,10 +148,13 @@ class Identity:
     def _state(self, directory: str) -> DirectoryState:
         current = layout.current(directory)
         if not self._files.exists(current):
-            return DirectoryState(None, False)
+            return DirectoryState(None, False, directory not in self._ledgers)
         path = layout.cookie_path(directory)
         cookie = cookies.decode(self._files.read_all(path), path) if self._files.exists(path) else None
-        return DirectoryState(cookie, any(map(_is_data, self._files.names(current))))
+        names = self._files.names(current)
+        marks = map(mark_format.file_name, range(len(self._journals)))
+        has_marks = directory not in self._ledgers or set(marks) <= set(names)
+        return DirectoryState(cookie, any(map(_is_data, names)), has_marks)
 
 
 def _is_data(name: str) -> bool:

@@ -24,6 +24,7 @@ def add_statuses(
     fenced: bool,
     read_only: bool,
     takes_recovery_adds: bool = True,
+    in_limbo: bool = False,
 ) -> int | np.ndarray:
     """Return the status of each add of one ledger, int32, or one number for all of them; EOK means: journal it.
 
@@ -31,13 +32,17 @@ def add_statuses(
         keys_match: bool per add, or for all: it carries the ledger's master key.
         fenced: only recovery adds pass.
         read_only: only high-priority adds pass, and those only where it `takes_recovery_adds`.
+        in_limbo: only recovery adds pass, for a fence may have been lost (interop reference §6.10).
     """
     lowest, highest = _bounds(entry_ids)
-    if keys_match is True and not (fenced or read_only) and lowest >= 0 and highest <= ENTRY_ID_MAX and ledger_id >= 0:
+    is_barred = fenced or read_only or in_limbo
+    if keys_match is True and not is_barred and lowest >= 0 and highest <= ENTRY_ID_MAX and ledger_id >= 0:
         return EOK
     statuses = np.zeros(len(entry_ids), np.int32)
     if fenced:
         statuses[(flags & RECOVERY_ADD) == 0] = Status.EFENCED
+    elif in_limbo:
+        statuses[(flags & RECOVERY_ADD) == 0] = Status.EUA
     statuses[np.logical_not(keys_match)] = Status.EUA
     if read_only:
         statuses[((flags & HIGH_PRIORITY) == 0) | (not takes_recovery_adds)] = Status.EREADONLY
@@ -51,6 +56,13 @@ def _bounds(entry_ids: np.ndarray) -> tuple[int, int]:
     if len(entry_ids) == 1:
         return entry_ids.item(), entry_ids.item()
     return int(entry_ids.min()), int(entry_ids.max())
+
+
+def absence_status(*, is_known: bool, in_limbo: bool) -> Status:
+    """Return the answer to a read of an entry that is not held; of a ledger in limbo, nothing certain."""
+    if in_limbo:
+        return Status.EUNKNOWNLEDGERSTATE
+    return Status.ENOENTRY if is_known else Status.ENOLEDGER
 
 
 def fence_status(ledger_id: int, stored_key: bytes | None, given_key: bytes) -> Status:

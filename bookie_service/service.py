@@ -9,9 +9,10 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Protocol
 
 from bkspark.errors import DiskFull
 from bookie_service import layout
@@ -20,6 +21,7 @@ from bookie_service.bookie import Bookie, BookieOptions
 from bookie_service.collector import CollectionOptions, Collector, LedgerCensus, PassReport
 from bookie_service.connection import Connection, ConnectionOptions
 from bookie_service.disk_watch import DiskOptions, DiskWatch
+from bookie_service.limbo_check import LimboCheck, ShareCensus
 from bookie_service.listener import Listener
 from bookie_service.storage.checkpoint import Checkpoint, CheckpointThread, carry_out
 from bookie_service.storage.files import LocalFiles, is_out_of_space
@@ -33,6 +35,10 @@ logger = logging.getLogger(__name__)
 
 _WATCH_INTERVAL_S = 1.0
 """How often stalled connections are looked for."""
+
+
+class Census(LedgerCensus, ShareCensus, Protocol):
+    """All that is asked of the metadata store while serving."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +92,7 @@ class BookieService:
         )
         self._disks.on_change = self._on_disks_change
         self._collector: Collector | None = None
+        self._limbo_check: LimboCheck | None = None
         self._flushed: list[asyncio.Future[None]] = []
         self._admission = Admission(self._loop, options.received_bytes_max, options.reply_bytes_max)
         self._listener: Listener | None = None
@@ -97,11 +104,15 @@ class BookieService:
         self.full: asyncio.Future[BaseException] = self._loop.create_future()
         """Done when the disks are full and there is no read-only mode: the process must stop, in order."""
 
-    async def start(self, listener: socket.socket) -> None:
+    async def start(self, listener: socket.socket, suspects: Callable[[], Awaitable[Collection[int]]]) -> None:
         """Replay, then accept connections on `listener`, which is bound but does not listen yet.
+
+        Args:
+            suspects: returns all ledgers that this bookie may have held; asked when entries may be lost.
 
         Raises:
             StorageDamaged, OSError: as `open_storage`; nothing is left running.
+            BookKeeperError: `suspects` failed.
         """
         options = self._options
         self._storage = await asyncio.to_thread(
@@ -114,6 +125,7 @@ class BookieService:
         )
         for notice in self._storage.notices:
             logger.warning("%s", notice)
+        await self._begin_run(self._storage, suspects)
         self._start_threads(self._storage)
         self._bookie = Bookie(self._storage.store, self._journals, self._checkpoints, self._disks, options.bookie)
         self._bookie.look_at_disks()
@@ -125,14 +137,32 @@ class BookieService:
             _Repeating(self._loop, options.disks.interval_s, partial(self._call, self._look_at_disks)),
         ]
 
+    async def _begin_run(self, storage: Storage, suspects: Callable[[], Awaitable[Collection[int]]]) -> None:
+        """Put ledgers in limbo if entries may be lost, durably; then mark the directories as in use."""
+        limbo = storage.store.limbo
+        if storage.may_have_lost_entries:
+            held = await asyncio.to_thread(storage.store.index.ledger_ids)
+            await asyncio.to_thread(limbo.begin, {*held.tolist(), *await suspects()})
+            logger.warning(
+                "entries may have been lost: the last run was not stopped in order and its journal is not complete. %d "
+                "ledgers are in limbo: of what is missing in them nothing certain is answered",
+                len(limbo),
+            )
+        elif len(limbo):
+            logger.warning("%d ledgers are still in limbo since entries may have been lost", len(limbo))
+        options = self._options
+        is_complete = options.bookie.journals_entries and options.journal.sync_groups
+        await asyncio.to_thread(partial(storage.dirty.set, journal_is_complete=is_complete))
+
     @property
     def is_read_only(self) -> bool:
         """True when ordinary adds are refused."""
         return self._disks.is_read_only
 
-    def start_collecting(self, census: LedgerCensus) -> None:
-        """Begin to collect garbage, now and then; for this alone the service needs to know of metadata."""
+    def start_collecting(self, census: Census) -> None:
+        """Begin to collect garbage, and to let ledgers out of limbo; only these ask the metadata store."""
         storage = self._storage
+        self._limbo_check = LimboCheck(storage.store, census, self._options.collection.interval_s)
         self._collector = Collector(
             storage.store, storage.compactor, census, self._options.collection, self._flush, self._on_failure
         )
@@ -164,6 +194,7 @@ class BookieService:
                 logger.warning("stopped while a checkpoint waited for space; the next start replays the journal")
             else:
                 await self._flush_all(storage)
+                await asyncio.to_thread(storage.dirty.clear)
         except OSError as error:
             if not is_out_of_space(error):
                 raise
@@ -185,6 +216,8 @@ class BookieService:
         """Close the listening socket and every connection at once; adds in flight get no reply."""
         for timer in self._timers:
             timer.cancel()
+        if self._limbo_check is not None:
+            self._limbo_check.cancel()
         if self._collector is not None:
             self._collector.abandon()
         if self._listener is not None:

@@ -50,7 +50,7 @@ BATCH_REPLY_BYTES = 32
 
 
 class Status(enum.IntEnum):
-    """Status codes of V2 replies. 107 (unknown ledger state) exists, but V2 peers cannot take it: never sent here."""
+    """Status codes of V2 replies. Peers cannot take EUNKNOWNLEDGERSTATE: EIO is sent for it, which is as uncertain."""
 
     EOK = 0
     ENOLEDGER = 1
@@ -62,6 +62,7 @@ class Status(enum.IntEnum):
     EFENCED = 104
     EREADONLY = 105
     ETOOMANYREQUESTS = 106
+    EUNKNOWNLEDGERSTATE = 107
 
 
 EOK = int(Status.EOK)

@@ -5,7 +5,7 @@ One file per journal in every ledger directory: `lastMark` for journal 0, `lastM
     offset  size  field
     0       4     magic "BKSM"
     4       4     i32 version, 1
-    8       8     i64 id of a journal file
+    8       8     i64 id of a journal file; 0: no journal file was ever written (first boot)
     16      8     i64 offset in it: every record before is in entry logs and index, durably
     24      4     u32 CRC32C of bytes 0 .. 23
 
@@ -35,6 +35,10 @@ class JournalPosition:
 
     file_id: int
     offset: int
+
+
+NO_JOURNAL = JournalPosition(0, 0)
+"""The first mark of a new bookie."""
 
 
 def file_name(journal_index: int) -> str:

@@ -50,7 +50,8 @@ class Marks:
                     raise StorageDamaged(f"{path}: {error}") from error
                 if mark is not None:
                     found.append(mark)
-        return max(found, default=None)
+        mark = max(found, default=None)
+        return None if mark == mark_format.NO_JOURNAL else mark
 
     def write(self, positions: Sequence[JournalPosition]) -> None:
         """Make positions[i] the mark of journal i, durably, in every directory."""

@@ -23,6 +23,7 @@ from bookie_service.formats.index import LedgerHeader
 from bookie_service.storage.entry_log import EntryLogs
 from bookie_service.storage.index import LedgerUpdate
 from bookie_service.storage.items import Items
+from bookie_service.storage.limbo import Limbo
 from bookie_service.storage.tombstones import Tombstones
 from bookie_service.storage.write_cache import CacheHalf
 
@@ -126,6 +127,7 @@ class LedgerStorage(Protocol):
     logs: EntryLogs
     index: LedgerIndex
     tombstones: Tombstones
+    limbo: Limbo
     filling: CacheHalf
     """The half of the write cache that entries are added to."""
     writing: threading.Lock

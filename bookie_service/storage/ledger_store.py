@@ -30,6 +30,7 @@ from bookie_service.storage.index import LedgerUpdate
 from bookie_service.storage.items import Items
 from bookie_service.storage.key_values import KeyValueOptions
 from bookie_service.storage.ledger_storage import Flush, Ledger, LedgerIndex
+from bookie_service.storage.limbo import Limbo
 from bookie_service.storage.log_appender import AppendOptions, EntryLogAppender
 from bookie_service.storage.storage_class import StorageClass
 from bookie_service.storage.tombstones import Tombstones
@@ -82,6 +83,7 @@ class LedgerStore:
         self.index = index
         self.tombstones = Tombstones(files, directories[0])
         self._appender = EntryLogAppender(self.logs, options.append)
+        self.limbo = Limbo(files, directories[0])
         self._reader = EntryLogReader(self.logs, options.reader_files_max)
         self.filling = CacheHalf(options.cache_half_bytes)
         self._idle: CacheHalf | None = CacheHalf(options.cache_half_bytes)

@@ -30,6 +30,7 @@ from bookie_service.storage.items import rows_by_ledger
 from bookie_service.storage.journal import Journal, JournalOptions
 from bookie_service.storage.ledger_storage import Ledger, LedgerStorage
 from bookie_service.storage.ledger_store import LedgerStore, StoreOptions
+from bookie_service.storage.limbo import DirtyMarker
 from bookie_service.storage.replay import replay_journal
 from bookie_service.storage.storage_class import StorageClass
 from bookie_service.storage.write_cache import INDEX_BYTES_PER_ENTRY
@@ -37,13 +38,20 @@ from bookie_service.storage.write_cache import INDEX_BYTES_PER_ENTRY
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """Open storage, clean. `notices`: lines for the operator about what was found, mostly none."""
+    """Open storage, clean.
+
+    notices: lines for the operator about what was found, mostly none.
+    dirty: to be set before anything is acknowledged, and cleared when all is flushed at the end.
+    may_have_lost_entries: until the ledgers concerned are in limbo, nothing may be served and `dirty` not be set.
+    """
 
     store: LedgerStorage
     marks: Marks
     journals: Sequence[Journal]
     compactor: Compactor
     notices: Sequence[str]
+    dirty: DirtyMarker
+    may_have_lost_entries: bool
 
 
 def open_storage(
@@ -85,7 +93,8 @@ def open_storage(
     marks.write([journal.end for journal in journals])
     for journal in journals:
         journal.forget_before(journal.end)
-    return Storage(store, marks, journals, compactor, notices)
+    dirty = DirtyMarker(files, ledgers_at)
+    return Storage(store, marks, journals, compactor, notices, dirty, dirty.is_journal_incomplete())
 
 
 _STORAGES: dict[StorageClass, Callable[[LocalFiles, Sequence[str], StoreOptions], LedgerStore]] = {

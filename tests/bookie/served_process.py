@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bookie_service.service import BookieService, ServiceOptions
 from bookie_service.storage.files import LocalFiles
-from tests.bookie.serving import Peer
+from tests.bookie.serving import Peer, no_suspects
 
 
 class ServedProcess:
@@ -55,7 +55,7 @@ async def _run(options: ServiceOptions, pipe: Connection) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
     service = BookieService(LocalFiles(), options)
     listener = socket.create_server(("127.0.0.1", 0))
-    await service.start(listener)
+    await service.start(listener, no_suspects)
     pipe.send(listener.getsockname()[1])
     await stopping.wait()
     await service.stop()

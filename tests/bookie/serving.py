@@ -28,11 +28,20 @@ def service_options(directory: Path, **changes: object) -> ServiceOptions:
     return replace(options, **changes)
 
 
+async def no_suspects() -> list[int]:
+    """Name no ledger as one that may have lost entries."""
+    return []
+
+
 class Serving:
     """A service on a thread of its own; `with` starts it and stops it cleanly, unless `abandon` was called."""
 
-    def __init__(self, options: ServiceOptions, files: LocalFiles | None = None) -> None:
+    def __init__(
+        self, options: ServiceOptions, files: LocalFiles | None = None, suspects: Sequence[int] | Exception = ()
+    ) -> None:
+        """`suspects`: ledgers that the metadata store would name, were there one, or how it fails."""
         self._options = options
+        self._suspected = suspects
         self._files = files or LocalFiles()
         self._started = threading.Event()
         self._error: BaseException | None = None
@@ -42,6 +51,11 @@ class Serving:
         self.full: BaseException | None = None
         """Why the service stopped itself in order: its disks are full."""
 
+    async def _suspects(self) -> list[int]:
+        if isinstance(self._suspected, Exception):
+            raise self._suspected
+        return list(self._suspected)
+
     async def _run(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
@@ -49,7 +63,7 @@ class Serving:
         self.port = listener.getsockname()[1]
         try:
             service = BookieService(self._files, self._options)
-            await service.start(listener)
+            await service.start(listener, self._suspects)
         except BaseException as error:
             listener.close()
             self._error = error

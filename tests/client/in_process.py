@@ -14,6 +14,7 @@ from bkspark.metadata.registration import BookieAddress
 from bkspark.metadata.uri import MetadataUri
 from bookie_service.service import BookieService, ServiceOptions
 from bookie_service.storage.files import LocalFiles
+from tests.bookie.serving import no_suspects
 
 URI = "zk://127.0.0.1:2181/ledgers"
 
@@ -41,7 +42,7 @@ class InProcessBookie:
         listener.bind(("127.0.0.1", self._port))
         self._port = listener.getsockname()[1]
         self.service = BookieService(LocalFiles(), self._options)
-        await self.service.start(listener)
+        await self.service.start(listener, no_suspects)
         self._tree = self._store.session()
         registry = BookieRegistry(self._tree, MetadataUri.parse(URI))
         await registry.register(self.id, BookieAddress("127.0.0.1", self._port))

@@ -1,0 +1,99 @@
+"""Ledgers of which entries may be lost, so that nobody may conclude anything from what is missing here (B2, P29).
+
+A bookie acknowledges from its journal. One that ran with an incomplete journal and was not stopped in order, or whose
+journal is gone, cannot know what it acknowledged. From then on every ledger that it may have held is in limbo:
+
+* an entry that is held is served; that one is not held is answered "unknown ledger state", not "no such entry";
+* which entry is the last, it does not know;
+* ordinary adds are refused, for the ledger may have been fenced; recovery adds and fences are taken.
+
+A ledger leaves limbo when the metadata say that it is deleted, or closed and all that this bookie should hold is held:
+recovery, autorecovery, or nothing at all has been missing. Ledgers created later are not in limbo.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Sequence
+
+import numpy as np
+
+from bkspark.errors import StorageDamaged
+from bookie_service.formats import limbo as limbo_format
+from bookie_service.storage.files import LocalFiles
+
+
+class Limbo:
+    """Which ledgers are in limbo. Asked by the event loop; changed by one thread at a time."""
+
+    def __init__(self, files: LocalFiles, directory: str) -> None:
+        """`directory`: the `current` directory that the file lies in.
+
+        Raises:
+            StorageDamaged: the file is unreadable.
+        """
+        self._files = files
+        self._path = os.path.join(directory, limbo_format.LIMBO_NAME)
+        self._ledgers: frozenset[int] = frozenset()
+        if files.exists(self._path):
+            try:
+                self._ledgers = frozenset(limbo_format.decode_limbo(files.read_all(self._path)).tolist())
+            except ValueError as error:
+                raise StorageDamaged(
+                    f"{self._path}: {error}; without it this bookie cannot tell which ledgers lost entries. Restore "
+                    "it, or start a bookie with a new bookieId and empty directories"
+                ) from error
+
+    def __contains__(self, ledger_id: int) -> bool:
+        return ledger_id in self._ledgers
+
+    def __len__(self) -> int:
+        return len(self._ledgers)
+
+    def ledger_ids(self) -> list[int]:
+        """Return the ledgers, ascending."""
+        return sorted(self._ledgers)
+
+    def begin(self, ledger_ids: Collection[int]) -> None:
+        """Add ledgers; durable on return. Raises OSError: nothing changed."""
+        self._write(self._ledgers | frozenset(ledger_ids))
+
+    def end(self, ledger_ids: Collection[int]) -> None:
+        """Take ledgers out; durable on return. Raises OSError: nothing changed."""
+        self._write(self._ledgers - frozenset(ledger_ids))
+
+    def _write(self, ledgers: frozenset[int]) -> None:
+        if ledgers != self._ledgers:
+            self._files.replace(self._path, limbo_format.encode_limbo(np.array(sorted(ledgers), np.int64)))
+            self._ledgers = ledgers
+
+
+class DirtyMarker:
+    """Tells the next start how this run ended: it is there unless the bookie stopped in order."""
+
+    def __init__(self, files: LocalFiles, directories: Sequence[str]) -> None:
+        """`directories`: the `current` directories of all ledger directories."""
+        self._files = files
+        self._paths = [os.path.join(directory, limbo_format.DIRTY_NAME) for directory in directories]
+
+    def is_journal_incomplete(self) -> bool:
+        """Return whether an earlier run did not stop in order and its journal cannot tell all that it acknowledged."""
+        found = [path for path in self._paths if self._files.exists(path)]
+        return not all(limbo_format.decode_dirty(self._files.read_all(path)) for path in found)
+
+    def set(self, *, journal_is_complete: bool) -> None:
+        """Say durably, in every directory, that a run begins."""
+        marker = limbo_format.encode_dirty(journal_is_complete=journal_is_complete)
+        for path in self._paths:
+            if self._files.exists(path) and self._files.read_all(path) == marker:
+                # Left by a process that was killed, maybe before its name was durable. A full disk can do this, too.
+                self._files.sync_directory(os.path.dirname(path))
+            else:
+                self._files.replace(path, marker)
+
+    def clear(self) -> None:
+        """Say durably that the run stopped in order: all it acknowledged is in entry logs and index."""
+        for path in self._paths:
+            if self._files.exists(path):
+                self._files.remove(path)
+                self._files.sync_directory(os.path.dirname(path))

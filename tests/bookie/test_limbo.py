@@ -1,0 +1,230 @@
+"""Limbo: a bookie that may have lost entries never says that it has not got one (B2, P29, interop reference §6.10)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bkspark.errors import MetadataError, StorageDamaged
+from bkspark.wire import v2
+from bkspark.wire.v2 import Status
+from bookie_service import rules
+from bookie_service.bookie import BookieOptions
+from bookie_service.collection import HeldShare
+from bookie_service.formats import limbo as limbo_format
+from bookie_service.limbo_check import LimboCheck, holds
+from bookie_service.service import ServiceOptions
+from bookie_service.storage.files import LocalFiles
+from bookie_service.storage.journal import JournalOptions
+from bookie_service.storage.ledger_store import LedgerStore, StoreOptions
+from bookie_service.storage.limbo import DirtyMarker, Limbo
+from bookie_service.storage.opening import open_ledger_storage
+from tests.bookie.serving import Serving, service_options, stored
+
+RECOVERY = v2.RECOVERY_ADD | v2.HIGH_PRIORITY
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> ServiceOptions:
+    return service_options(tmp_path)
+
+
+def unsafe(options: ServiceOptions, key: str) -> ServiceOptions:
+    if key == "journalSyncData":
+        return replace(options, journal=JournalOptions(sync_groups=False))
+    return replace(options, bookie=BookieOptions(journals_entries=False))
+
+
+def crash(options: ServiceOptions) -> None:
+    """Add an entry to ledger 5, fence ledger 6, and end without a stop."""
+    with Serving(options) as serving, serving.connect() as peer:
+        assert peer.add(5, 0, [b"x"]) == [Status.EOK]
+        peer.read(6, 0, v2.DO_FENCING)
+        serving.abandon()
+
+
+@pytest.mark.parametrize("key", ["journalWriteData", "journalSyncData"])
+def test_crash_with_an_incomplete_journal_puts_ledgers_in_limbo(options: ServiceOptions, key: str) -> None:
+    crash(unsafe(options, key))
+    with Serving(options, suspects=[5, 8]) as serving, serving.connect() as peer:
+        for ledger_id in (5, 6, 8):
+            for entry_id in (1, v2.LAST_ENTRY):
+                assert peer.read(ledger_id, entry_id).status == Status.EIO
+                assert peer.batch_read(ledger_id, entry_id).status == Status.EIO
+            assert peer.read(ledger_id, 7, v2.DO_FENCING).status == Status.EIO
+        assert peer.read(9, 0).status == Status.ENOLEDGER
+        assert peer.add(9, 0, [b"new"]) == [Status.EOK]
+        assert peer.read(9, 1).status == Status.ENOENTRY
+
+
+def test_ledger_in_limbo_serves_what_it_has_and_takes_recovery_adds_only(options: ServiceOptions) -> None:
+    crash(unsafe(options, "journalWriteData"))
+    with Serving(options, suspects=[5]) as serving, serving.connect() as peer:
+        assert peer.add(5, 0, [b"late"]) == [Status.EUA]
+        assert peer.add(5, 0, [b"again"], RECOVERY) == [Status.EOK]
+        assert peer.read(5, 0).body == stored(5, 0, b"again")
+        assert peer.read(5, v2.LAST_ENTRY).status == Status.EIO
+        assert peer.read(5, 0, v2.DO_FENCING).body == stored(5, 0, b"again")
+        assert peer.add(5, 1, [b"late"]) == [Status.EFENCED]
+
+
+def test_limbo_outlives_restarts(options: ServiceOptions) -> None:
+    crash(unsafe(options, "journalWriteData"))
+    with Serving(options, suspects=[5]):
+        pass
+    with Serving(options) as serving, serving.connect() as peer:
+        assert peer.read(5, 1).status == Status.EIO
+
+
+@pytest.mark.parametrize("key", ["journalWriteData", "journalSyncData"])
+def test_stop_in_order_leaves_no_doubt(options: ServiceOptions, key: str) -> None:
+    with Serving(unsafe(options, key)) as serving, serving.connect() as peer:
+        assert peer.add(5, 0, [b"x"]) == [Status.EOK]
+    with Serving(options, suspects=[5]) as serving, serving.connect() as peer:
+        assert peer.read(5, 0).body == stored(5, 0, b"x")
+        assert peer.read(5, 1).status == Status.ENOENTRY
+
+
+def test_crash_with_a_complete_journal_leaves_no_doubt(options: ServiceOptions) -> None:
+    crash(options)
+    with Serving(options, suspects=[5, 8]) as serving, serving.connect() as peer:
+        assert peer.read(5, 1).status == Status.ENOENTRY
+        assert peer.read(8, 0).status == Status.ENOLEDGER
+
+
+def test_doubt_of_an_earlier_run_is_not_forgotten_by_a_crash_before_limbo_is_written(options: ServiceOptions) -> None:
+    crash(unsafe(options, "journalWriteData"))
+    with pytest.raises(MetadataError), Serving(options, suspects=MetadataError("away")):
+        pass
+    with Serving(options, suspects=[8]) as serving, serving.connect() as peer:
+        assert peer.read(8, 0).status == Status.EIO
+
+
+def test_marker_stands_in_every_directory_while_the_bookie_serves(tmp_path: Path) -> None:
+    """X6: its name is durable."""
+    directories = [str(tmp_path / name) for name in ("a", "b")]
+    options = replace(service_options(tmp_path), ledger_directories=directories)
+    markers = [Path(directory, "current", "DIRTY") for directory in directories]
+    with Serving(options):
+        assert [marker.read_bytes() for marker in markers] == [b"journal complete\n"] * 2
+    assert not any(marker.exists() for marker in markers)
+
+
+@pytest.mark.parametrize("content", [b"", b"journal compl", b"journal incomplete\n"])
+def test_marker_that_does_not_say_complete_means_incomplete(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "DIRTY").write_bytes(content)
+    assert DirtyMarker(LocalFiles(), [str(tmp_path)]).is_journal_incomplete()
+
+
+def test_damaged_list_of_ledgers_in_limbo_refuses_the_start(tmp_path: Path) -> None:
+    Limbo(LocalFiles(), str(tmp_path)).begin([1, 1 << 62])
+    assert 1 << 62 in Limbo(LocalFiles(), str(tmp_path))
+    data = (tmp_path / "limbo").read_bytes()
+    for at in range(len(data)):
+        damaged = bytearray(data)
+        damaged[at] ^= 1
+        (tmp_path / "limbo").write_bytes(damaged)
+        with pytest.raises(StorageDamaged, match="limbo: the bytes fail their checksum"):
+            Limbo(LocalFiles(), str(tmp_path))
+    assert limbo_format.decode_limbo(limbo_format.encode_limbo(np.array([], np.int64))).tolist() == []
+
+
+def test_absence_in_limbo_is_never_certain() -> None:
+    for is_known in (False, True):
+        assert rules.absence_status(is_known=is_known, in_limbo=True) == Status.EUNKNOWNLEDGERSTATE
+    assert rules.absence_status(is_known=True, in_limbo=False) == Status.ENOENTRY
+    assert rules.absence_status(is_known=False, in_limbo=False) == Status.ENOLEDGER
+
+
+# ---- the end of limbo ----
+
+
+def store_with(directory: Path, ledger_id: int, entry_ids: Sequence[int]) -> LedgerStore:
+    """Return a storage that holds empty entries of one ledger."""
+    directory.mkdir(exist_ok=True)
+    store = open_ledger_storage(LocalFiles(), [str(directory)], StoreOptions(cache_half_bytes=8 << 20))
+    assert isinstance(store, LedgerStore)
+    ledger = store.create_ledger(ledger_id, b"k" * 20)
+    ids = np.array(entry_ids, np.int64)
+    if len(ids):
+        items = np.zeros((len(ids), 20), np.uint8)
+        items[:, 3] = 16
+        items[:, 4:12] = np.frombuffer(ledger_id.to_bytes(8, "big"), np.uint8)
+        items[:, 12:20] = ids.astype(">i8").view(np.uint8).reshape(-1, 8)
+        starts = np.arange(0, 20 * len(ids), 20)
+        store.insert(ledger, ids, store.filling.place(items.reshape(-1), starts, np.full(len(ids), 20)))
+    flush = store.begin_flush()
+    assert flush is not None
+    store.write_flush(flush)
+    store.end_flush(flush)
+    return store
+
+
+@pytest.mark.parametrize(
+    ("held", "share", "expected"),
+    [
+        (range(10), HeldShare(0, 10, 0, 1, 1), True),
+        (range(9), HeldShare(0, 10, 0, 1, 1), False),
+        (range(1, 10), HeldShare(0, 10, 0, 1, 1), False),
+        ([0, 1, 2, 4, 5], HeldShare(0, 6, 0, 1, 1), False),
+        (range(1, 10, 3), HeldShare(0, 10, 1, 3, 1), True),
+        (range(1, 5, 3), HeldShare(0, 10, 1, 3, 1), False),
+        ([], HeldShare(5, 5, 0, 1, 1), True),
+        ([], HeldShare(0, 1, 0, 1, 1), False),
+        (range(140_000), HeldShare(0, 140_000, 0, 1, 1), True),
+        ([*range(70_000), *range(70_001, 140_000)], HeldShare(0, 140_000, 0, 1, 1), False),
+    ],
+)
+def test_share_is_held_when_every_entry_of_it_is(
+    tmp_path: Path, held: Sequence[int], share: HeldShare, expected: bool
+) -> None:
+    store = store_with(tmp_path / "current", 5, held)
+    assert holds(store.index, 5, share) == expected
+    store.close()
+
+
+def test_share_names_the_entries_that_round_robin_gives_a_bookie() -> None:
+    for slot in range(5):
+        share = HeldShare(0, 100, slot, 5, 3)
+        assert share.entries(10, 60).tolist() == [n for n in range(10, 60) if slot in [(n + i) % 5 for i in range(3)]]
+
+
+class Shares:
+    """A census that says of each ledger what it is told to."""
+
+    def __init__(self, shares: dict[int, Sequence[HeldShare] | None]) -> None:
+        self.answers = shares
+        self.failures = 1
+
+    async def shares(self, ledger_id: int) -> Sequence[HeldShare] | None:
+        if self.failures:
+            self.failures -= 1
+            raise MetadataError("away")
+        return self.answers[ledger_id]
+
+
+def test_ledgers_leave_limbo_when_deleted_or_closed_and_whole(tmp_path: Path) -> None:
+    store = store_with(tmp_path / "current", 5, range(10))
+    whole, lacking = [HeldShare(0, 10, 0, 1, 1)], [HeldShare(0, 11, 0, 1, 1)]
+
+    async def check() -> list[int]:
+        store.limbo.begin([4, 5, 6])
+        census = Shares({4: [], 5: whole, 6: None})
+        checking = LimboCheck(store, census, 0.001)
+        while len(store.limbo) > 1:
+            await asyncio.sleep(0.001)
+        assert store.limbo.ledger_ids() == [6]
+        store.limbo.begin([5])
+        census.answers = {5: lacking, 6: []}
+        while 6 in store.limbo:
+            await asyncio.sleep(0.001)
+        checking.cancel()
+        return store.limbo.ledger_ids()
+
+    assert asyncio.run(asyncio.wait_for(check(), 20)) == [5]
+    store.close()
