@@ -124,6 +124,9 @@ class EntryBatch:
         A single entry above `bytes_max` is a piece of its own.
         """
         start, count = 0, len(self)
+        if 0 < count <= entries_max and self.payload_bytes <= bytes_max:
+            yield self
+            return
         while start < count:
             fits = int(np.searchsorted(self.offsets, self.offsets[start] + bytes_max, side="right")) - 1
             end = max(start + 1, min(fits, start + entries_max, count))

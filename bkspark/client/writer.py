@@ -225,6 +225,8 @@ class LedgerWriter:
 
     def _check_sizes(self, batch: EntryBatch) -> None:
         limit = self._services.pool.options.frame_bytes_max - v2.ADD_HEAD_BYTES - self._digest.overhead_bytes
+        if batch.payload_bytes <= limit:
+            return
         largest = int(np.diff(batch.offsets).max()) if len(batch) else 0
         if largest > limit:
             raise ValueError(f"an entry of {largest} bytes is above the limit of {limit} (nettyMaxFrameSizeBytes)")

@@ -35,7 +35,8 @@ from bkspark.core.placement import RandomSource, choose_replacements
 from bkspark.core.striping import ENSEMBLE_SIZE_MAX, write_set_masks
 from bkspark.errors import BookKeeperError, LedgerClosed, LedgerFenced, NotEnoughBookies, UnauthorizedAccess
 from bkspark.wire.digest import SealedEntries
-from bkspark.wire.v2 import Status
+from bkspark.wire.framing import equal_step
+from bkspark.wire.v2 import EOK, Status
 
 _MASKS_MIN = 1024
 
@@ -167,18 +168,27 @@ class WriterCore:
             return []
         self._outstanding[slot] = max(0, self._outstanding[slot] - len(entry_ids))
         self._progress_ns[slot] = now_ns
-        good = statuses == Status.EOK
-        if not good.all():
+        all_good = not statuses.any()
+        if not all_good:
+            good = statuses == EOK
             refusal = self._refusal(int(statuses[np.argmin(good)]), bookie)
             if refusal is not None:
                 return self._fail(refusal)
             entry_ids = entry_ids[good]
-        at = entry_ids - (self.lac + 1)
-        at = at[(at >= 0) & (at < self._pending_count)]
         # A vote counts only for entries whose write set names the slot.
-        self._votes[at] |= np.uint64(1 << slot)
+        self._votes[self._pending_rows(entry_ids)] |= np.uint64(1 << slot)
         done = self._release()
-        return done if good.all() else done + self.on_bookie_failed(slot, bookie, now_ns)
+        return done if all_good else done + self.on_bookie_failed(slot, bookie, now_ns)
+
+    def _pending_rows(self, entry_ids: np.ndarray) -> slice | np.ndarray:
+        """Return where in `_votes` those of the entries stand that are pending."""
+        count = len(entry_ids)
+        first_pending = self.lac + 1
+        if equal_step(entry_ids) == 1:
+            first = entry_ids.item(0) - first_pending
+            return slice(max(0, first), max(0, min(first + count, self._pending_count)))
+        at = entry_ids - first_pending
+        return at[(at >= 0) & (at < self._pending_count)]
 
     def on_bookie_failed(self, slot: int, bookie: str, now_ns: int) -> list[effects.Effect]:
         """Begin to replace a bookie that cannot be reached, dropped its connection, or answered with an error."""
@@ -305,6 +315,8 @@ class WriterCore:
         if self.state is WriterState.CHANGING or self._pending_count == 0:
             return []
         votes = self._votes[: self._pending_count]
+        if votes.item(0).bit_count() < self.metadata.ack_quorum:
+            return []
         if self.metadata.write_quorum < len(self._ensemble):
             ids = np.arange(self.lac + 1, self.lac + 1 + self._pending_count)
             votes = votes & write_set_masks(ids, len(self._ensemble), self.metadata.write_quorum)
@@ -314,7 +326,8 @@ class WriterCore:
             return []
         self.lac += count
         left = self._pending_count - count
-        self._votes[:left] = self._votes[count : self._pending_count].copy()
+        if left:
+            self._votes[:left] = self._votes[count : self._pending_count].copy()
         self._pending_count = left
         while self._pending and self._pending[0].first_entry + len(self._pending[0]) <= self.lac + 1:
             self._pending.popleft()

@@ -293,6 +293,9 @@ class BookieChannel(asyncio.BufferedProtocol):
     # ---- replies ----
 
     def _deliver(self, replies: v2.Replies) -> None:
+        if len(replies.opcodes) == 1 and replies.opcodes.item() == v2.ADD:
+            self._deliver_adds(replies.ledger_ids, replies.entry_ids, replies.statuses)
+            return
         adds = replies.opcodes == v2.ADD
         if adds.all():
             self._deliver_adds(replies.ledger_ids, replies.entry_ids, replies.statuses)
@@ -314,8 +317,8 @@ class BookieChannel(asyncio.BufferedProtocol):
                     left = group.take(ledger_id, replies, left, view)
 
     def _deliver_adds(self, ledger_ids: np.ndarray, entry_ids: np.ndarray, statuses: np.ndarray) -> None:
-        first = int(ledger_ids[0])
-        if (ledger_ids == first).all():
+        first = ledger_ids.item(0)
+        if len(ledger_ids) == 1 or (ledger_ids == first).all():
             listener = self._adds.get(first)
             if listener is not None:
                 listener.on_replies(entry_ids, statuses)

@@ -26,6 +26,7 @@ import enum
 import hashlib
 import hmac
 import itertools
+import struct
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -42,6 +43,7 @@ MASTER_KEY_BYTES = 20
 LAC_PACKET_HEAD_BYTES = 16
 
 _HEADER = np.dtype([("ledger", ">i8"), ("entry", ">i8"), ("lac", ">i8"), ("length", ">i8")])
+_HEADER_FIELDS = struct.Struct(">qqqq")
 _HMAC_BLOCK_BYTES = 64
 
 
@@ -96,6 +98,8 @@ class EntryDigest:
             head: constant bytes between the length word (which counts them) and the entry.
         """
         count = len(batch)
+        if count == 1:
+            return self._seal_one(batch, lac, length_before, head)
         offsets = batch.offsets
         sizes = np.diff(offsets)
         headers = np.empty(count, _HEADER)
@@ -124,6 +128,16 @@ class EntryDigest:
         parts[0::2] = [front_view[at : at + front_bytes] for at in range(0, count * front_bytes, front_bytes)]
         parts[1::2] = payloads
         return SealedEntries(memoryview(b"".join(parts)), item_offsets, batch.first_entry)
+
+    def _seal_one(self, batch: EntryBatch, lac: int, length_before: int, head: bytes) -> SealedEntries:
+        """`seal` for a batch of one: numbers are cheaper to handle than arrays of one."""
+        start, end = batch.offsets.tolist()
+        payload = memoryview(batch.buffer)[start:end]
+        header = _HEADER_FIELDS.pack(batch.ledger_id, batch.first_entry, lac, length_before + len(payload))
+        entry_bytes = len(head) + self.overhead_bytes + len(payload)
+        front = entry_bytes.to_bytes(LENGTH_BYTES, "big")
+        sealed = b"".join((front, head, header, self._digest_of(header, payload), payload))
+        return SealedEntries(memoryview(sealed), np.array((0, len(sealed))), batch.first_entry)
 
     def open_entries(
         self,
@@ -197,13 +211,15 @@ class EntryDigest:
         head = ledger_id.to_bytes(8, "big", signed=True) + lac.to_bytes(8, "big", signed=True)
         return head + self._digest_of(head)
 
-    def _digest_of(self, data: bytes) -> bytes:
+    def _digest_of(self, header: bytes, payload: bytes | memoryview = b"") -> bytes:
         if self.digest_type is DigestType.DUMMY:
             return b""
         if self.digest_type is DigestType.MAC:
-            return hmac.digest(self._hmac_key, data, "sha1")
-        value = zlib.crc32(data) if self.digest_type is DigestType.CRC32 else crc32c.crc32c(data)
-        return value.to_bytes(self.digest_bytes, "big")
+            mac = hmac.new(self._hmac_key, header, "sha1")
+            mac.update(payload)
+            return mac.digest()
+        crc = zlib.crc32 if self.digest_type is DigestType.CRC32 else crc32c.crc32c
+        return crc(payload, crc(header)).to_bytes(self.digest_bytes, "big")
 
     def _digests(self, header_rows: np.ndarray, payloads: Sequence[memoryview]) -> np.ndarray:
         """Return (n, digest_bytes) uint8 of the digests of headers[i] + payloads[i]."""
@@ -266,24 +282,24 @@ def _rows(octets: np.ndarray, starts: np.ndarray, width: int) -> np.ndarray:
 class _HeaderCrcs:
     """CRCs of 32-byte headers, many at once: crc(m) = crc(zeros) xor, over bytes i, of table[i][m[i]]."""
 
-    def __init__(self, crc: Callable[[bytes], int]) -> None:
-        self._zeros = crc(bytes(HEADER_BYTES))
+    def __init__(self, crc: Callable[[bytes | bytearray], int]) -> None:
+        self._crc = crc
+        zeros = crc(bytes(HEADER_BYTES))
         self._tables = np.zeros((HEADER_BYTES, 256), np.uint32)
         for column in range(HEADER_BYTES):
             for value in range(256):
                 message = bytearray(HEADER_BYTES)
                 message[column] = value
-                self._tables[column, value] = crc(bytes(message)) ^ self._zeros
+                self._tables[column, value] = crc(message) ^ zeros
 
     def of(self, header_rows: np.ndarray) -> np.ndarray:
         first = header_rows[0]
-        varying = np.nonzero((header_rows != first).any(axis=0))[0]
-        constant = self._zeros
-        for column in range(HEADER_BYTES):
-            if column not in varying:
-                constant ^= int(self._tables[column, first[column]])
-        crcs = np.full(len(header_rows), constant, np.uint32)
-        for column in varying.tolist():
+        varying = np.flatnonzero((header_rows != first).any(axis=0)).tolist()
+        template = bytearray(first)
+        for column in varying:
+            template[column] = 0
+        crcs = np.full(len(header_rows), self._crc(template), np.uint32)
+        for column in varying:
             crcs ^= self._tables[column][header_rows[:, column]]
         return crcs
 

@@ -120,3 +120,17 @@ def test_wrong_password_fails_a_mac():
     entry = bytes(sealed(digest_of(DigestType.MAC), [b"hello"]).buffer[4:])
     with pytest.raises(DigestMismatch):
         EntryDigest(DigestType.MAC, b"other").open_entry(entry, 5, 7)
+
+
+@pytest.mark.parametrize("digest_type", DigestType)
+def test_entry_sealed_alone_has_the_bytes_it_has_in_a_batch(digest_type):
+    digest = digest_of(digest_type)
+    payloads = [b"", b"x", b"hello" * 200, bytes(range(256))]
+    together = sealed(digest, payloads)
+    length = 100
+    for i, payload in enumerate(payloads):
+        alone = digest.seal(EntryBatch.of([b"skipped", payload], 5, 6 + i).slice(1, 2), 6, length)
+        length += len(payload)
+        assert alone.first_entry == 7 + i
+        assert alone.offsets.tolist() == [0, len(alone.buffer)]
+        assert alone.buffer == together.buffer[together.offsets[i] : together.offsets[i + 1]]
