@@ -7,6 +7,7 @@ Holds the directory locks meanwhile, so that no bookie can start, and changes no
 * every directory has a readable cookie, all cookies are equal, and name the configured directories;
 * every mark is readable, and the journal file where replay begins exists;
 * the journals can be replayed from there, and every ledger in them has a master key;
+* the configured storage is the one that wrote the index;
 * every header is readable, and every index position points to a whole entry of that id;
 * entry logs are whole, one without a ledgers map up to the last entry that an index points to;
 * every entry of a ledger in the entry logs has a position in the index, or is still in the journal.
@@ -27,7 +28,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from bkspark.errors import ConfigurationError, MetadataFormat
+from bkspark.errors import ConfigurationError, MetadataFormat, StorageDamaged
 from bkspark.metadata import cookies
 from bkspark.metadata.cookies import Cookie
 from bookie_service import layout
@@ -53,10 +54,14 @@ from bookie_service.inspection.findings import (
 )
 from bookie_service.inspection.index import LogLookup, read_index
 from bookie_service.inspection.journal import file_ids, read_journal
+from bookie_service.inspection.key_value_index import read_key_value_index
 from bookie_service.inspection.marks import highest_mark, read_mark_file
 from bookie_service.storage.files import ReadOnlyFiles
 from bookie_service.storage.index import IndexPaths, IndexReader
 from bookie_service.storage.items import rows_by_ledger
+from bookie_service.storage.key_value_index import open_view
+from bookie_service.storage.ledger_storage import IndexView
+from bookie_service.storage.opening import check_written_by
 
 _PROGRAM = "bookie"
 _SHOWN_MAX = 1000
@@ -112,6 +117,9 @@ def run(configuration: Configuration, as_json: bool) -> int:
     files = ReadOnlyFiles()
     try:
         with _locked(files, [*service.journal_directories, *service.ledger_directories]):
+            current = [layout.current(each) for each in service.ledger_directories]
+            if all(map(files.is_directory, current)):
+                check_written_by(files, current, service.store.storage_class)
             report = Check(files, service.journal_directories, service.ledger_directories).run()
     except (ConfigurationError, OSError) as error:
         return fail(_PROGRAM, describe(error), 1)
@@ -146,7 +154,11 @@ class Check:
         self._ledgers = [layout.current(each) for each in ledgers]
         self._report = Report(list(dict.fromkeys([*journals, *ledgers])))
         self._paths = IndexPaths(self._ledgers)
-        self._index = IndexReader(files, self._paths, _FILES_OPEN_MAX)
+        self._index: IndexView = IndexReader(files, self._paths, _FILES_OPEN_MAX)
+        self._index_place: str | None = None
+        """The key-value store that holds the index, None when files do."""
+        self._closing = contextlib.ExitStack()
+        self._closing.callback(self._index.close)
         self._indexed: set[int] = set()
         """Ledgers with a readable header in the index."""
         self._slot_damage: dict[int, list[Damage]] = {}
@@ -156,14 +168,14 @@ class Check:
 
     def run(self) -> Report:
         """Return what was found."""
-        if self._check_cookies():
-            self._check_marks()
-            self._check_indexes()
-            for journal_index, directory in enumerate(self._journals):
-                self._check_journal(journal_index, directory)
-            self._settle_slot_damage()
-            self._check_entry_logs()
-        self._index.close()
+        with self._closing:
+            if self._check_cookies():
+                self._check_marks()
+                self._check_indexes()
+                for journal_index, directory in enumerate(self._journals):
+                    self._check_journal(journal_index, directory)
+                self._settle_slot_damage()
+                self._check_entry_logs()
         return self._report
 
     # ---- cookies and marks ----
@@ -220,8 +232,12 @@ class Check:
     def _check_indexes(self) -> None:
         lookup = LogLookup(self._files, self._ledgers)
         for path in places.files_of(self._files, self._ledgers, "index", None):
-            self._report.ledgers += 1
-            for finding in read_index(self._files, path, lookup):
+            if places.is_key_value_index(path):
+                findings = self._key_value_index(path, lookup)
+            else:
+                self._report.ledgers += 1
+                findings = read_index(self._files, path, lookup)
+            for finding in findings:
                 if isinstance(finding, PositionRun):
                     self._count_positions(finding)
                 elif isinstance(finding, Fact):
@@ -231,6 +247,18 @@ class Check:
                 else:
                     self._note(finding)
         lookup.close()
+
+    def _key_value_index(self, path: str, lookup: LogLookup) -> Iterator[Finding]:
+        """Yield what the store holds; positions are looked up in it from now on."""
+        self._index_place = path
+        for finding in read_key_value_index(self._files, path, lookup):
+            self._report.ledgers += isinstance(finding, Fact)
+            yield finding
+        try:
+            self._index = held = open_view(self._files, os.path.dirname(path))
+        except StorageDamaged:
+            return  # said already
+        self._closing.callback(held.close_store)
 
     def _count_positions(self, run: PositionRun) -> None:
         self._report.positions += len(run.positions)
@@ -244,7 +272,7 @@ class Check:
         for ledger_id, damages in self._slot_damage.items():
             for damage in damages:
                 if ledger_id in self._journal.changed:
-                    self._report.notes.append(f"{damage.path} offset {damage.offset}: replay writes this header again")
+                    self._report.notes.append(f"{damage.place}: replay writes this header again")
                 else:
                     self._report.add(damage)
 
@@ -349,8 +377,10 @@ class Check:
             f"no position of entries {first} to {last} of ledger {ledger_id}, which {log_path} holds and the journal "
             "no longer does: the file was truncated or damaged"
         )
-        length = POSITION_BYTES * len(entry_ids)
-        self._report.add(Damage(self._paths.path(ledger_id), position_at(first), length, reason, ledger_id, first))
+        place, at, length = self._index_place, None, None
+        if place is None:
+            place, at, length = self._paths.path(ledger_id), position_at(first), POSITION_BYTES * len(entry_ids)
+        self._report.add(Damage(place, at, length, reason, ledger_id, first))
 
     def _note(self, finding: Finding) -> None:
         if isinstance(finding, Damage):
@@ -396,7 +426,7 @@ def _print(report: Report, as_json: bool) -> None:
         print(json.dumps({**head, **counts, "damage": damage, "notes": report.notes}), flush=True)
         return
     for each in report.damage:
-        print(f"DAMAGED {each.path} offset {each.offset}: {each.reason}")
+        print(f"DAMAGED {each.place}: {each.reason}")
     for note in report.notes:
         print(f"note: {note}")
     for name, count in counts.items():

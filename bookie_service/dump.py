@@ -28,6 +28,7 @@ from bookie_service.inspection.entry_log import read_entry_log
 from bookie_service.inspection.findings import Damage, Finding
 from bookie_service.inspection.index import LogLookup, read_index
 from bookie_service.inspection.journal import read_journal
+from bookie_service.inspection.key_value_index import read_key_value_index
 from bookie_service.inspection.marks import highest_mark, read_mark_file
 from bookie_service.inspection.output import Counts, Selection
 from bookie_service.inspection.places import Bookie
@@ -117,6 +118,9 @@ def _named(files: ReadOnlyFiles, path: str, kind: str, ledger_id: int | None) ->
             # <current>/<hex>/<hex>/<hex ledger id>.idx
             directory = os.path.dirname(os.path.dirname(directory))
         return [Source(directory, [path], places.bookie_of(files, directory, [directory]))]
+    if kind == "index" and places.is_key_value_index(path):
+        directory = os.path.dirname(path)
+        return [Source(directory, [path], places.bookie_of(files, directory, [directory]))]
     directories = places.directories_below(files, path)
     sources = [
         Source(each, list(places.files_of(files, [each], kind, ledger_id)), places.bookie_of(files, each, directories))
@@ -149,6 +153,8 @@ class Dump:
                 lookup.close()
 
     def _findings(self, path: str, source: Source, judge: DigestJudge, lookup: LogLookup | None) -> Iterator[Finding]:
+        if lookup is not None and places.is_key_value_index(path):
+            return read_key_value_index(self.files, path, lookup, self.selection.ledger_id, self.selection.entry_id)
         if lookup is not None:
             return read_index(self.files, path, lookup, self.selection.entry_id)
         if self.kind == "journal":

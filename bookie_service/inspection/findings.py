@@ -18,12 +18,15 @@ UNVERIFIED, VERIFIED, WRONG = 0, 1, -1
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One header, record, mark or other single thing. `checksum_ok` None: it carries no checksum."""
+    """One header, record, mark or other single thing. `checksum_ok` None: it carries no checksum.
+
+    offset, length: None in a key-value store, which has its own places for things.
+    """
 
     kind: str
     path: str
-    offset: int
-    length: int
+    offset: int | None
+    length: int | None
     checksum_ok: bool | None
     values: Mapping[str, Any]
 
@@ -42,25 +45,34 @@ class EntryRun:
 
 @dataclass(frozen=True, slots=True)
 class PositionRun:
-    """Where an index says that entries of one ledger lie; none of positions is 0."""
+    """Where an index says that entries of one ledger lie; none of positions is 0.
+
+    offsets: where in the file the positions themselves are; None in a key-value store.
+    """
 
     path: str
     ledger_id: int
     entry_ids: np.ndarray
     positions: np.ndarray
     states: np.ndarray
+    offsets: np.ndarray | None
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Bytes that were whole once, and are not. `length` None: it is not known how many."""
+    """Bytes that were whole once, and are not. `length` None: it is not known how many; `offset` None: nor which."""
 
     path: str
-    offset: int
+    offset: int | None
     length: int | None
     reason: str
     ledger_id: int | None = None
     entry_id: int | None = None
+
+    @property
+    def place(self) -> str:
+        """The file, and the offset where there is one."""
+        return self.path if self.offset is None else f"{self.path} offset {self.offset}"
 
 
 @dataclass(frozen=True, slots=True)

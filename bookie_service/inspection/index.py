@@ -7,14 +7,16 @@ looked for.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from bkspark.errors import StorageDamaged
 from bookie_service.formats import index as index_format
 from bookie_service.formats.entry_log import HEADER_BYTES, OFFSET_BITS, OFFSET_MASK
-from bookie_service.formats.index import POSITION_BYTES, POSITIONS_AT, SLOT_BYTES
+from bookie_service.formats.index import POSITION_BYTES, POSITIONS_AT, SLOT_BYTES, LedgerHeader
 from bookie_service.inspection.findings import VERIFIED, WRONG, Damage, Fact, Finding, PositionRun
 from bookie_service.storage.entry_log import EntryLogReader, EntryLogs
 from bookie_service.storage.files import File, ReadOnlyFiles
@@ -105,10 +107,15 @@ def _slots(file: File, ledger_id: int) -> Iterator[Finding]:
             )
             yield Damage(file.path, at, SLOT_BYTES, f"the header slot is unreadable; {lost}", ledger_id)
             continue
-        values = {"ledger": ledger_id, "generation": header.generation, "fenced": header.fenced}
-        if header.explicit_lac:
-            values["explicit_lac"] = index_format.decode_lac(header.explicit_lac)[1]
-        yield Fact("index", file.path, at, SLOT_BYTES, True, values)
+        yield Fact("index", file.path, at, SLOT_BYTES, True, header_values(header))
+
+
+def header_values(header: LedgerHeader) -> dict[str, object]:
+    """Return what is shown of a header; not the master key."""
+    values = {"ledger": header.ledger_id, "generation": header.generation, "fenced": header.fenced}
+    if header.explicit_lac:
+        values["explicit_lac"] = index_format.decode_lac(header.explicit_lac)[1]
+    return values
 
 
 def _positions(file: File, ledger_id: int, lookup: LogLookup, entry_id: int | None) -> Iterator[Finding]:
@@ -118,12 +125,10 @@ def _positions(file: File, ledger_id: int, lookup: LogLookup, entry_id: int | No
     if entry_id is not None:
         first, end = entry_id, min(end, entry_id + 1)
     following = first
+    source = PositionSource(file.path, ledger_id, partial(_read_positions, file), index_format.position_at)
     while (start := _next_written(file, following, end)) is not None:
-        positions = _read_positions(file, start, min(end - start, _POSITIONS_PER_READ))
-        held = np.flatnonzero(positions)
-        if len(held):
-            for run in np.split(held, np.flatnonzero(np.diff(held) > 1) + 1):
-                yield from _run(file, ledger_id, start + int(run[0]), positions[run], lookup)
+        positions = source.read(start, min(end - start, _POSITIONS_PER_READ))
+        yield from judged(source, start, positions, lookup)
         following = start + _POSITIONS_PER_READ
     torn = (size - POSITIONS_AT) % POSITION_BYTES if size >= POSITIONS_AT else 0
     if torn:
@@ -149,30 +154,53 @@ def _read_positions(file: File, first_entry: int, count: int) -> np.ndarray:
     return np.frombuffer(data, ">i8", len(data) // POSITION_BYTES).astype(np.int64)
 
 
-def _run(file: File, ledger_id: int, first_entry: int, positions: np.ndarray, lookup: LogLookup) -> Iterator[Finding]:
+@dataclass(frozen=True, slots=True)
+class PositionSource:
+    """The positions of one ledger.
+
+    read: returns the positions of (first entry, how many), as they are now.
+    offset_of: returns where in the file that of an entry is, None where there are no offsets.
+    """
+
+    path: str
+    ledger_id: int
+    read: Callable[[int, int], np.ndarray]
+    offset_of: Callable[[np.ndarray], np.ndarray] | None
+
+
+def judged(source: PositionSource, first_entry: int, positions: np.ndarray, lookup: LogLookup) -> Iterator[Finding]:
+    """Yield those of consecutive entries' positions that are not 0, as runs, with the damage among them."""
+    held = np.flatnonzero(positions)
+    if len(held):
+        for run in np.split(held, np.flatnonzero(np.diff(held) > 1) + 1):
+            yield from _run(source, first_entry + int(run[0]), positions[run], lookup)
+
+
+def _run(source: PositionSource, first_entry: int, positions: np.ndarray, lookup: LogLookup) -> Iterator[Finding]:
     done = 0
-    for states, reason in lookup.states(ledger_id, first_entry, positions):
-        chosen = slice(done, done + len(states))
+    for states, reason in lookup.states(source.ledger_id, first_entry, positions):
         entry_id = first_entry + done
-        found = positions[chosen]
-        if reason:
-            found, states, reason = _once_more(file, ledger_id, entry_id, reason, lookup)
-        yield PositionRun(file.path, ledger_id, np.arange(entry_id, entry_id + len(found)), found, states)
-        if reason:
-            at = index_format.position_at(entry_id)
-            yield Damage(file.path, at, POSITION_BYTES, reason, ledger_id, entry_id)
+        found = positions[done : done + len(states)]
         done += len(states)
+        if reason:
+            found, states, reason = _once_more(source, entry_id, reason, lookup)
+        entry_ids = np.arange(entry_id, entry_id + len(found))
+        offsets = None if source.offset_of is None else source.offset_of(entry_ids)
+        yield PositionRun(source.path, source.ledger_id, entry_ids, found, states, offsets)
+        if reason:
+            at, length = (None, None) if offsets is None else (int(offsets[0]), POSITION_BYTES)
+            yield Damage(source.path, at, length, reason, source.ledger_id, entry_id)
 
 
 def _once_more(
-    file: File, ledger_id: int, entry_id: int, reason: str, lookup: LogLookup
+    source: PositionSource, entry_id: int, reason: str, lookup: LogLookup
 ) -> tuple[np.ndarray, np.ndarray, str]:
     """Judge a position again: a running bookie may have made a new log, or moved the entry and deleted the old one."""
-    position = _read_positions(file, entry_id, 1)
+    position = source.read(entry_id, 1)
     if not len(position) or not position[0]:
         return position, np.full(len(position), VERIFIED, np.int8), ""
     lookup.refresh()
-    states, reason = next(lookup.states(ledger_id, entry_id, position))
+    states, reason = next(lookup.states(source.ledger_id, entry_id, position))
     return position, states, reason
 
 

@@ -1,7 +1,7 @@
 """How findings are printed: one JSON object a line for programs, a table for people; with filters by ledger and entry.
 
-JSON keys: `kind`, `file`, `offset` and `length` (bytes, where the thing lies in the file), `checksum_ok` (null: it
-carries none, or it cannot be verified here), then what the kind has:
+JSON keys: `kind`, `file`, `offset` and `length` (bytes, where the thing lies in the file; null in a key-value store),
+`checksum_ok` (null: it carries none, or it cannot be verified here), then what the kind has:
 
     journal       journal, previous, previous_end, bytes      record      record, count, synced
     ledger-key    ledger                                      fence       ledger
@@ -25,7 +25,7 @@ from typing import TextIO
 
 import numpy as np
 
-from bookie_service.formats.index import POSITION_BYTES, position_at
+from bookie_service.formats.index import POSITION_BYTES
 from bookie_service.inspection.findings import (
     UNVERIFIED,
     VERIFIED,
@@ -153,7 +153,7 @@ def _rows(finding: Finding, selection: Selection) -> Iterator[Row]:
         yield {**_front("incomplete", finding.path, finding.offset, finding.length, None), "reason": finding.reason}
 
 
-def _front(kind: str, path: str, offset: int, length: int | None, checksum_ok: bool | None) -> Row:
+def _front(kind: str, path: str, offset: int | None, length: int | None, checksum_ok: bool | None) -> Row:
     return {"kind": kind, "file": path, "offset": offset, "length": length, "checksum_ok": checksum_ok}
 
 
@@ -167,9 +167,10 @@ def _entry_rows(run: EntryRun, selection: Selection) -> Iterator[Row]:
 def _position_rows(run: PositionRun, selection: Selection) -> Iterator[Row]:
     rows = selection.rows(np.full(len(run.entry_ids), run.ledger_id), run.entry_ids)
     columns = (run.entry_ids, run.positions, run.states)
-    for entry_id, position, state in zip(*(column[rows].tolist() for column in columns)):
+    offsets = [None] * len(rows) if run.offsets is None else run.offsets[rows].tolist()
+    for entry_id, position, state, at in zip(*(column[rows].tolist() for column in columns), offsets, strict=True):
         log_id, offset = position_place(position)
-        front = _front("position", run.path, position_at(entry_id), POSITION_BYTES, _SHOWN[state])
+        front = _front("position", run.path, at, None if at is None else POSITION_BYTES, _SHOWN[state])
         yield {**front, "ledger": run.ledger_id, "entry": entry_id, "log": log_id, "log_offset": offset}
 
 
@@ -183,7 +184,9 @@ def _line(row: Row) -> str:
     else:
         said = "  ".join(f"{name} {_text(value)}" for name, value in facts.items())
     kind = "DAMAGED" if kind == "damage" else kind
-    return _COLUMNS.format(offset, "?" if length is None else length, kind, checksum, said).rstrip()
+    unknown = "-" if offset is None else "?"
+    columns = (unknown if value is None else value for value in (offset, length))
+    return _COLUMNS.format(*columns, kind, checksum, said).rstrip()
 
 
 def _text(value: object) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from bkspark.errors import ConfigurationError, MetadataFormat
 from bkspark.metadata import cookies
 from bookie_service import layout
-from bookie_service.formats import entry_log, index, journal
+from bookie_service.formats import entry_log, index, journal, key_value_index
 from bookie_service.inspection import marks
 from bookie_service.storage.files import ReadOnlyFiles
 
@@ -43,12 +43,27 @@ def files_of(files: ReadOnlyFiles, directories: Sequence[str], kind: str, ledger
     for directory in directories:
         if kind != "index":
             yield from (os.path.join(directory, name) for name in files.names(directory) if is_one(name))
-        elif ledger_id is not None:
+            continue
+        store = key_value_index_in(files, directory)
+        if store is not None:
+            yield store
+        if ledger_id is not None:
             path = os.path.join(directory, *index.relative_path(ledger_id))
             if files.exists(path):
                 yield path
         else:
             yield from _index_files(files, directory)
+
+
+def key_value_index_in(files: ReadOnlyFiles, directory: str) -> str | None:
+    """Return the path of the key-value store in a `current` directory, None when there is none."""
+    path = os.path.join(directory, key_value_index.DIRECTORY_NAME)
+    return path if files.is_directory(path) else None
+
+
+def is_key_value_index(path: str) -> bool:
+    """Return whether a path of kind index is a key-value store, not an index file."""
+    return os.path.basename(path) == key_value_index.DIRECTORY_NAME
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,8 +79,36 @@ class KeyValueView:
     def has(self, ledger_id: int) -> bool:
         return self._key_values.get([index_format.header_key(ledger_id)])[0] is not None
 
+    def held(self, ledger_id: int) -> Iterator[tuple[int, np.ndarray]]:
+        """Yield (first entry, positions from there on) of each block in which anything is held."""
+        for key in self._key_values.keys(*index_format.blocks_of(ledger_id)):
+            value = self._key_values.get([key])[0]
+            if value is not None:
+                yield index_format.block_number(key) * ENTRIES_PER_BLOCK, index_format.decode_block(value)
+
     def close(self) -> None:
         """Nothing to do: the store is its owner's."""
+
+    def close_store(self) -> None:
+        """Close the store itself."""
+        self._key_values.close()
+
+
+def open_view(files: ReadOnlyFiles, directory: str) -> KeyValueView:
+    """Return the index in a `current` directory, to be looked at; `close_store` closes it.
+
+    Raises:
+        StorageDamaged: the store is damaged, or has lost what was durable.
+    """
+    path = os.path.join(directory, index_format.DIRECTORY_NAME)
+    reached = _commit_reached(files, os.path.join(directory, index_format.COMMIT_NAME))
+    key_values = files.open_key_values(path, KeyValueOptions())
+    try:
+        _check_commit(key_values, reached, path)
+    except BaseException:
+        key_values.close()
+        raise
+    return KeyValueView(path, key_values)
 
 
 class KeyValueIndex(KeyValueView):
@@ -103,13 +131,11 @@ class KeyValueIndex(KeyValueView):
         # A process that was killed may have made it and not its name durable.
         files.sync_directory(directory)
         super().__init__(path, files.open_key_values(path, options))
-        self._commit_number = index_format.decode_commit_number(self._key_values.get([index_format.COMMIT_KEY])[0])
-        if self._commit_number < reached:
-            self._key_values.close()
-            raise StorageDamaged(
-                f"{path}: the key-value store is at commit {self._commit_number}, but {self._commit_path} says that "
-                f"{reached} was durable; {_REMEDY}"
-            )
+        try:
+            self._commit_number = _check_commit(self._key_values, reached, path)
+        except BaseException:
+            self.close_store()
+            raise
 
     def view(self, open_files_max: int) -> KeyValueView:
         return KeyValueView(self.path, self._key_values)
@@ -155,7 +181,7 @@ class KeyValueIndex(KeyValueView):
             self._key_values.sync()
 
     def close(self) -> None:
-        self._key_values.close()
+        self.close_store()
 
 
 def _blocks(update: LedgerUpdate) -> Iterator[tuple[bytes, np.ndarray, np.ndarray]]:
@@ -167,6 +193,17 @@ def _blocks(update: LedgerUpdate) -> Iterator[tuple[bytes, np.ndarray, np.ndarra
     for start, end in itertools.pairwise([0, *breaks.tolist(), len(blocks)]):
         key = index_format.block_key(update.ledger_id, int(blocks[start]))
         yield key, slots[start:end], update.positions[start:end]
+
+
+def _check_commit(key_values: KeyValues, reached: int, path: str) -> int:
+    """Return the store's commit number; raise StorageDamaged when it is lower than what was durable."""
+    number = index_format.decode_commit_number(key_values.get([index_format.COMMIT_KEY])[0])
+    if number < reached:
+        raise StorageDamaged(
+            f"{path}: the key-value store is at commit {number}, but {index_format.COMMIT_NAME} beside it says that "
+            f"{reached} was durable; {_REMEDY}"
+        )
+    return number
 
 
 def _commit_reached(files: ReadOnlyFiles, path: str) -> int:

@@ -24,7 +24,7 @@ from bookie_service.storage.compaction import Compactor
 from bookie_service.storage.db_storage import DbLedgerStorage
 from bookie_service.storage.entry_log import ENTRY_BYTES_MIN
 from bookie_service.storage.file_storages import InterleavedLedgerStorage, SortedLedgerStorage
-from bookie_service.storage.files import LocalFiles
+from bookie_service.storage.files import LocalFiles, ReadOnlyFiles
 from bookie_service.storage.index import IndexPaths
 from bookie_service.storage.items import rows_by_ledger
 from bookie_service.storage.journal import Journal, JournalOptions
@@ -111,11 +111,11 @@ def open_ledger_storage(files: LocalFiles, directories: Sequence[str], options: 
         ConfigurationError: another storage wrote the directories, and this one does not read its index.
         StorageDamaged: the index is damaged.
     """
-    _check_written_by(files, directories, options.storage_class)
+    check_written_by(files, directories, options.storage_class)
     return _STORAGES[options.storage_class](files, directories, options)
 
 
-def _check_written_by(files: LocalFiles, directories: Sequence[str], storage_class: StorageClass) -> None:
+def check_written_by(files: ReadOnlyFiles, directories: Sequence[str], storage_class: StorageClass) -> None:
     """Raise ConfigurationError when the other kind of index is there: ledgers in it would be missing from this one."""
     if storage_class is StorageClass.DB:
         if IndexPaths(directories).has_any(files):

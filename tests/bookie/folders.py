@@ -9,6 +9,8 @@ from pathlib import Path
 from bkspark.metadata import cookies
 from bkspark.metadata.cookies import Cookie
 from bkspark.wire import v2
+from bookie_service.storage.ledger_store import StoreOptions
+from bookie_service.storage.storage_class import StorageClass
 from tests.bookie.serving import Peer, Serving, service_options
 
 SMALL, FENCED = 5, 300
@@ -55,13 +57,16 @@ class Folder:
         }
 
 
-def serve(directory: Path, *, is_stopped_cleanly: bool = True) -> Path:
+def serve(
+    directory: Path, *, is_stopped_cleanly: bool = True, storage_class: StorageClass = StorageClass.SORTED
+) -> Path:
     """Fill a directory with what two runs of a bookie leave; the second may end in a crash."""
-    with Serving(service_options(directory)) as serving, serving.connect() as peer:
+    options = service_options(directory, store=StoreOptions(storage_class))
+    with Serving(options) as serving, serving.connect() as peer:
         add(peer, SMALL, 0, SMALL_PAYLOADS[:20])
         add(peer, FENCED, 0, LARGE_PAYLOADS)
         peer.read(FENCED, -1, v2.DO_FENCING)
-    with Serving(service_options(directory)) as serving, serving.connect() as peer:
+    with Serving(options) as serving, serving.connect() as peer:
         add(peer, SMALL, 20, SMALL_PAYLOADS[20:23])
         add(peer, SMALL, 23, SMALL_PAYLOADS[23:])
         if not is_stopped_cleanly:
