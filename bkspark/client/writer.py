@@ -35,7 +35,8 @@ PIECE_BYTES_MAX = 512 * 1024
 class WriterOptions:
     """Limits of one writer: what may be in flight before `submit` waits.
 
-    `lag_entries_max` bounds how far the slowest bookie may stay behind when Qa < Qw lets the others go ahead. With a
+    `lag_entries_max` and `lag_bytes_max` bound how far the slowest bookie may stay behind when Qa < Qw lets the others
+    go ahead; one that refuses load (TOOMANYREQUESTS) is tried again meanwhile, and fails nothing. With a
     piece on top it stays below the 10,000 adds that an Apache bookie queues at most; it refuses what is above.
     """
 
@@ -107,6 +108,7 @@ class LedgerWriter:
         self._settled = asyncio.Event()
         self._settled.set()
         self._ticker: asyncio.TimerHandle | None = self._loop.call_later(TICK_S, self._tick)
+        self._extra_tick: asyncio.TimerHandle | None = None
 
     # ---- facts ----
 
@@ -220,6 +222,8 @@ class LedgerWriter:
             return False
         if core.pending_count >= options.pending_entries_max or self._pending_bytes >= options.pending_bytes_max:
             return True
+        if core.kept_bytes >= options.pending_bytes_max + options.lag_bytes_max:
+            return True
         unsent = max((link.channel.unsent_bytes for link in self._links.values() if link.channel), default=0)
         return core.outstanding_max >= options.lag_entries_max or unsent >= options.lag_bytes_max
 
@@ -296,6 +300,9 @@ class LedgerWriter:
         if self._ticker is not None:
             self._ticker.cancel()
             self._ticker = None
+        if self._extra_tick is not None:
+            self._extra_tick.cancel()
+            self._extra_tick = None
         for link in self._links.values():
             if link.channel is not None:
                 link.channel.unlisten_adds(self.ledger_id)
@@ -313,6 +320,8 @@ class LedgerWriter:
                 self._send(effect)
             elif isinstance(effect, effects.Acknowledge):
                 self._acknowledge(effect.last_entry)
+            elif isinstance(effect, effects.CallAfter):
+                self._call_after(effect.delay_ns)
             elif isinstance(effect, effects.FindBookies):
                 self._settled.clear()
                 self._spawn(self._find_bookies())
@@ -397,6 +406,15 @@ class LedgerWriter:
 
     def _tick(self) -> None:
         self._ticker = self._loop.call_later(TICK_S, self._tick)
+        self._perform(self._core.on_tick(time.monotonic_ns()))
+
+    def _call_after(self, delay_ns: int) -> None:
+        """Tick once more, soon; of several requests the first is kept, as the core asks again after each tick."""
+        if self._extra_tick is None:
+            self._extra_tick = self._loop.call_later(delay_ns / 1e9, self._tick_once)
+
+    def _tick_once(self) -> None:
+        self._extra_tick = None
         self._perform(self._core.on_tick(time.monotonic_ns()))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:

@@ -29,6 +29,13 @@ class Acknowledge:
 
 
 @dataclass(frozen=True, slots=True)
+class CallAfter:
+    """Call `on_tick` after so many nanoseconds, besides whenever it is called anyway."""
+
+    delay_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class FindBookies:
     """Look up the writable bookies and call `on_writable_bookies`."""
 
@@ -97,6 +104,7 @@ class Recovered:
 Effect = (
     SendAdds
     | Acknowledge
+    | CallAfter
     | FindBookies
     | WriteMetadata
     | Fail

@@ -14,6 +14,10 @@ Invariants:
   pending entry, then what is missing is resent, and only then ripe entries are released.
 * A bookie that cannot be replaced because no spare one exists is left out while every write set still has Qa others:
   the ledger goes on with fewer copies rather than fail. A replacement is looked for again on later ticks.
+* A bookie that refuses load (TOOMANYREQUESTS) has not failed: what it refused, and what comes for it meanwhile, is held
+  back and sent again after a pause that doubles up to a limit. The bytes of an entry are kept until every bookie that
+  takes part has answered for it; the lag counts towards the caller's limits. A bookie that does nothing but refuse for
+  longer than the add time-out is replaced where a spare one exists, and else stays.
 * Fenced, unauthorised or metadata not OPEN: every pending add ends with "outcome unknown"; the core is FAILED.
 
 In recovery (`is_recovery`) ensemble changes stay local: they are published only by the compare-and-set that closes
@@ -25,7 +29,7 @@ from __future__ import annotations
 import enum
 from collections import deque
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -55,6 +59,22 @@ class WriterLimits:
 
     add_timeout_ns: int = 5_000_000_000
     replacement_retry_ns: int = 1_000_000_000
+    refusal_pause_ns_min: int = 5_000_000
+    refusal_pause_ns_max: int = 500_000_000
+
+
+@dataclass(slots=True)
+class _Refusal:
+    """A bookie refuses load: what waits for it, when it is tried again, and since when nothing got through.
+
+    `probed` is the last entry of the piece that was sent to see whether it is taken, -1 while none is on its way.
+    """
+
+    since_ns: int
+    pause_ns: int
+    retry_at_ns: int
+    probed: int = -1
+    held: list[effects.SendAdds] = field(default_factory=list)
 
 
 class WriterCore:
@@ -91,6 +111,10 @@ class WriterCore:
         self._pending_count = 0
         self._outstanding = [0] * metadata.ensemble_size
         self._progress_ns = [0] * metadata.ensemble_size
+        self._pending_bytes = 0
+        # The highest entry that each slot has answered for; what lies above may have to be sent to it again.
+        self._answered_to = [lac] * metadata.ensemble_size
+        self._refusals: dict[int, _Refusal] = {}
         self._failed: dict[int, str] = {}
         self._absent: dict[int, str] = {}
         self._absent_checked_ns = 0
@@ -124,6 +148,11 @@ class WriterCore:
         """Adds sent and unanswered at the slowest bookie still taking part."""
         return max(count for slot, count in enumerate(self._outstanding) if slot not in self._absent)
 
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of sealed entries that are kept: pending ones, and those for which a bookie still owes an answer."""
+        return self._pending_bytes
+
     def has_outstanding(self, slot: int) -> bool:
         """Whether the bookie in `slot` owes an answer."""
         return self._outstanding[slot] > 0
@@ -150,13 +179,14 @@ class WriterCore:
         self._reserve(self._pending_count + count)
         self._votes[self._pending_count : self._pending_count + count] = 0
         self._pending.append(entries)
+        self._pending_bytes += len(entries.buffer)
         self._pending_count += count
         self.length += payload_bytes
         return [
             send
             for slot in range(len(self._ensemble))
-            if slot not in self._failed and slot not in self._absent
-            for send in self._send(slot, entries)
+            if slot in self._refusals or (slot not in self._failed and slot not in self._absent)
+            for send in self._send_or_hold(slot, entries)
         ]
 
     def on_add_replies(
@@ -168,17 +198,26 @@ class WriterCore:
             return []
         self._outstanding[slot] = max(0, self._outstanding[slot] - len(entry_ids))
         self._progress_ns[slot] = now_ns
-        all_good = not statuses.any()
-        if not all_good:
-            good = statuses == EOK
-            refusal = self._refusal(int(statuses[np.argmin(good)]), bookie)
-            if refusal is not None:
-                return self._fail(refusal)
-            entry_ids = entry_ids[good]
+        done: list[effects.Effect] = []
+        has_failed = False
+        if statuses.any():
+            failed = (statuses != EOK) & (statuses != Status.ETOOMANYREQUESTS)
+            has_failed = bool(failed.any())
+            error = self._refusal(int(statuses[np.argmax(failed)]), bookie) if has_failed else None
+            if error is not None:
+                return self._fail(error)
+            if not has_failed:
+                done += self._hold_back(slot, entry_ids[statuses != EOK])
+            entry_ids = entry_ids[statuses == EOK]
+        if len(entry_ids):
+            self._answered_to[slot] = max(self._answered_to[slot], entry_ids.item(-1))
+            if self._refusals and slot in self._refusals and (entry_ids == self._refusals[slot].probed).any():
+                done += self._taken_again(slot)
         # A vote counts only for entries whose write set names the slot.
         self._votes[self._pending_rows(entry_ids)] |= np.uint64(1 << slot)
-        done = self._release()
-        return done if all_good else done + self.on_bookie_failed(slot, bookie, now_ns)
+        done += self._release()
+        self._forget()
+        return done + self.on_bookie_failed(slot, bookie, now_ns) if has_failed else done
 
     def _pending_rows(self, entry_ids: np.ndarray) -> slice | np.ndarray:
         """Return where in `_votes` those of the entries stand that are pending."""
@@ -195,6 +234,7 @@ class WriterCore:
         self._now_ns = now_ns
         if self.state not in (WriterState.ACTIVE, WriterState.CHANGING) or self._ensemble[slot] != bookie:
             return []
+        self._refusals.pop(slot, None)
         if slot in self._failed or slot in self._absent:
             return []
         self._failed[slot] = bookie
@@ -207,7 +247,7 @@ class WriterCore:
     def on_tick(self, now_ns: int) -> list[effects.Effect]:
         """Notice bookies that have not answered for too long, and look for replacements that were missing before."""
         self._now_ns = now_ns
-        done: list[effects.Effect] = []
+        done = self._retry_refused()
         for slot, bookie in enumerate(self._ensemble):
             waited_ns = now_ns - self._progress_ns[slot]
             if self._outstanding[slot] and waited_ns > self._limits.add_timeout_ns:
@@ -291,7 +331,7 @@ class WriterCore:
             grown[: self._pending_count] = self._votes[: self._pending_count]
             self._votes = grown
 
-    def _send(self, slot: int, entries: SealedEntries) -> list[effects.Effect]:
+    def _send(self, slot: int, entries: SealedEntries) -> list[effects.SendAdds]:
         """Return the send of those `entries` that `slot` stores and that are not released yet."""
         quorum, size = self.metadata.write_quorum, len(self._ensemble)
         begin = max(0, self.lac + 1 - entries.first_entry)
@@ -309,6 +349,76 @@ class WriterCore:
             self._progress_ns[slot] = self._now_ns
         self._outstanding[slot] += count
         return [effects.SendAdds(slot, self._ensemble[slot], entries, positions)]
+
+    def _send_or_hold(self, slot: int, entries: SealedEntries) -> list[effects.Effect]:
+        """Send entries to a slot, or keep them for later where its bookie refuses load."""
+        sends = self._send(slot, entries)
+        if slot not in self._refusals:
+            return list(sends)
+        self._refusals[slot].held += sends
+        return []
+
+    def _hold_back(self, slot: int, entry_ids: np.ndarray) -> list[effects.Effect]:
+        """The bookie refused these for now: keep them, and ask to be called when it is time to try again."""
+        refusal = self._refusals.get(slot)
+        if refusal is None:
+            pause_ns = self._limits.refusal_pause_ns_min
+            refusal = self._refusals[slot] = _Refusal(self._now_ns, pause_ns, self._now_ns + pause_ns)
+        elif refusal.probed >= 0:
+            refusal.probed = -1
+            refusal.pause_ns = min(2 * refusal.pause_ns, self._limits.refusal_pause_ns_max)
+            refusal.retry_at_ns = self._now_ns + refusal.pause_ns
+        for entries in self._pending:
+            positions = entry_ids - entries.first_entry
+            positions = positions[(positions >= 0) & (positions < len(entries))]
+            if len(positions):
+                self._outstanding[slot] += len(positions)
+                refusal.held.append(effects.SendAdds(slot, self._ensemble[slot], entries, np.sort(positions)))
+        # In entry order again, so that answers tell how far the bookie has come.
+        refusal.held.sort(key=_first_sent)
+        return [effects.CallAfter(max(0, refusal.retry_at_ns - self._now_ns))]
+
+    def _taken_again(self, slot: int) -> list[effects.Effect]:
+        """The bookie took the probe: it refuses no more. What was kept for it goes out."""
+        held = self._refusals.pop(slot).held
+        if held:
+            self._answered_to[slot] = _first_sent(held[0]) - 1
+        return list(held)
+
+    def _retry_refused(self) -> list[effects.Effect]:
+        """Send what is due to bookies that refused it; look for a spare in place of those that do nothing else."""
+        done: list[effects.Effect] = []
+        for slot, refusal in self._refusals.items():
+            if refusal.held and refusal.probed < 0 and refusal.retry_at_ns <= self._now_ns:
+                # One piece, to see whether it is taken; the rest follows then.
+                probe = refusal.held.pop(0)
+                refusal.probed = _last_sent(probe)
+                self._progress_ns[slot] = self._now_ns
+                done.append(probe)
+            if self._now_ns - refusal.since_ns > self._limits.add_timeout_ns and self.state is WriterState.ACTIVE:
+                self._failed[slot] = self._ensemble[slot]
+                self.state = WriterState.CHANGING
+                done += self._find_bookies()
+        waiting = [it.retry_at_ns for it in self._refusals.values() if it.probed < 0 and it.retry_at_ns > self._now_ns]
+        if waiting:
+            done.append(effects.CallAfter(min(waiting) - self._now_ns))
+        return done
+
+    def _forget(self) -> None:
+        """Let go of the bytes of entries that are acknowledged and owed by nobody."""
+        while self._pending:
+            last_entry = self._pending[0].first_entry + len(self._pending[0]) - 1
+            if last_entry > self.lac or any(self._owes(slot, last_entry) for slot in range(len(self._ensemble))):
+                return
+            self._pending_bytes -= len(self._pending.popleft().buffer)
+
+    def _owes(self, slot: int, last_entry: int) -> bool:
+        """Whether a slot's bookie may yet refuse an entry of the batch that ends at `last_entry`."""
+        if slot in self._refusals:
+            return self._outstanding[slot] > 0
+        # A slot stores one of any E - Qw + 1 entries in a row, and answers in order.
+        reached = self._answered_to[slot] + len(self._ensemble) - self.metadata.write_quorum
+        return self._outstanding[slot] > 0 and reached < last_entry
 
     def _release(self) -> list[effects.Effect]:
         """Acknowledge the longest prefix of pending entries that Qa bookies have; none while the ensemble changes."""
@@ -329,8 +439,6 @@ class WriterCore:
         if left:
             self._votes[:left] = self._votes[count : self._pending_count].copy()
         self._pending_count = left
-        while self._pending and self._pending[0].first_entry + len(self._pending[0]) <= self.lac + 1:
-            self._pending.popleft()
         return [effects.Acknowledge(self.lac)]
 
     def _refusal(self, status: int, bookie: str) -> BookKeeperError | None:
@@ -354,6 +462,8 @@ class WriterCore:
         self.state = WriterState.FAILED
         self.error = error
         self._pending.clear()
+        self._refusals.clear()
+        self._pending_bytes = 0
         return [effects.Fail(error)]
 
     def _find_bookies(self) -> list[effects.Effect]:
@@ -364,6 +474,12 @@ class WriterCore:
 
     def _go_on_without(self, writable: Collection[str]) -> list[effects.Effect]:
         """No spare bookie: leave the failed ones out if Qa others remain in every write set, else fail."""
+        for slot in self._refusals.keys() & self._failed.keys():
+            # It refuses load, and it lives: wait for it, whatever that takes.
+            self._refusals[slot].since_ns = self._now_ns
+            del self._failed[slot]
+        if not self._failed:
+            return self._resume(set())
         missing = {**self._absent, **self._failed}
         back = {slot for slot, bookie in self._absent.items() if bookie in writable}
         if back:
@@ -392,6 +508,8 @@ class WriterCore:
         self._ensemble = list(self._proposed)
         for slot in replaced:
             self._outstanding[slot] = 0
+            self._answered_to[slot] = self.lac
+            self._refusals.pop(slot, None)
             self._failed.pop(slot, None)
             self._absent.pop(slot, None)
             self._votes[: self._pending_count] &= ~np.uint64(1 << slot)
@@ -428,3 +546,11 @@ class WriterCore:
             self.metadata, self.version = current, version
             return [effects.WriteMetadata(current.closed(self.lac, self.length), version)]
         return self._fail(self._lost_to(current))
+
+
+def _first_sent(send: effects.SendAdds) -> int:
+    return send.entries.first_entry + (0 if send.positions is None else int(send.positions[0]))
+
+
+def _last_sent(send: effects.SendAdds) -> int:
+    return send.entries.first_entry + (len(send.entries) - 1 if send.positions is None else int(send.positions[-1]))

@@ -351,3 +351,114 @@ def test_recovery_keeps_ensemble_changes_to_itself():
     assert not any(isinstance(effect, effects.WriteMetadata) for effect in done)
     assert sent_to(done) == {"b4": [0]}
     assert writer.core.fragments == (Fragment(0, ("b1", "b2", "b4")),)
+
+
+REFUSING = WriterLimits(add_timeout_ns=5 * SECOND_NS, refusal_pause_ns_min=10_000_000, refusal_pause_ns_max=40_000_000)
+
+
+def overloaded(writer, slot, *ids, now_ns=0):
+    return writer.reply(slot, *ids, status=Status.ETOOMANYREQUESTS, now_ns=now_ns)
+
+
+def test_refused_load_is_tried_again_after_a_pause_and_fails_nobody():
+    """Issue 5 A: a writer never fails a healthy ledger because one bookie said TOOMANYREQUESTS."""
+    writer = Writer(limits=REFUSING)
+    writer.add(2)
+    assert overloaded(writer, 2, 0, 1) == [effects.CallAfter(10_000_000)]
+    assert writer.core.state is WriterState.ACTIVE
+    writer.reply(0, 0, 1)
+    writer.reply(1, 0, 1)
+    assert writer.acknowledged == 1
+    assert sent_to(writer.take(writer.core.on_tick(9_000_000))) == {}
+    assert sent_to(writer.take(writer.core.on_tick(10_000_000))) == {"b3": [0, 1]}
+    writer.reply(2, 0, 1)
+    assert not writer.core.has_outstanding(2)
+    assert writer.core.kept_bytes == 0
+
+
+def test_what_comes_for_a_bookie_that_refuses_load_waits_until_it_takes_one_piece():
+    writer = Writer(limits=REFUSING)
+    writer.add(1)
+    overloaded(writer, 2, 0)
+    assert sent_to(writer.add(1)) == {"b1": [1], "b2": [1]}
+    assert sent_to(writer.add(1)) == {"b1": [2], "b2": [2]}
+    assert sent_to(writer.take(writer.core.on_tick(10_000_000))) == {"b3": [0]}
+    assert sent_to(writer.reply(2, 0)) == {"b3": [1, 2]}
+    assert sent_to(writer.add(1)) == {"b1": [3], "b2": [3], "b3": [3]}
+
+
+def test_pause_before_the_next_try_doubles_up_to_its_limit():
+    writer = Writer(limits=REFUSING)
+    writer.add(1)
+    now_ns, pauses = 0, []
+    for _ in range(4):
+        done = overloaded(writer, 2, 0, now_ns=now_ns)
+        pauses += [effect.delay_ns for effect in done if isinstance(effect, effects.CallAfter)]
+        now_ns += pauses[-1]
+        assert sent_to(writer.take(writer.core.on_tick(now_ns))) == {"b3": [0]}
+    assert pauses == [10_000_000, 20_000_000, 40_000_000, 40_000_000]
+
+
+def test_ledger_whose_every_bookie_refuses_load_goes_on_when_they_take_it():
+    writer = Writer(limits=REFUSING)
+    writer.add(3)
+    for slot in range(3):
+        overloaded(writer, slot, 0, 1, 2)
+    done = writer.take(writer.core.on_tick(10_000_000))
+    assert sent_to(done) == {"b1": [0, 1, 2], "b2": [0, 1, 2], "b3": [0, 1, 2]}
+    writer.reply(0, 0, 1, 2)
+    writer.reply(1, 0, 1, 2)
+    assert writer.acknowledged == 2
+
+
+def test_bookie_that_only_refuses_is_replaced_by_a_spare_one():
+    writer = Writer(limits=REFUSING)
+    writer.add(1)
+    overloaded(writer, 2, 0)
+    writer.take(writer.core.on_tick(10_000_000))
+    overloaded(writer, 2, 0, now_ns=6 * SECOND_NS)
+    assert effects.FindBookies() in writer.take(writer.core.on_tick(6 * SECOND_NS))
+    assert sent_to(writer.change_to("b4")) == {"b4": [0]}
+
+
+def test_bookies_that_only_refuse_stay_where_there_is_no_spare_and_nothing_added_meanwhile_is_forgotten():
+    writer = Writer(limits=REFUSING)
+    writer.add(1)
+    for slot in range(3):
+        overloaded(writer, slot, 0)
+    writer.take(writer.core.on_tick(6 * SECOND_NS))
+    writer.add(1, now_ns=6 * SECOND_NS)
+    writer.change_to()
+    for _ in range(3):
+        for slot in range(3):
+            overloaded(writer, slot, 0, now_ns=12 * SECOND_NS)
+        writer.take(writer.core.on_tick(13 * SECOND_NS))
+        writer.change_to()
+    assert writer.core.state is WriterState.ACTIVE
+    for slot in (0, 1):
+        done = writer.reply(slot, 0, now_ns=13 * SECOND_NS)
+        assert sent_to(done) == {writer.core.ensemble[slot]: [1]}
+        writer.reply(slot, 1, now_ns=13 * SECOND_NS)
+    assert writer.acknowledged == 1
+
+
+def test_bytes_are_kept_until_the_slowest_bookie_has_answered():
+    writer = Writer(limits=REFUSING)
+    writer.add(4)
+    writer.add(4)
+    for slot in (0, 1):
+        writer.reply(slot, *range(8))
+    assert writer.acknowledged == 7
+    assert writer.core.kept_bytes == 8
+    writer.reply(2, 0, 1, 2, 3)
+    assert writer.core.kept_bytes == 4
+    overloaded(writer, 2, 4, 5, 6, 7)
+    assert sent_to(writer.take(writer.core.on_tick(10_000_000))) == {"b3": [4, 5, 6, 7]}
+
+
+def test_lost_connection_to_a_bookie_that_refuses_load_is_a_failure():
+    writer = Writer(limits=REFUSING)
+    writer.add(1)
+    overloaded(writer, 2, 0)
+    assert effects.FindBookies() in writer.fail(2)
+    assert sent_to(writer.change_to("b4")) == {"b4": [0]}

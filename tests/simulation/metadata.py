@@ -62,7 +62,7 @@ class Metadata:
     def current(self, ledger_id: int) -> Versioned:
         """Return what stands there now."""
         data, stat = run_now(self._inner.get(ROOT + paths.ledger_path(ledger_id, LedgerManager.FLAT)))
-        return Versioned(_decoded(data, ledger_id), stat.version, stat.ctime_ms)
+        return Versioned(_decoded(data, ledger_id), stat.version, stat.ctime_ms, stat.mtime_ms)
 
     def call(self, client: Node, work: Callable[[], Any], resume: Callable[[Any, Exception | None], None]) -> None:
         """Carry a call to the server, and its result back."""
@@ -129,7 +129,7 @@ class Metadata:
         self._versions.setdefault(path, []).append((self.world.now, data, stat))
         if path.startswith(f"{ROOT}/L"):
             ledger_id = int(path.rpartition("L")[2])
-            stored = Versioned(_decoded(data, ledger_id), stat.version, stat.ctime_ms)
+            stored = Versioned(_decoded(data, ledger_id), stat.version, stat.ctime_ms, stat.mtime_ms)
             self.history.metadata_written(ledger_id, stored, client, self.world.now)
             self.on_change(path, stored, client)
 

@@ -68,6 +68,8 @@ class Pipeline:
                 self._send(effect)
             elif type(effect) is effects.Acknowledge:
                 self._on_acknowledged(effect.last_entry)
+            elif type(effect) is effects.CallAfter:
+                self.client.later(effect.delay_ns, self._tick_once)
             elif type(effect) is effects.FindBookies:
                 site.probe("change begins", self.client.name, "")
                 start_task(self._find_bookies(), self.perform)
@@ -128,6 +130,9 @@ class Pipeline:
         if self.core.state in (WriterState.FAILED, WriterState.CLOSED):
             return
         self.client.later(TICK_NS, self._tick)
+        self._tick_once()
+
+    def _tick_once(self) -> None:
         self.perform(self.core.on_tick(self.client.now_ns))
 
 

@@ -28,7 +28,7 @@ QUORUMS = (
 OWNER = "owner"
 FAULTS = (
     *("crash", "crash", "cut", "cut", "isolate", "pause", "pause", "reset", "kill", "clock", "metadata", "metadata"),
-    *("stall", "unregister", "refuse", "damage"),
+    *("stall", "unregister", "refuse", "refuse", "damage"),
 )
 BEGINNINGS = (
     ("add stored", 6),
@@ -261,7 +261,11 @@ def _details(draft: _Draft, kind: str, bookie: str) -> tuple[str, tuple[object, 
     elif kind == "unregister":
         arguments = (bookie, draft.duration())
     elif kind == "refuse":
-        arguments = (bookie, random.choice(("EIO", "EREADONLY", "ETOOMANYREQUESTS")), draft.duration())
+        arguments = (
+            bookie,
+            random.choice(("EIO", "EREADONLY", "ETOOMANYREQUESTS", "ETOOMANYREQUESTS")),
+            draft.duration(),
+        )
     else:
         assert kind == "damage"
         arguments = (bookie,)

@@ -510,7 +510,7 @@ def writes_any_version() -> Plant:
         from bkspark.metadata import encoding
 
         stat = await self._tree.set(await self._path(ledger_id), encoding.encode(metadata), -1)
-        return Versioned(metadata, stat.version, stat.ctime_ms)
+        return Versioned(metadata, stat.version, stat.ctime_ms, stat.mtime_ms)
 
     return replaced(LedgerStore, "write", write)
 
@@ -519,7 +519,7 @@ def lost_write_is_written() -> Plant:
     async def read_back(
         self: LedgerStore, path: str, metadata: LedgerMetadata, data: bytes, version: int, _: int
     ) -> Any:
-        return Versioned(metadata, version + 1, 0)
+        return Versioned(metadata, version + 1, 0, 0)
 
     return replaced(LedgerStore, "_read_back", read_back)
 
@@ -531,7 +531,7 @@ def next_version_is_ours() -> Plant:
         ) -> Any:
             stat = await self._tree.exists(path)
             if stat is not None and stat.version == version + 1:
-                return Versioned(metadata, stat.version, stat.ctime_ms)
+                return Versioned(metadata, stat.version, stat.ctime_ms, stat.mtime_ms)
             return await old(self, path, metadata, data, version, ledger_id)
 
         return read_back

@@ -32,9 +32,9 @@ def good() -> LedgerHistory:
         lacs=[("reader", 0, 7), ("reader", 1, 30)],
         reads=[("reader", 0, ONE), ("reader", 1, TWO)],
         changes=[
-            (0, Versioned(OPEN, 0, 0), "owner"),
-            (10, Versioned(CLAIMED, 1, 0), "recoverer"),
-            (20, Versioned(CLOSED, 2, 0), "recoverer"),
+            (0, Versioned(OPEN, 0, 0, 0), "owner"),
+            (10, Versioned(CLAIMED, 1, 0, 0), "recoverer"),
+            (20, Versioned(CLOSED, 2, 0, 0), "recoverer"),
         ],
         audits=[
             Audit(20, "at the close", 1, 2, [copies(ONE), copies(TWO)], (True, True, False), 3),
@@ -45,7 +45,7 @@ def good() -> LedgerHistory:
 
 def changed_twice(metadata: LedgerMetadata) -> Callable[[LedgerHistory], None]:
     def spoil(ledger: LedgerHistory) -> None:
-        ledger.changes[1:] = [(10, Versioned(metadata, 1, 0), "owner")]
+        ledger.changes[1:] = [(10, Versioned(metadata, 1, 0, 0), "owner")]
 
     return spoil
 
@@ -65,8 +65,8 @@ BAD: list[tuple[str, str, Callable[[LedgerHistory], object]]] = [
     ("C5", "added after the close", lambda it: it.invoked.__setitem__(1, (TWO, 21))),
     ("C6", "two of three not fenced", lambda it: setattr(it.audits[0], "fenced", (True, False, False))),
     ("C7", "a version left out", lambda it: it.changes.pop(1)),
-    ("C7", "closed, then open", lambda it: it.changes.append((30, Versioned(OPEN, 3, 0), "owner"))),
-    ("C7", "closed twice", lambda it: it.changes.append((30, Versioned(CLOSED, 3, 0), "owner"))),
+    ("C7", "closed, then open", lambda it: it.changes.append((30, Versioned(OPEN, 3, 0, 0), "owner"))),
+    ("C7", "closed twice", lambda it: it.changes.append((30, Versioned(CLOSED, 3, 0, 0), "owner"))),
     ("C7", "ensemble published in recovery", changed_twice(CLAIMED.with_ensemble(1, ("b1", "b2", "b4")))),
     ("C7", "a bookie twice", changed_twice(OPEN.with_ensemble(1, ("b1", "b2", "b2")))),
     ("C7", "a quorum changed", changed_twice(replace(OPEN, ack_quorum=3))),
@@ -96,5 +96,5 @@ def test_fragment_that_moves_is_reported() -> None:
     before = OPEN.with_ensemble(5, ("b1", "b2", "b4"))
     after = replace(before, fragments=(OPEN.fragments[0], Fragment(6, ("b1", "b2", "b5"))), state=LedgerState.OPEN)
     ledger = good()
-    ledger.changes = [(0, Versioned(before, 0, 0), "owner"), (1, Versioned(after, 1, 0), "owner")]
+    ledger.changes = [(0, Versioned(before, 0, 0, 0), "owner"), (1, Versioned(after, 1, 0, 0), "owner")]
     assert any("moved" in line for line in violations(ledger))
