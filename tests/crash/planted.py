@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -23,32 +22,16 @@ from bookie_service.formats.journal import RecordKind
 from bookie_service.formats.marks import JournalPosition
 from bookie_service.storage import checkpoint, entry_log, index, opening, replay, write_cache
 from bookie_service.storage.checkpoint import Checkpoint, Marks
-from bookie_service.storage.entry_log import EntryLogAppender, EntryLogs
+from bookie_service.storage.entry_log import EntryLogs
 from bookie_service.storage.files import LocalFiles
 from bookie_service.storage.index import IndexWriter
 from bookie_service.storage.journal import Journal
 from bookie_service.storage.ledger_store import LedgerStore
+from bookie_service.storage.log_appender import EntryLogAppender
 from bookie_service.storage.replay import ReplayedJournal
 from bookie_service.storage.write_cache import LedgerWrites
 from tests.crash.simulated_files import SimulatedDisk, SimulatedFile, SimulatedFiles
-
-Plant = AbstractContextManager[None]
-
-
-@contextlib.contextmanager
-def changed(owner: Any, name: str, make: Callable[[Any], Any]) -> Iterator[None]:
-    """Replace an attribute by what `make` returns for the old one."""
-    old = vars(owner)[name]
-    setattr(owner, name, make(old))
-    try:
-        yield
-    finally:
-        setattr(owner, name, old)
-
-
-def replaced(owner: Any, name: str, new: Callable[..., Any]) -> Plant:
-    """Replace a function."""
-    return changed(owner, name, lambda old: new)
+from tests.planting import Plant, changed, replaced
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ from bkspark.core.writer import WriterCore, WriterState
 from bkspark.errors import MetadataVersion, NoSuchEntry
 from bkspark.metadata.ledgers import LedgerStore, Versioned
 from bkspark.wire.v2 import Status
-from tests.crash.planted import Plant, changed, replaced
+from tests.planting import Plant, changed, replaced
 from tests.simulation import clients, owner
 from tests.simulation.bookies import ModelBookie
 from tests.simulation.owner import SimulatedEntries

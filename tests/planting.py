@@ -1,0 +1,26 @@
+"""How a planted defect gets into the product: a context in which an attribute is another one."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+Plant = AbstractContextManager[None]
+
+
+@contextlib.contextmanager
+def changed(owner: Any, name: str, make: Callable[[Any], Any]) -> Iterator[None]:
+    """Replace an attribute by what `make` returns for the old one."""
+    old = vars(owner)[name]
+    setattr(owner, name, make(old))
+    try:
+        yield
+    finally:
+        setattr(owner, name, old)
+
+
+def replaced(owner: Any, name: str, new: Callable[..., Any]) -> Plant:
+    """Replace a function."""
+    return changed(owner, name, lambda old: new)
