@@ -20,7 +20,7 @@ from bkspark.wire.framing import LENGTH_BYTES, gather_i32, gather_i64
 from bookie_service.disks import DiskLimits, directory_for_log
 from bookie_service.formats import entry_log as log_format
 from bookie_service.formats.entry_log import OFFSET_BITS, OFFSET_MASK
-from bookie_service.storage.files import LocalFiles, is_out_of_space
+from bookie_service.storage.files import File, LocalFiles, is_out_of_space
 from bookie_service.storage.items import Items, contiguous_spans
 from bookie_service.storage.log_writer import LogWriter
 from bookie_service.storage.open_files import OpenFiles
@@ -170,13 +170,18 @@ class EntryLogs:
         while True:
             directory = directory_for_log(self._limits, spaces, log_id, self._full)
             try:
-                return log_id, directory, self._create_in(directory, log_id, suffix)
+                file = self._create_in(directory, log_id, suffix)
             except OSError as error:
                 del spaces[directory]
                 if not is_out_of_space(error) or not spaces:
                     raise
+                continue
+            # Space reserved on a small or nearly full disk would be missing there for what is acknowledged.
+            reserves = self._reserves and spaces[directory].free_bytes >= self._limits.log_bytes_max
+            return log_id, directory, LogWriter(log_id, file, reserves=reserves)
 
-    def _create_in(self, directory: str, log_id: int, suffix: str) -> LogWriter:
+    def _create_in(self, directory: str, log_id: int, suffix: str) -> File:
+        """Return a new file with the header of a log in it, durable under its name."""
         path = os.path.join(directory, log_format.file_name(log_id) + suffix)
         file = self.files.create(path)
         try:
@@ -190,7 +195,7 @@ class EntryLogs:
             with contextlib.suppress(OSError):
                 self.files.remove(path)
             raise
-        return LogWriter(log_id, file, reserves=self._reserves)
+        return file
 
 
 class EntryLogReader:

@@ -21,7 +21,7 @@ from crc32c import crc32c
 from bookie_service.formats import journal as journal_format
 from bookie_service.formats.journal import FILE_HEADER_BYTES, RECORD_HEADER_BYTES, FileHeader, RecordKind
 from bookie_service.formats.marks import JournalPosition
-from bookie_service.storage.files import Buffer, LocalFiles
+from bookie_service.storage.files import Buffer, LocalFiles, is_out_of_space
 
 SPARES_MAX = 4
 """Files that wait to be used again; more than are filled between two checkpoints are of little use."""
@@ -195,7 +195,14 @@ class Journal:
         if end <= self._allocated or not step:
             return
         size = -(-(end - self._allocated) // step) * step
-        self._file.preallocate(self._allocated, size)
+        try:
+            self._file.preallocate(self._allocated, size)
+        except OSError as error:
+            if not is_out_of_space(error):
+                raise
+            # A nearly full disk may still have what is needed now, which is little on a read-only bookie.
+            size = end - self._allocated
+            self._file.preallocate(self._allocated, size)
         self._allocated += size
 
 

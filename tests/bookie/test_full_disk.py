@@ -1,0 +1,199 @@
+"""A bookie as a process on a small disk that really fills up, with a real ZooKeeper."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bkspark.wire import v2
+from bkspark.wire.v2 import Status
+from tests.bookie.serving import Peer, split, stored
+from tests.bookie.test_process import STOP_S, BookieChild, uri
+from tests.polling import wait_until
+
+__all__ = ["uri"]
+
+pytestmark = pytest.mark.cluster
+
+DISK_BYTES = 64 << 20
+BALLAST_BYTES = 24 << 20
+RECOVERY = v2.RECOVERY_ADD | v2.HIGH_PRIORITY
+PAYLOADS = [bytes([i]) * 8192 for i in range(64)]
+
+
+@contextlib.contextmanager
+def mounted(path: Path, size: int) -> Iterator[Path]:
+    """Mount a disk of so many bytes; skips the test where this process may not."""
+    path.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(path)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode:
+        pytest.skip(f"this process may not mount a small disk: {result.stderr.strip()}")
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", "--lazy", str(path)], check=True)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    with mounted(tmp_path / "small", DISK_BYTES) as path:
+        yield path
+
+
+def fill(disk: Path) -> Path:
+    """Write a file until not a byte more fits."""
+    ballast = disk / "ballast"
+    with ballast.open("wb") as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(1 << 16))
+            file.flush()
+    return ballast
+
+
+class Log:
+    """Adds to ledger 5, and what was acknowledged of it."""
+
+    def __init__(self) -> None:
+        self.payloads: list[bytes] = []
+
+    def add(self, peer: Peer) -> list[int]:
+        """Add some entries; return the statuses."""
+        statuses = peer.add(5, len(self.payloads), PAYLOADS)
+        accepted = statuses.count(Status.EOK)
+        assert statuses == [Status.EOK] * accepted + [Status.EREADONLY] * (len(PAYLOADS) - accepted)
+        self.payloads += PAYLOADS[:accepted]
+        return statuses
+
+    def add_until_refused(self, peer: Peer) -> None:
+        while Status.EREADONLY not in self.add(peer):
+            assert len(self.payloads) * len(PAYLOADS[0]) < 2 * DISK_BYTES, "the disk takes more than it holds"
+
+    def check(self, peer: Peer) -> None:
+        """Every acknowledged entry is there, byte for byte."""
+        found: list[bytes] = []
+        while len(found) < len(self.payloads):
+            reply = peer.batch_read(5, len(found))
+            assert reply.status == Status.EOK
+            found += split(reply.body)
+        for entry_id, payload in enumerate(self.payloads):
+            assert found[entry_id] == stored(5, entry_id, payload)
+
+
+def is_registered(bookie: BookieChild, *, read_only: bool) -> bool:
+    """Return whether the bookie stands in one list and in no other (interop reference §4.7)."""
+    writable = set(bookie.ask_registry(lambda registry: registry.writable()))
+    readable = set(bookie.ask_registry(lambda registry: registry.read_only()))
+    return (writable, readable) == ((set(), {bookie.id}) if read_only else ({bookie.id}, set()))
+
+
+def wait_registered(bookie: BookieChild, *, read_only: bool) -> None:
+    wait_until(lambda: is_registered(bookie, read_only=read_only), f"registration with read_only={read_only}")
+
+
+def fill_up(bookie: BookieChild, log: Log, peer: Peer) -> None:
+    """Add until the bookie is read-only for good: a checkpoint may give back space of the journal."""
+
+    def is_full() -> bool:
+        log.add_until_refused(peer)
+        return is_registered(bookie, read_only=True) and Status.EOK not in log.add(peer)
+
+    wait_until(is_full, "the disk to be full")
+
+
+@pytest.mark.parametrize("has_journal", [False, True])
+def test_small_disk_that_fills_up_makes_the_bookie_read_only_and_back(
+    tmp_path: Path, uri: str, small_disk: Path, has_journal: bool
+) -> None:
+    directory = tmp_path / "bookie"
+    bookie = BookieChild(
+        directory,
+        uri,
+        ledgerDirectories=str(small_disk / "ledgers"),
+        journalDirectories=str((small_disk if has_journal else directory) / "journal"),
+        diskCheckInterval="100",
+        flushInterval="100",
+        journalMaxSizeMB="4",
+        journalPreAllocSizeMB="1",
+        journalMaxBackups="0",
+    )
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(bytes(BALLAST_BYTES))
+    log = Log()
+    with bookie.running() as process:
+        wait_registered(bookie, read_only=False)
+        with bookie.connect() as peer:
+            fill_up(bookie, log, peer)
+            assert log.payloads
+            log.check(peer)
+            assert peer.add(6, 0, [b"recovered"], RECOVERY) == [Status.EOK]
+            assert peer.read(6, 0, v2.DO_FENCING).status == Status.EOK
+            ballast.unlink()
+            wait_registered(bookie, read_only=False)
+            assert Status.EOK in log.add(peer)
+            assert peer.add(6, 1, [b"late"]) == [Status.EFENCED]
+        process.kill()
+    with bookie.running(), bookie.connect() as peer:
+        log.check(peer)
+        assert peer.read(6, 0).body == stored(6, 0, b"recovered")
+
+
+@pytest.mark.parametrize("storage_class", ["SortedLedgerStorage", "DbLedgerStorage"])
+def test_disk_without_a_byte_left_holds_checkpoints_back_until_there_is_space(
+    tmp_path: Path, uri: str, small_disk: Path, storage_class: str
+) -> None:
+    directory = tmp_path / "bookie"
+    bookie = BookieChild(
+        directory,
+        uri,
+        ledgerDirectories=str(small_disk / "ledgers"),
+        ledgerStorageClass=storage_class,
+        diskCheckInterval="100",
+        flushInterval="100",
+        # Only what the disk refuses makes this bookie read-only.
+        diskUsageThreshold="0.99999",
+    )
+    log = Log()
+    with bookie.running() as process:
+        with bookie.connect() as peer:
+            assert Status.EOK in log.add(peer)
+            ballast = fill(small_disk)
+            fill_up(bookie, log, peer)
+            log.check(peer)
+            ballast.unlink()
+            wait_registered(bookie, read_only=False)
+            assert Status.EOK in log.add(peer)
+            fill(small_disk)
+            log.add_until_refused(peer)
+        process.signal(signal.SIGTERM)
+        assert process.wait(STOP_S)
+        assert process.exit_code == 0
+    os.unlink(ballast)
+    with bookie.running(), bookie.connect() as peer:
+        log.check(peer)
+
+
+def test_full_disk_ends_a_bookie_that_may_not_be_read_only(tmp_path: Path, uri: str, small_disk: Path) -> None:
+    bookie = BookieChild(
+        tmp_path / "bookie",
+        uri,
+        ledgerDirectories=str(small_disk / "ledgers"),
+        diskCheckInterval="100",
+        readOnlyModeEnabled="false",
+    )
+    log = Log()
+    with bookie.running() as process:
+        with bookie.connect() as peer, contextlib.suppress(AssertionError):
+            while log.add(peer):
+                pass
+        assert process.wait(STOP_S)
+        assert process.exit_code == 1
+        assert "readOnlyModeEnabled is false: " in process.last_log_line()
+    assert bookie.ask_registry(lambda registry: registry.writable()) == {}
+    assert bookie.ask_registry(lambda registry: registry.read_only()) == {}
