@@ -7,6 +7,7 @@ change of address, so code that dials resolves the id through the metadata store
 
 from __future__ import annotations
 
+import ipaddress
 import re
 
 NO_ENTRY = -1
@@ -15,6 +16,8 @@ NO_ENTRY = -1
 LEDGER_ID_MAX = (1 << 63) - 1
 ENTRY_ID_MAX = (1 << 63) - 1
 
+_PORT = re.compile("[0-9]{1,5}")
+_HOST = re.compile(r"[^\s\]/,;]+")
 # Apache's BookieId: one or more of letters, digits and the characters from ':' to '_', '.', '-'.
 _BOOKIE_ID = re.compile(r"[a-zA-Z0-9:-_.\-]+")
 
@@ -23,20 +26,28 @@ def check_bookie_id(bookie_id: str) -> str:
     """Return `bookie_id` unchanged when it has Apache's syntax.
 
     Raises:
-        ValueError: it is empty, holds a character that Apache's peers refuse, or is the reserved word `readonly`.
+        ValueError: it is empty, holds a character that Apache's peers refuse, is the reserved word `readonly`, or
+            cannot name a znode.
     """
-    if not _BOOKIE_ID.fullmatch(bookie_id) or bookie_id.lower() == "readonly":
-        raise ValueError(f"bookie id {bookie_id!r} is not usable: letters, digits and . : _ - only, and not 'readonly'")
+    if not _BOOKIE_ID.fullmatch(bookie_id) or bookie_id.lower() in ("readonly", ".", ".."):
+        raise ValueError(
+            f"bookie id {bookie_id!r} is not usable: letters, digits and . : _ - only, and not 'readonly', '.' or '..'"
+        )
     return bookie_id
 
 
 def parse_host_port(text: str) -> tuple[str, int]:
-    """Return (host, port) of `host:port`; an IPv6 host stands in square brackets.
+    """Return (host, port) of `host:port`; an IPv6 host may stand in square brackets.
 
     Raises:
-        ValueError: there is no port, or it is not 1 to 65535.
+        ValueError: there is no port, or it is not 1 to 65535, or the host cannot be one.
     """
     host, separator, port = text.rpartition(":")
-    if not separator or not host or not port.isdigit() or not 0 < int(port) < 65536:
+    if not separator or not host or not _PORT.fullmatch(port) or not 0 < int(port) < 65536:
         raise ValueError(f"{text!r} is not host:port with a port of 1 to 65535")
-    return host.removeprefix("[").removesuffix("]"), int(port)
+    if ":" in host or "[" in host:
+        # Peers write an IPv6 host without the brackets, too.
+        return str(ipaddress.IPv6Address(host.removeprefix("[").removesuffix("]"))), int(port)
+    if not _HOST.fullmatch(host):
+        raise ValueError(f"{text!r} is not host:port: no host has such a name")
+    return host, int(port)

@@ -19,6 +19,7 @@ import struct
 from dataclasses import dataclass
 
 from bkspark.errors import ConfigurationError
+from bkspark.ids import check_bookie_id
 from bookie_service.configuration import AddressOptions
 
 _SIOCGIFADDR = 0x8915
@@ -42,6 +43,10 @@ def bind(options: AddressOptions) -> BoundAddress:
         ConfigurationError: the address is not usable or the port is taken; says what to change.
     """
     host, listen_at = _choose(options)
+    try:
+        check_bookie_id(options.bookie_id or f"{host}:0")
+    except ValueError as error:
+        raise ConfigurationError(f"{error}; set bookieId") from None
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

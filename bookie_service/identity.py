@@ -16,7 +16,7 @@ import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from bkspark.errors import ConfigurationError
+from bkspark.errors import ConfigurationError, MetadataFormat
 from bkspark.metadata import cookies
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.cookies import Cookie
@@ -150,11 +150,19 @@ class Identity:
         if not self._files.exists(current):
             return DirectoryState(None, False, directory not in self._ledgers)
         path = layout.cookie_path(directory)
-        cookie = cookies.decode(self._files.read_all(path), path) if self._files.exists(path) else None
+        cookie = self._cookie(path) if self._files.exists(path) else None
         names = self._files.names(current)
         marks = map(mark_format.file_name, range(len(self._journals)))
         has_marks = directory not in self._ledgers or set(marks) <= set(names)
         return DirectoryState(cookie, any(map(_is_data, names)), has_marks)
+
+    def _cookie(self, path: str) -> Cookie:
+        try:
+            return cookies.decode(self._files.read_all(path), path)
+        except MetadataFormat as error:
+            raise ConfigurationError(
+                f"{error}: restore it (the other directories of this bookie hold the same), {_NEW_ID}"
+            ) from None
 
 
 def _is_data(name: str) -> bool:

@@ -57,7 +57,7 @@ PURE = (
 
 PURE_MAY_IMPORT = _words(
     "__future__ abc base64 binascii bisect collections contextlib copy dataclasses enum functools hashlib heapq hmac "
-    "itertools json math operator re string struct textwrap types typing zlib "
+    "ipaddress itertools json math operator re string struct textwrap types typing zlib "
     "crc32c google numpy pyarrow"
 )
 """A list of what is allowed, so that a new way to reach the world does not slip past a list of what is forbidden."""

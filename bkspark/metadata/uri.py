@@ -65,7 +65,7 @@ class MetadataUri:
             except ValueError as error:
                 raise ConfigurationError(f"metadata URI {text!r}: {error}") from None
         root = "/" + path.strip("/")
-        if not slash or root == "/" or "//" in root:
+        if not slash or {"", ".", ".."} & set(root.split("/")[1:]):
             raise ConfigurationError(f"metadata URI {text!r} names no root path, as {_EXAMPLE} does")
         return cls(tuple(hosts), root, managers[manager_name])
 

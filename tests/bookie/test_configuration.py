@@ -121,6 +121,7 @@ def test_older_keys_stand_in_for_the_newer_ones() -> None:
         ({"allowLoopback": "maybe"}, "allowLoopback=maybe: it must be true or false"),
         ({"ledgerDirectories": "/a,/a"}, "must name different directories"),
         ({"bookieId": "a b"}, "bookie id 'a b' is not usable"),
+        ({"bookieId": ".."}, "bookie id '..' is not usable"),
         ({"logSizeLimit": str(1 << 40)}, "logSizeLimit must be"),
         ({"skipListSizeLimit": "1024"}, "skipListSizeLimit 1024 is less than twice nettyMaxFrameSizeBytes"),
         ({"metadataServiceUri": "zk://h"}, "names no root path"),
@@ -181,6 +182,11 @@ def test_advertised_address_stands_and_makes_the_id() -> None:
     chosen = bound(advertised_address="bookie.example.org")
     assert (chosen.host, chosen.bookie_id) == ("bookie.example.org", f"bookie.example.org:{chosen.port}")
     assert bound(advertised_address="bookie.example.org", bookie_id="b-1").bookie_id == "b-1"
+
+
+def test_what_cannot_be_a_bookie_id_is_told_in_one_line() -> None:
+    with pytest.raises(ConfigurationError, match=r"'no such host!:0' is not usable.*set bookieId"):
+        bound(advertised_address="no such host!")
 
 
 def test_advertised_loopback_is_listened_on_alone() -> None:

@@ -495,6 +495,22 @@ def test_first_boot_that_a_crash_interrupted_is_finished(bookie: BookieChild) ->
         assert peer.add(5, 0, [b"x"]) == [Status.EOK]
 
 
+@pytest.mark.parametrize("content", [b"", b"\xff\xff", b"5\nbookieHost: 1", b"9\n"])
+def test_unreadable_cookie_refuses_with_file_and_remedy(bookie: BookieChild, content: bytes) -> None:
+    with bookie.running():
+        pass
+    path = bookie.directory / "ledgers" / "current" / "VERSION"
+    stamp = path.read_bytes()
+    path.write_bytes(content)
+    code, line = bookie.refusal()
+    assert code == 1
+    assert f"the cookie in {path} cannot be read" in line
+    assert "restore it" in line
+    path.write_bytes(stamp)
+    with bookie.running():
+        pass
+
+
 def test_damaged_journal_refuses_with_file_offset_and_remedy(bookie: BookieChild) -> None:
     with bookie.running() as process, bookie.connect() as peer:
         for entry_id in range(3):

@@ -139,7 +139,18 @@ def test_registration_is_read_as_written_and_empty_means_the_id():
 
 @pytest.mark.parametrize(
     "uri",
-    ["", "zk:/", "http://h/l", "zk+x://h/l", "zk:///l", "zk://h", "zk://h/", "zk://h:0/l", "zk://h:x/l"],
+    [
+        *("", "zk:/", "http://h/l", "zk+x://h/l", "zk:///l", "zk://h", "zk://h/", "zk://h:0/l", "zk://h:x/l"),
+        *(
+            "zk://[::1/l",
+            "zk://[:]:1/l",
+            "zk://h:\u0661/l",
+            "zk://h h:1/l",
+            "zk://h/a/../b",
+            "zk://h/./a",
+            "zk://h/a//b",
+        ),
+    ],
 )
 def test_bad_uri_is_one_error_that_shows_it(uri):
     with pytest.raises(ConfigurationError):
