@@ -6,7 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from bkspark.cli.zookeeper_process import ZooKeeperProcess
+from tests.bookie.child import new_cluster
 from tests.bookie.folders import Folder, serve
+
+
+@pytest.fixture
+def uri(zookeeper: ZooKeeperProcess, tmp_path: Path) -> str:
+    """The URI of a new cluster without bookies."""
+    return new_cluster(zookeeper.connect_string, tmp_path.name)
 
 
 @pytest.fixture(scope="session")

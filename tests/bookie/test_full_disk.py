@@ -13,11 +13,9 @@ import pytest
 
 from bkspark.wire import v2
 from bkspark.wire.v2 import Status
+from tests.bookie.child import STOP_S, BookieChild
 from tests.bookie.serving import Peer, split, stored
-from tests.bookie.test_process import STOP_S, BookieChild, uri
 from tests.polling import wait_until
-
-__all__ = ["uri"]
 
 pytestmark = pytest.mark.cluster
 

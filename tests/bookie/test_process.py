@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import os
-import random
 import resource
 import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
@@ -24,94 +20,17 @@ from bkspark.blocking import Client
 from bkspark.cli.bookie import bookie_command
 from bkspark.cli.child_process import ChildProcess
 from bkspark.cli.cluster_process import free_ports
-from bkspark.cli.zookeeper_process import ZooKeeperProcess
 from bkspark.metadata import cookies
-from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.cookies import Cookie
-from bkspark.metadata.uri import MetadataUri
-from bkspark.metadata.zookeeper import open_tree
 from bkspark.wire import v2
 from bkspark.wire.v2 import Status
 from bookie_service.storage.storage_class import StorageClass
-from tests.bookie.serving import Peer, adds, split, stored
+from tests.bookie.child import START_S, STOP_S, BookieChild
+from tests.bookie.serving import adds, stored
+from tests.crash import kills
 from tests.polling import wait_until
 
 pytestmark = pytest.mark.cluster
-
-START_S = 30.0
-STOP_S = 20.0
-T = TypeVar("T")
-
-
-class BookieChild:
-    """Settings of one bookie, and the process that runs with them while `running`."""
-
-    def __init__(self, directory: Path, uri: str, **settings: str) -> None:
-        self.directory = directory
-        self.uri = uri
-        self.port = free_ports(1)[0]
-        self.id = f"127.0.0.1:{self.port}"
-        self.settings = {
-            "bookiePort": str(self.port),
-            "advertisedAddress": "127.0.0.1",
-            "journalDirectories": str(directory / "journal"),
-            "ledgerDirectories": str(directory / "ledgers"),
-            "metadataServiceUri": uri,
-            "zkTimeout": "4000",
-            **settings,
-        }
-
-    @contextlib.contextmanager
-    def running(self) -> Iterator[ChildProcess]:
-        """Start the bookie, wait until it serves, stop it at the end unless the test did."""
-        self.directory.mkdir(exist_ok=True)
-        process = ChildProcess(self.id, bookie_command(self.settings, json=True), self.directory / "bookie.log")
-        try:
-            line = next(process.lines(time.monotonic() + START_S), None)
-            assert line is not None, process.last_log_line()
-            assert json.loads(line) == {"id": self.id, "pid": process.pid}
-            yield process
-        finally:
-            process.stop(STOP_S)
-
-    def refusal(self, **settings: str) -> tuple[int, str]:
-        """Start a bookie that must not start; return its exit code and its one line."""
-        command = bookie_command({**self.settings, **settings}, json=True)
-        result = subprocess.run(command, capture_output=True, text=True, timeout=START_S, check=False)
-        assert result.stdout == ""
-        lines = result.stderr.splitlines()
-        assert len(lines) == 1, result.stderr
-        assert lines[0].startswith("bookie: ")
-        return result.returncode, lines[0]
-
-    def connect(self) -> Peer:
-        return Peer(self.port)
-
-    def ask_registry(self, question: Callable[[BookieRegistry], Awaitable[T]]) -> T:
-        async def ask() -> T:
-            uri = MetadataUri.parse(self.uri)
-            tree = await open_tree(uri)
-            try:
-                return await question(BookieRegistry(tree, uri))
-            finally:
-                await tree.close()
-
-        return asyncio.run(ask())
-
-
-@pytest.fixture
-def uri(zookeeper: ZooKeeperProcess, tmp_path: Path) -> str:
-    """The URI of a new cluster without bookies."""
-    text = f"zk://{zookeeper.connect_string}/{tmp_path.name}/ledgers"
-
-    async def initialize() -> None:
-        parsed = MetadataUri.parse(text)
-        tree = await open_tree(parsed)
-        await BookieRegistry(tree, parsed).initialize_cluster()
-        await tree.close()
-
-    asyncio.run(initialize())
-    return text
 
 
 @pytest.fixture
@@ -197,89 +116,12 @@ def test_bookie_whose_session_expired_registers_again(tmp_path: Path, uri: str) 
 # ---- being killed ----
 
 
-class Writer:
-    """Adds entries to several ledgers without pause; `acknowledged` maps ledger to the payloads answered EOK."""
-
-    def __init__(self, port: int, first_ledger: int, seed: int) -> None:
-        self._peer = Peer(port)
-        self._random = random.Random(seed)
-        self._ledgers = range(first_ledger, first_ledger + 3)
-        self.acknowledged: dict[tuple[int, int], bytes] = {}
-        self.fenced: set[int] = set()
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def _run(self) -> None:
-        following = dict.fromkeys(self._ledgers, 0)
-        with contextlib.suppress(OSError, AssertionError):
-            while True:
-                ledger_id = self._random.choice(list(following))
-                first = following[ledger_id]
-                payloads = [self._random.randbytes(self._random.randrange(2000)) for _ in range(20)]
-                self._peer.send(adds(ledger_id, first, payloads))
-                for _ in payloads:
-                    reply = self._peer.reply()
-                    assert reply.status == Status.EOK
-                    self.acknowledged[ledger_id, reply.entry_id] = payloads[reply.entry_id - first]
-                following[ledger_id] += len(payloads)
-                if self._random.random() < 0.02 and len(following) > 1:
-                    self._peer.read(ledger_id, v2.LAST_ENTRY, v2.DO_FENCING)
-                    self.fenced.add(ledger_id)
-                    del following[ledger_id]
-
-    def wait(self) -> None:
-        self._thread.join()
-        self._peer.close()
-
-
 @pytest.mark.parametrize("storage", [StorageClass.SORTED.short_name, StorageClass.DB.value])
 def test_killed_bookie_has_every_acknowledged_entry_and_fence(tmp_path: Path, uri: str, storage: str) -> None:
-    """SIGKILL at random moments, through several checkpoints and entry logs, always on the same directories."""
-    seed = int(os.environ.get("BKSPARK_SEED") or random.randrange(1 << 30))
-    rounds = int(os.environ.get("BKSPARK_KILLS") or 3)
-    print(f"BKSPARK_SEED={seed} BKSPARK_KILLS={rounds}")
-    chance = random.Random(seed)
-    bookie = BookieChild(
-        tmp_path / "bookie",
-        uri,
-        ledgerStorageClass=storage,
-        skipListSizeLimit=str(12 << 20),
-        dbStorage_writeCacheMaxSizeMb="24",
-        flushInterval="150",
-        logSizeLimit=str(4 << 20),
-        journalMaxSizeMB="2",
-        journalMaxBackups="0",
-    )
-    acknowledged: dict[tuple[int, int], bytes] = {}
-    fenced: set[int] = set()
-    for number in range(rounds + 1):
-        with bookie.running() as process:
-            with bookie.connect() as peer:
-                check_all(peer, acknowledged, fenced)
-            if number < rounds:
-                writers = [Writer(bookie.port, 100 * number + 10 * i, chance.randrange(1 << 30)) for i in range(2)]
-                time.sleep(chance.random())
-                process.kill()
-                for writer in writers:
-                    writer.wait()
-                    acknowledged |= writer.acknowledged
-                    fenced |= writer.fenced
-    assert acknowledged
-
-
-def check_all(peer: Peer, acknowledged: dict[tuple[int, int], bytes], fenced: set[int]) -> None:
-    """Every acknowledged entry is there byte for byte, every fence holds."""
-    for ledger_id in {ledger_id for ledger_id, _ in acknowledged}:
-        entry_ids = sorted(entry_id for ledger, entry_id in acknowledged if ledger == ledger_id)
-        found: list[bytes] = []
-        while len(found) < len(entry_ids):
-            reply = peer.batch_read(ledger_id, len(found))
-            assert reply.status == Status.EOK, (ledger_id, len(found))
-            found += split(reply.body)
-        for entry_id in entry_ids:
-            assert found[entry_id] == stored(ledger_id, entry_id, acknowledged[ledger_id, entry_id])
-        if ledger_id in fenced:
-            assert peer.add(ledger_id, 1 << 20, [b"late"]) == [Status.EFENCED]
+    """Ten SIGKILLs at random moments; `python -m tests.crash.kills` does any number."""
+    counts = kills.run(tmp_path / "bookie", uri, kills=5, seed=int(os.environ.get("BKSPARK_SEED", 4)), storage=storage)
+    assert counts["kills"] == 5
+    assert counts["entries"]
 
 
 # ---- collecting garbage ----
