@@ -1,0 +1,422 @@
+"""Every behaviour of a small cluster: breadth-first over copies of the product's cores.
+
+`python -m tests.simulation.small_model [--states N]`: three bookies, an owner with its adds on their way, a recoverer;
+any message may be delivered at any time, two may be lost, one bookie may crash for good. Two states are one when
+everything that decides their future is equal. Safety is checked in each: what the owner was told is acknowledged lies
+at or below the end, and at the end every entry has Qa copies where metadata says.
+
+Durability is not in this model (an answer is given when the record is safe, and disks keep what they have): crashes
+with loss of what was not synced are what schedules and `tests/crash` try.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from bkspark.core import effects
+from bkspark.core import recovery as recovery_module
+from bkspark.core.metadata import Fragment, LedgerMetadata
+from bkspark.core.recovery import Answer, RecoveryCore
+from bkspark.core.striping import write_set
+from bkspark.core.writer import WriterCore
+from bkspark.errors import BookieUnavailable
+from bkspark.wire.v2 import Status
+from tests.planting import replaced
+from tests.simulation.owner import SimulatedEntries
+
+BOOKIES = ("b1", "b2", "b3")
+MODELS = {"3/2": ((3, 3, 2), 1), "2/2": ((2, 2, 2), 1), "2/2, two entries": ((2, 2, 2), 2)}
+"""Quorums (E, Qw, Qa) and entries, by name."""
+AWAY = BookieUnavailable("away")
+
+Message = tuple[Any, ...]
+
+
+class FirstOnes:
+    """A random source for placement: takes the first ones, as any choice is like any other here."""
+
+    def sample(self, population: Sequence[str], k: int) -> list[str]:
+        return list(population[:k])
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """One bookie."""
+
+    is_up: bool = True
+    fenced: bool = False
+    entries: frozenset[int] = frozenset()
+
+
+@dataclass(slots=True)
+class State:
+    """The cluster at one moment; cores are copied before they change, all else is never changed in place."""
+
+    owner: WriterCore
+    recovery: RecoveryCore | None
+    rewriter: WriterCore | None
+    rewriting_to: int
+    disks: dict[str, Disk]
+    stored: LedgerMetadata
+    version: int
+    messages: frozenset[Message]
+    writes: dict[str, effects.WriteMetadata] = field(default_factory=dict)
+    losses_left: int = 0
+    crashes_left: int = 0
+    acknowledged: int = -1
+    number: int = 0
+
+
+def _copied(core: Any) -> Any:
+    new = object.__new__(type(core))
+    for name, value in vars(core).items():
+        if isinstance(value, (list, dict, set, deque)):
+            value = type(value)(value)
+        elif isinstance(value, np.ndarray):
+            value = value.copy()
+        new.__dict__[name] = value
+    if isinstance(core, RecoveryCore):
+        new._entries = {
+            entry_id: replace(entry, waiting=set(entry.waiting), unasked=list(entry.unasked))
+            for entry_id, entry in core._entries.items()
+        }
+    return new
+
+
+def key_of(state: State) -> Hashable:
+    """Return all that decides a state's future."""
+    writes = tuple(
+        (who, it.expected_version, it.metadata.state, it.metadata.fragments, it.metadata.last_entry)
+        for who, it in sorted(state.writes.items())
+    )
+    return (
+        _writer_key(state.owner),
+        _recovery_key(state.recovery),
+        None if state.rewriter is None else _writer_key(state.rewriter),
+        state.rewriting_to,
+        tuple(state.disks.values()),
+        state.stored.state,
+        state.stored.fragments,
+        state.stored.last_entry,
+        state.version,
+        frozenset(message[:-1] for message in state.messages),
+        writes,
+        state.losses_left,
+        state.crashes_left,
+        state.acknowledged,
+    )
+
+
+def _writer_key(core: WriterCore) -> Hashable:
+    votes = tuple(core._votes[: core._pending_count].tolist())
+    failed, absent = tuple(sorted(core._failed.items())), tuple(sorted(core._absent.items()))
+    changing = (core._finding_bookies, tuple(core._proposed), core.version, core._fragments)
+    return (core.state, core.lac, votes, tuple(core._ensemble), failed, absent, *changing, tuple(core._outstanding))
+
+
+def _recovery_key(core: RecoveryCore | None) -> Hashable:
+    if core is None:
+        return None
+    entries = tuple(
+        (entry_id, frozenset(it.waiting), tuple(it.unasked), it.negatives, it.payload is None)
+        for entry_id, it in core._entries.items()
+    )
+    heard = (frozenset(core._known), frozenset(core._fences_waiting), frozenset(core._dead))
+    return (core.state, core.lac, *heard, core._next_entry, core._at_end, core.version, core._fragments, entries)
+
+
+class Model:
+    """The rules by which one state follows another."""
+
+    def __init__(self, quorums: tuple[int, int, int], entries: int, losses: int = 2, crashes: int = 1) -> None:
+        self.quorums = quorums
+        self.entries = entries
+        self.losses = losses
+        self.crashes = crashes
+
+    def first(self) -> State:
+        """Return the state in which the owner has sent its adds and a recoverer is about to begin."""
+        metadata = LedgerMetadata(*self.quorums, (Fragment(0, BOOKIES[: self.quorums[0]]),))
+        owner = WriterCore(1, metadata, 0, FirstOnes())
+        owner._votes = owner._votes[:4].copy()
+        disks = {name: Disk() for name in BOOKIES}
+        state = State(owner, None, None, -1, disks, metadata, 0, frozenset())
+        state.losses_left, state.crashes_left = self.losses, self.crashes
+        for entry_id in range(self.entries):
+            entries = SimulatedEntries.of(entry_id, [b"%d" % entry_id], entry_id, -1)
+            self._perform(state, "owner", owner.add(entries, 1, 0))
+        self._post(state, ("begin", "recoverer"))
+        return state
+
+    def following(self, state: State) -> Iterator[tuple[str, State]]:
+        """Yield (what happened, state) for everything that can happen next."""
+        for message in sorted(state.messages, key=lambda message: message[-1]):
+            yield f"{message[:-1]}", self._delivered(state, message)
+            if state.losses_left and message[0] in ("add", "added", "fence", "fenced", "read", "was read"):
+                yield f"lost: {message[:-1]}", self._lost(state, message)
+        for who in state.writes:
+            yield f"{who} writes metadata", self._written(state, who)
+        if state.crashes_left:
+            for name, disk in state.disks.items():
+                if disk.is_up:
+                    yield f"{name} crashes", self._crashed(state, name)
+
+    def wrong(self, state: State) -> str:
+        """Say what is wrong with a state, "" if nothing is."""
+        stored = state.stored
+        if not stored.is_closed:
+            return ""
+        if state.acknowledged > stored.last_entry:
+            return f"entry {state.acknowledged} was acknowledged, the ledger ends at {stored.last_entry}"
+        for entry_id in range(stored.last_entry + 1):
+            bookies = stored.fragment_of(entry_id).bookies
+            slots = write_set(entry_id, stored.ensemble_size, stored.write_quorum)
+            copies = sum(entry_id in state.disks[bookies[slot]].entries for slot in slots)
+            if copies < stored.ack_quorum:
+                return f"entry {entry_id} has {copies} copies at the close"
+        return ""
+
+    # ---- what happens ----
+
+    def _next(self, state: State, gone: Message | None = None) -> State:
+        new = replace(state, disks=state.disks, writes=dict(state.writes))
+        if gone is not None:
+            new.messages = state.messages - {gone}
+        return new
+
+    def _post(self, state: State, message: Message) -> None:
+        state.number += 1
+        state.messages |= {(*message, state.number)}
+
+    def _core(self, state: State, who: str) -> Any:
+        """Return a copy of a client's core, put into the state."""
+        name = "recovery" if who == "recoverer" else who
+        core = _copied(getattr(state, name))
+        setattr(state, name, core)
+        return core
+
+    def _delivered(self, state: State, message: Message) -> State:
+        state = self._next(state, message)
+        kind, who, *facts, _ = message
+        if kind == "begin":
+            state.recovery = RecoveryCore(1, state.stored, state.version)
+            self._perform(state, who, state.recovery.start())
+        elif kind in ("add", "fence", "read"):
+            self._at_bookie(state, kind, who, *facts)
+        elif kind == "find":
+            if getattr(state, who) is not None:
+                writable = {name for name, disk in state.disks.items() if disk.is_up}
+                self._perform(state, who, self._core(state, who).on_writable_bookies(writable))
+        else:
+            self._answered(state, kind, who, *facts)
+        return state
+
+    def _at_bookie(self, state: State, kind: str, who: str, slot: int, name: str, entry_id: int = -1) -> None:
+        disk = state.disks[name]
+        if kind == "add":
+            if disk.fenced and who == "owner":
+                self._post(state, ("added", who, slot, name, entry_id, Status.EFENCED))
+                return
+            disk = replace(disk, entries=disk.entries | {entry_id})
+            self._post(state, ("added", who, slot, name, entry_id, Status.EOK))
+        elif kind == "fence":
+            disk = replace(disk, fenced=True)
+            self._post(state, ("fenced", who, slot, name, Answer.FOUND if disk.entries else Answer.NEGATIVE))
+        else:
+            disk = replace(disk, fenced=disk.fenced or self.reads_fence)
+            answer = Answer.FOUND if entry_id in disk.entries else Answer.NEGATIVE
+            self._post(state, ("was read", who, slot, name, entry_id, answer))
+        state.disks = {**state.disks, name: disk}
+
+    reads_fence = True
+
+    def _answered(self, state: State, kind: str, who: str, slot: int, name: str, *facts: Any) -> None:
+        if kind in ("added", "failed"):
+            if getattr(state, who) is None:
+                return
+            core = self._core(state, who)
+            if kind == "failed":
+                self._perform(state, who, core.on_bookie_failed(slot, name, 0))
+            else:
+                ids, statuses = np.array([facts[0]], np.int64), np.array([facts[1]], np.int32)
+                self._perform(state, who, core.on_add_replies(slot, name, ids, statuses, 0))
+            return
+        core = self._core(state, who)
+        answer = facts[-1]
+        error = AWAY if answer is Answer.FAILED else None
+        if kind == "fenced":
+            todo = core.on_fence_answer(slot, answer, -1, 1, error=error)
+        else:
+            entry_id = facts[0]
+            todo = core.on_read_answer(slot, entry_id, answer, b"%d" % entry_id, entry_id + 1, error=error)
+        self._perform(state, who, todo)
+
+    def _lost(self, state: State, message: Message) -> State:
+        state = self._next(state, message)
+        state.losses_left -= 1
+        self._unheard(state, message)
+        return state
+
+    def _unheard(self, state: State, message: Message) -> None:
+        """Whoever waits for the answer learns, some time, that none came."""
+        kind, who, slot, name = message[:4]
+        if kind in ("add", "added"):
+            self._post(state, ("failed", who, slot, name))
+        elif kind in ("fence", "fenced"):
+            self._post(state, ("fenced", who, slot, name, Answer.FAILED))
+        elif kind in ("read", "was read"):
+            self._post(state, ("was read", who, slot, name, message[4], Answer.FAILED))
+
+    def _crashed(self, state: State, name: str) -> State:
+        state = self._next(state)
+        state.crashes_left -= 1
+        state.disks = {**state.disks, name: replace(state.disks[name], is_up=False)}
+        for message in state.messages:
+            if message[0] in ("add", "fence", "read") and message[3] == name:
+                state.messages -= {message}
+                self._unheard(state, message)
+        return state
+
+    def _written(self, state: State, who: str) -> State:
+        state = self._next(state)
+        effect = state.writes.pop(who)
+        core = self._core(state, who)
+        if effect.expected_version == state.version:
+            state.stored, state.version = effect.metadata, state.version + 1
+            todo = core.on_metadata_written(state.stored, state.version)
+        else:
+            todo = core.on_metadata_conflict(state.stored, state.version)
+        self._perform(state, who, todo)
+        return state
+
+    def _perform(self, state: State, who: str, todo: list[effects.Effect]) -> None:
+        for effect in todo:
+            if isinstance(effect, effects.SendAdds):
+                ids = range(len(effect.entries)) if effect.positions is None else effect.positions.tolist()
+                for position in ids:
+                    entry_id = effect.entries.first_entry + position
+                    self._send(state, ("add", who, effect.slot, effect.bookie, entry_id))
+            elif isinstance(effect, effects.Fence):
+                self._send(state, ("fence", who, effect.slot, effect.bookie))
+            elif isinstance(effect, effects.RecoveryRead):
+                for entry_id in effect.entry_ids.tolist():
+                    self._send(state, ("read", who, effect.slot, effect.bookie, entry_id))
+            elif isinstance(effect, effects.Acknowledge):
+                self._acknowledged(state, who, effect.last_entry)
+            elif isinstance(effect, effects.FindBookies):
+                self._post(state, ("find", who))
+            elif isinstance(effect, effects.WriteMetadata):
+                state.writes[who] = effect
+            elif isinstance(effect, effects.RewriteEntries):
+                self._rewrite(state, effect)
+            elif isinstance(effect, effects.AbandonRewriting):
+                state.rewriter = None
+            elif isinstance(effect, effects.ReadLength):
+                self._perform(state, who, self._core(state, who).on_length(None))
+            elif isinstance(effect, effects.Fail) and who == "rewriter":
+                self._perform(state, "recoverer", self._core(state, "recoverer").on_rewrite_failed(effect.error))
+
+    def _send(self, state: State, message: Message) -> None:
+        if state.disks[message[3]].is_up:
+            self._post(state, message)
+        else:
+            self._unheard(state, message)
+
+    def _rewrite(self, state: State, effect: effects.RewriteEntries) -> None:
+        if state.rewriter is None:
+            recovery = state.recovery
+            assert recovery is not None
+            last = effect.first_entry - 1
+            state.rewriter = WriterCore(1, recovery.metadata, recovery.version, FirstOnes(), is_recovery=True, lac=last)
+            state.rewriter._votes = state.rewriter._votes[:4].copy()
+        state.rewriting_to = effect.first_entry + len(effect.payloads) - 1
+        entries = SimulatedEntries.of(effect.first_entry, effect.payloads, effect.length_before, effect.lac)
+        core = self._core(state, "rewriter")
+        self._perform(state, "rewriter", core.add(entries, len(effect.payloads), 0))
+
+    def _acknowledged(self, state: State, who: str, last_entry: int) -> None:
+        if who == "owner":
+            state.acknowledged = max(state.acknowledged, last_entry)
+        elif last_entry == state.rewriting_to:
+            core = self._core(state, "recoverer")
+            assert state.rewriter is not None
+            core.on_ensemble_changed(state.rewriter.fragments)
+            self._perform(state, "recoverer", core.on_rewritten())
+
+
+class ModelWithoutFencingReads(Model):
+    """P01 planted: recovery reads carry no fence."""
+
+    reads_fence = False
+
+
+@dataclass(slots=True)
+class Search:
+    """What a search came to: how many states, whether that is all of them, and the shortest way to a wrong one."""
+
+    states: int
+    is_complete: bool
+    wrong: str = ""
+    path: list[str] = field(default_factory=list)
+
+
+def search(model: Model, states_max: int, report: Callable[[str], None] = lambda line: None) -> Search:
+    """Look at every state of a model, nearest first, up to a number of them."""
+    with replaced(recovery_module, "WINDOW_FIRST", 1), replaced(recovery_module, "WINDOW_MAX", 1):
+        first = model.first()
+        # Keys by their hash: 64 bits are enough to tell a million states apart, and the keys are large.
+        start = hash(key_of(first))
+        seen: dict[int, tuple[int, str]] = {start: (0, "")}
+        queue: deque[tuple[int, State]] = deque([(start, first)])
+        while queue:
+            key, state = queue.popleft()
+            for what, following in model.following(state):
+                found = hash(key_of(following))
+                if found in seen:
+                    continue
+                seen[found] = (key, what)
+                wrong = model.wrong(following)
+                if wrong:
+                    return Search(len(seen), False, wrong, _path(seen, found))
+                if len(seen) >= states_max:
+                    return Search(len(seen), False)
+                queue.append((found, following))
+                if len(seen) % 100_000 == 0:
+                    report(f"{len(seen)} states, {len(queue)} to look at")
+        return Search(len(seen), True)
+
+
+def _path(seen: dict[int, tuple[int, str]], key: int) -> list[str]:
+    steps = []
+    while seen[key][1]:
+        key, what = seen[key]
+        steps.append(what)
+    return steps[::-1]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation.small_model", description=__doc__.split("\n")[0])
+    parser.add_argument("--states", type=int, default=1_000_000, help="most states of each model")
+    parser.add_argument("--losses", type=int, default=2)
+    parser.add_argument("--crashes", type=int, default=1)
+    options = parser.parse_args(arguments)
+    failed = False
+    for name, (quorums, entries) in MODELS.items():
+        model = Model(quorums, entries, options.losses, options.crashes)
+        found = search(model, options.states, lambda line: print(line, file=sys.stderr))
+        print(f"{name}: {found.states} states{', all of them' if found.is_complete else ''} {found.wrong}", flush=True)
+        for step in found.path:
+            print(f"    {step}")
+        failed = failed or bool(found.wrong)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
