@@ -6,12 +6,13 @@ import asyncio
 import os
 import shutil
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from bkspark.cli.cluster import initialize
 from bkspark.cli.cluster_process import BookieProcess, free_ports
@@ -129,10 +130,12 @@ class MeasuredBookie:
         self._process.kill()
         asyncio.run(_wait_until_unregistered(self._uri, self._process.id))
 
-    def collect_garbage(self) -> None:
-        """Ask for a pass with a major compaction; it runs on when this returns."""
-        directories = [str(self.directory / "ledgers")]
-        threading.Thread(target=control.ask, args=(directories, control.COLLECT), daemon=True).start()
+    def collect_garbage(self) -> Future[dict[str, Any]]:
+        """Ask for a pass with a major compaction; it is over when the future is done, which then has its report."""
+        executor = ThreadPoolExecutor(1)
+        collected = executor.submit(control.ask, [str(self.directory / "ledgers")], control.COLLECT)
+        executor.shutdown(wait=False)
+        return collected
 
     def processor_s(self) -> float:
         """Return the processor time so far, user and system."""
