@@ -22,6 +22,7 @@ import os
 import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from datetime import datetime
 from typing import Any, Self, TypeVar
 
 from bkspark import client as aio
@@ -321,6 +322,10 @@ class LogWriter(_Leaving):
         """Send entries when the window has room; return a future of their positions, done when acknowledged."""
         return _submitted(lambda: self._writer.submit(entries))
 
+    def roll(self) -> None:
+        """Go on in a new ledger: what was appended so far is closed, and readers get past it."""
+        run(self._writer.roll)
+
     def close(self) -> None:
         """Wait for what is pending, close the ledger and give the log back."""
         run(self._writer.close)
@@ -354,6 +359,7 @@ class Log:
         ledger_type: str = "PD_JOURNAL",
         metadata: Mapping[str, bytes | str] | None = None,
         roll_bytes: int = ROLL_BYTES,
+        roll_seconds: float | None = None,
     ) -> LogWriter:
         """Take the log for writing, creating it if it does not exist; whoever wrote before is fenced."""
         return LogWriter(
@@ -365,6 +371,7 @@ class Log:
                     ledger_type=ledger_type,
                     metadata=metadata,
                     roll_bytes=roll_bytes,
+                    roll_seconds=roll_seconds,
                 )
             )
         )
@@ -386,6 +393,10 @@ class Log:
     def latest(self) -> Position:
         """Return the position behind the last entry that can be read now."""
         return run(self._log.latest)
+
+    def at_time(self, moment: datetime) -> Position:
+        """Return where the first ledger begins that was not closed before a time (UTC if it names no zone)."""
+        return run(lambda: self._log.at_time(moment))
 
     def show(self) -> dict[str, Any]:
         """Return the facts of the log: its name, ledgers and version."""

@@ -228,6 +228,10 @@ class LedgerTimes:
         created = stored.ctime_ms if stored.metadata.ctime is None else stored.metadata.ctime
         return cls(created, stored.mtime_ms if stored.metadata.is_closed else None)
 
+    def is_closed_before(self, moment_ms: int) -> bool:
+        """Whether the ledger certainly has no entry from that time on."""
+        return self.closed_ms is not None and self.closed_ms < moment_ms
+
 
 class LedgerReader:
     """Reads one ledger up to its last confirmed entry. Opening it fenced nothing, unless recovery was asked for."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
-from bkspark.client import Client, LedgerWriter
+from bkspark.client import Client, LedgerReader, LedgerWriter
 from bkspark.client.reader import BATCH_BYTES
 from bkspark.errors import BookKeeperError, ConfigurationError, LedgerFenced, NoSuchLedger, NoSuchLog
 from bkspark.log import reading
-from bkspark.log.attempts import chunks
+from bkspark.log.attempts import CALLS_AT_ONCE, chunks
 from bkspark.log.formats import LedgerFacts, LogHead, Owner, PendingLedger, check_log_name
 from bkspark.log.positions import EARLIEST, LATEST, LogBatch, Place, Position
 from bkspark.log.snapshot import ListedLedger, LogSnapshot
@@ -22,17 +23,16 @@ from bkspark.log.writer import (
     ROLL_BYTES,
     LedgerOptions,
     LogWriter,
-    check_roll_bytes,
+    RollLimits,
     create_pending,
     delete_ledger,
     fence,
 )
+from bkspark.metadata.tree import milliseconds_of
 
 VACUUM_AGE_S = 24 * 3600.0
 FOLLOW_POLL_S = 1.0
 """`follow` is told of changes by a watch; it looks this often all the same, as a watch may be lost."""
-
-CALLS_AT_ONCE = 64
 
 
 class Log:
@@ -126,8 +126,8 @@ class Log:
             DataLoss: the position lies in front of the log's start, or behind its end.
         """
         store, snapshot = await self.store(), await self.snapshot()
-        position = await reading.position_of(self._client, snapshot, before)
-        position = await reading.normal_form(self._client, snapshot, position)
+        position = await reading.position_of(self._open_listed, snapshot, before)
+        position = await reading.normal_form(self._open_listed, snapshot, position)
         closed = [ordinal for ordinal in snapshot.open_ordinals if await self._is_closed(snapshot, ordinal)]
         at_end = await self._is_ledger_end(snapshot, position)
         count = await store.truncate(self._name, position, at_ledger_end=at_end, closed=closed)
@@ -187,12 +187,14 @@ class Log:
         ledger_type: str = "PD_JOURNAL",
         metadata: Mapping[str, bytes | str] | None = None,
         roll_bytes: int = ROLL_BYTES,
+        roll_seconds: float | None = None,
     ) -> LogWriter:
         """Take the log for writing, creating it if it does not exist. Whoever wrote before gets LedgerFenced.
 
         Args:
             ensemble, write_quorum, ack_quorum, ledger_type, metadata: of its ledgers, as `Client.create` takes them.
             roll_bytes: payload bytes after which the writer takes the next ledger.
+            roll_seconds: age of a ledger from which on the next append goes to another; None: no age is too high.
 
         Raises:
             ConfigurationError: an argument is wrong.
@@ -201,7 +203,7 @@ class Log:
         """
         options = LedgerOptions(ensemble, write_quorum, ack_quorum, ledger_type, metadata)
         return await LogWriter(
-            self._client, await self.store(), self._name, options, check_roll_bytes(roll_bytes)
+            self._client, await self.store(), self._name, options, RollLimits(roll_bytes, roll_seconds)
         ).open()
 
     async def create_attempt(self, owner: Owner, options: LedgerOptions = DEFAULTS) -> LedgerWriter:
@@ -257,7 +259,17 @@ class Log:
 
     async def latest(self) -> Position:
         """Return the position behind the last entry that can be read now, in normal form. Nothing is fenced."""
-        return await reading.latest(self._client, await self.snapshot())
+        return await reading.latest(self._open_listed, await self.snapshot())
+
+    async def at_time(self, moment: datetime) -> Position:
+        """Return where the first ledger begins that was not closed before a time (UTC if it names no zone).
+
+        From there on nothing that was appended later is missed; what its first ledger held before is read, too.
+        """
+        return await reading.since(self._open_listed, await self.snapshot(), milliseconds_of(moment))
+
+    async def _open_listed(self, listed: ListedLedger) -> LedgerReader:
+        return await reading.open_listed(self._client, self._name, listed)
 
     async def read(
         self, start: Place = EARLIEST, end: Place = LATEST, *, batch_bytes: int = BATCH_BYTES
@@ -272,8 +284,8 @@ class Log:
             DataLoss: what follows `start`, or a ledger in between, is gone.
         """
         snapshot = await self.snapshot()
-        first = await reading.position_of(self._client, snapshot, start)
-        stop = await reading.position_of(self._client, snapshot, end)
+        first = await reading.position_of(self._open_listed, snapshot, start)
+        stop = await reading.position_of(self._open_listed, snapshot, end)
         async for entries, reader in reading.ranges(self._client, snapshot, first, stop):
             async for batch in reader.batches(entries.first_entry, entries.end_entry, batch_bytes=batch_bytes):
                 yield LogBatch(batch, entries.ordinal)
@@ -282,7 +294,7 @@ class Log:
         """Yield the entries from `start` on, and go on as more are confirmed, without end. Raises as `read`."""
         store = await self.store()
         changed = asyncio.Event()
-        position = await reading.position_of(self._client, await self.snapshot(), start)
+        position = await reading.position_of(self._open_listed, await self.snapshot(), start)
         unwatch = await store.watch(self._name, changed.set)
         try:
             while True:
@@ -291,7 +303,7 @@ class Log:
                 ordinal, entry_id = await snapshot.locate(position)
                 async for run in snapshot.runs(ordinal):
                     for listed in run:
-                        reader = await reading.open_listed(self._client, self._name, listed)
+                        reader = await self._open_listed(listed)
                         first = entry_id if listed.ordinal == ordinal else 0
                         async for batch in reader.follow(first, batch_bytes=batch_bytes):
                             position = Position(listed.ordinal, listed.ledger_id, batch.end_entry)

@@ -6,13 +6,18 @@ read up to the first ledger that is open, and there up to its last confirmed ent
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 
 from bkspark.client import Client, LedgerReader
 from bkspark.errors import ConfigurationError, DataLoss, NoSuchLedger
+from bkspark.log.attempts import CALLS_AT_ONCE, chunks
 from bkspark.log.positions import EARLIEST, LATEST, Place, Position, parse_place, position_at
 from bkspark.log.snapshot import ListedLedger, LogSnapshot
+
+OpenListed = Callable[[ListedLedger], Awaitable[LedgerReader | None]]
+"""Opens a ledger of a log; None where it is gone and that is allowed: it then counts as closed and empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,35 +42,70 @@ async def open_listed(client: Client, name: str, listed: ListedLedger) -> Ledger
         ) from None
 
 
-async def end_entry_of(client: Client, name: str, listed: ListedLedger) -> int:
+async def end_entry_of(open_ledger: OpenListed, listed: ListedLedger) -> int:
     """Return the entry id behind the last one of a closed ledger."""
     if listed.last_entry is not None:
         return listed.last_entry + 1
-    return (await open_listed(client, name, listed)).last_entry + 1
+    reader = await open_ledger(listed)
+    return 0 if reader is None else reader.last_entry + 1
 
 
-async def end_before(client: Client, snapshot: LogSnapshot, ordinal: int) -> Position:
+async def end_before(open_ledger: OpenListed, snapshot: LogSnapshot, ordinal: int) -> Position:
     """Return the position in front of ledger `ordinal`, in normal form. All ledgers before it are closed."""
     async for listed in snapshot.last_before(ordinal):
-        end_entry = await end_entry_of(client, snapshot.name, listed)
+        end_entry = await end_entry_of(open_ledger, listed)
         if end_entry:
             return max(snapshot.start, Position(listed.ordinal, listed.ledger_id, end_entry))
     return snapshot.start
 
 
-async def latest(client: Client, snapshot: LogSnapshot) -> Position:
+async def latest(open_ledger: OpenListed, snapshot: LogSnapshot) -> Position:
     """Return the position behind the last entry that can be read now."""
     for ordinal in snapshot.open_ordinals:
         listed = await snapshot.ledger(ordinal)
-        reader = await open_listed(client, snapshot.name, listed)
-        if not reader.is_closed:
-            before = await end_before(client, snapshot, ordinal)
+        reader = await open_ledger(listed)
+        if reader is not None and not reader.is_closed:
+            before = await end_before(open_ledger, snapshot, ordinal)
             position = position_at(ordinal, listed.ledger_id, reader.last_entry + 1, before)
             return max(snapshot.start, position)
-    return await end_before(client, snapshot, snapshot.end_ordinal)
+    return await end_before(open_ledger, snapshot, snapshot.end_ordinal)
 
 
-async def normal_form(client: Client, snapshot: LogSnapshot, position: Position) -> Position:
+async def before(open_ledger: OpenListed, snapshot: LogSnapshot, end: Position, count: int) -> Position:
+    """Return the position `count` entries before `end`, in normal form; the log's start where there are fewer."""
+    start = snapshot.start
+    async for listed in snapshot.last_before(end.ordinal + 1):
+        held = end.entry_id if listed.ordinal == end.ordinal else await end_entry_of(open_ledger, listed)
+        if not held:
+            continue
+        available = held - (start.entry_id if listed.ordinal == start.ordinal else 0)
+        if not count or available > count:
+            return Position(listed.ordinal, listed.ledger_id, held - count)
+        count -= available
+    return start
+
+
+async def since(open_ledger: OpenListed, snapshot: LogSnapshot, moment_ms: int) -> Position:
+    """Return where the first ledger begins that was not closed before a time; the log's end if there is none.
+
+    Entries have no time of their own: what was appended to that ledger before the time is read, too. Ledgers that a job
+    publishes together need not be in the order of their times, so every ledger before it is looked at.
+
+    Args:
+        moment_ms: ms since the epoch, by the metadata store's clock.
+    """
+    found = snapshot.start
+    async for run in snapshot.runs(snapshot.start.ordinal):
+        for some in chunks(run, CALLS_AT_ONCE):
+            for listed, reader in zip(some, await asyncio.gather(*map(open_ledger, some))):
+                if reader is not None and not reader.times.is_closed_before(moment_ms):
+                    return found
+                if reader is not None and reader.last_entry >= 0:
+                    found = max(found, Position(listed.ordinal, listed.ledger_id, reader.last_entry + 1))
+    return found
+
+
+async def normal_form(open_ledger: OpenListed, snapshot: LogSnapshot, position: Position) -> Position:
     """Return a position in its normal form, unless the ledgers in front of it are still open.
 
     Raises:
@@ -74,10 +114,10 @@ async def normal_form(client: Client, snapshot: LogSnapshot, position: Position)
     await snapshot.locate(position)
     if position.entry_id or any(ordinal < position.ordinal for ordinal in snapshot.open_ordinals):
         return position
-    return await end_before(client, snapshot, position.ordinal)
+    return await end_before(open_ledger, snapshot, position.ordinal)
 
 
-async def position_of(client: Client, snapshot: LogSnapshot, place: Place) -> Position:
+async def position_of(open_ledger: OpenListed, snapshot: LogSnapshot, place: Place) -> Position:
     """Return the position of a place: `earliest`, `latest`, or a position as it is (its text too).
 
     Raises:
@@ -89,7 +129,7 @@ async def position_of(client: Client, snapshot: LogSnapshot, place: Place) -> Po
     if place == EARLIEST:
         return snapshot.start
     if place == LATEST:
-        return await latest(client, snapshot)
+        return await latest(open_ledger, snapshot)
     assert isinstance(place, Position)
     await snapshot.locate(place)
     return place

@@ -45,6 +45,27 @@ class LedgerOptions:
 DEFAULTS = LedgerOptions()
 
 
+@dataclass(frozen=True, slots=True)
+class RollLimits:
+    """When a writer takes the next ledger, as the arguments of `Log.open_for_writing`.
+
+    Raises:
+        ConfigurationError: a ledger could not hold a batch.
+    """
+
+    octets: int = ROLL_BYTES
+    seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.octets < 1:
+            raise ConfigurationError(f"roll_bytes {self.octets} is below 1: a log's ledger holds at least one batch")
+        if self.seconds is not None and not self.seconds > 0:
+            raise ConfigurationError(f"roll_seconds {self.seconds} must be above 0, or None")
+
+    def reached(self, octets: int, age_s: float) -> bool:
+        return octets >= self.octets or (self.seconds is not None and age_s >= self.seconds)
+
+
 async def create_ledger(client: Client, name: str, options: LedgerOptions) -> LedgerWriter:
     """Create a ledger whose custom metadata tells which log it was made for."""
     return await client.create(
@@ -107,21 +128,22 @@ def facts_of(ledger_id: int, metadata: LedgerMetadata) -> LedgerFacts:
 
 @dataclass(slots=True)
 class _Current:
-    """The ledger being written and its place."""
+    """The ledger being written, its place, and when that was taken (the event loop's clock)."""
 
     ordinal: int
     ledger: LedgerWriter
+    since_s: float
 
 
 class LogWriter:
     """The log's writer until it is closed or somebody else opens the log. Get one by `Log.open_for_writing`."""
 
-    def __init__(self, client: Client, store: LogStore, name: str, options: LedgerOptions, roll_bytes: int) -> None:
+    def __init__(self, client: Client, store: LogStore, name: str, options: LedgerOptions, limits: RollLimits) -> None:
         self._client = client
         self._store = store
         self._name = name
         self._options = options
-        self._roll_bytes = roll_bytes
+        self._limits = limits
         self._token = new_token()
         self._current: _Current | None = None
         # Ledgers closed since the head was told last.
@@ -155,7 +177,7 @@ class LogWriter:
                 closed = await fence(self._client, await self._store.snapshot(self._name))
                 ordinal = await self._store.open_writer(self._name, ledger.ledger_id, self._token, closed)
                 if ordinal is not None:
-                    self._current = _Current(ordinal, ledger)
+                    self._current = _Current(ordinal, ledger, asyncio.get_running_loop().time())
                     self._unwatch = await self._store.watch(self._name, self._on_change)
                     return self
         except BaseException:
@@ -226,9 +248,19 @@ class LogWriter:
         if self._is_stale:
             await self._look()
         current = self._current
-        if current is None or current.ledger.length >= self._roll_bytes:
-            current = await self._roll(current)
+        if current is None:
+            return await self._roll(None)
+        age_s = asyncio.get_running_loop().time() - current.since_s
+        # An empty ledger is not replaced by another, however old it is.
+        if current.ledger.length and self._limits.reached(current.ledger.length, age_s):
+            return await self._roll(current)
         return current
+
+    async def roll(self) -> None:
+        """Go on in a new ledger; the old one is closed, and readers get past it. Raises as `append_many`."""
+        async with self._turn:
+            current = await self._ready()
+            await self._roll(current)
 
     async def _roll(self, old: _Current | None) -> _Current:
         ledger = await self._new_ledger()
@@ -240,7 +272,7 @@ class LogWriter:
                 self._error = error
             raise
         self._closed = []
-        self._current = _Current(ordinal, ledger)
+        self._current = _Current(ordinal, ledger, asyncio.get_running_loop().time())
         if old is not None:
             await self._close_ledger(old)
         return self._current
@@ -352,10 +384,3 @@ def _pass_on(
     else:
         end_entry = done.result() + 1
         result.set_result(PositionRange(ordinal, ledger_id, end_entry - count, end_entry))
-
-
-def check_roll_bytes(roll_bytes: int) -> int:
-    """Return the size at which a writer takes the next ledger. Raises ConfigurationError when it is below 1."""
-    if roll_bytes < 1:
-        raise ConfigurationError(f"roll_bytes {roll_bytes} is below 1: a log's ledger holds at least one batch")
-    return roll_bytes

@@ -11,8 +11,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 
 ANY_VERSION = -1
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,12 @@ class Stat:
     mtime_ms: int
     session_owner: int
     children: int
+
+
+def milliseconds_of(moment: datetime) -> int:
+    """Return a time as a `Stat` has it, rounded down; one without zone is UTC."""
+    moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    return (moment - _EPOCH) // timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True, slots=True)

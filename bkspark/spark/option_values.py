@@ -10,11 +10,12 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from bkspark.errors import ConfigurationError
 from bkspark.ids import ENTRY_ID_MAX, LEDGER_ID_MAX
+from bkspark.metadata.tree import milliseconds_of
 from bkspark.metadata.uri import MetadataUri
 
 MIB = 1 << 20
@@ -144,7 +145,7 @@ def moment(value: str) -> int:
         raise ValueError(
             "is neither milliseconds since 1970, nor ISO 8601 such as 2026-11-21T05:00:00Z, nor -10m (s, m, h, d ago)"
         ) from None
-    return int(parsed.replace(tzinfo=parsed.tzinfo or UTC).timestamp() * 1000)
+    return milliseconds_of(parsed)
 
 
 def duration(value: str) -> int:

@@ -15,6 +15,7 @@ from pyspark.sql.datasource import InputPartition
 from bkspark.client import Client, LedgerReader
 from bkspark.core.metadata import LedgerMetadata
 from bkspark.errors import BookieUnavailable, ConfigurationError, DataLoss, NoSuchLedger
+from bkspark.log import reading
 from bkspark.log.positions import Position
 from bkspark.log.snapshot import ListedLedger, LogSnapshot
 from bkspark.spark.offsets import position_of
@@ -131,8 +132,7 @@ class ReadPlanner:
 
     def _is_in_time(self, reader: LedgerReader) -> bool:
         since, until = self._options.starting_timestamp, self._options.ending_timestamp
-        closed = reader.times.closed_ms
-        if since is not None and closed is not None and closed < self._absolute(since):
+        if since is not None and reader.times.is_closed_before(self._absolute(since)):
             return False
         return until is None or reader.times.created_ms < self._absolute(until)
 
@@ -151,62 +151,13 @@ class ReadPlanner:
         found = ((extent, self._opened.get(extent.ledger_id)) for extent in extents)
         return [extent for extent, reader in found if reader is not None and self._is_in_time(reader)]
 
-    async def since(self, snapshot: LogSnapshot, end: Position) -> Position:
-        """Return where the first ledger begins that was not closed before `startingTimestamp`; `end` if there is none.
-
-        Looks at every ledger before it: those that a job publishes together need not be in the order of their times.
-        """
-        before = snapshot.start
-        async for run in snapshot.runs(snapshot.start.ordinal, end.ordinal + 1):
-            await self._open([listed.ledger_id for listed in run])
-            for listed in run:
-                reader = self._opened.get(listed.ledger_id)
-                if reader is not None and self._is_in_time(reader):
-                    return before
-                if reader is not None and reader.last_entry >= 0:
-                    before = max(before, Position(listed.ordinal, listed.ledger_id, reader.last_entry + 1))
-        return end
-
-    async def before(self, snapshot: LogSnapshot, end: Position, count: int) -> Position:
-        """Return the position `count` entries before `end`, or the log's start where there are fewer."""
-        start = snapshot.start
-        async for listed in snapshot.last_before(end.ordinal + 1):
-            held = end.entry_id if listed.ordinal == end.ordinal else await self._end_entry(listed)
-            if not held:
-                continue
-            available = held - (start.entry_id if listed.ordinal == start.ordinal else 0)
-            if not count or available > count:
-                return Position(listed.ordinal, listed.ledger_id, held - count)
-            count -= available
-        return start
-
     async def end_of_log(self, snapshot: LogSnapshot) -> Position:
-        """Return the position behind the last entry of a log that a reader may reach now, without fencing anything.
+        """Return the position behind the last entry of a log that a reader may reach now, without fencing anything."""
+        return await reading.latest(self._open_listed, snapshot)
 
-        It lies in the first ledger that is still open (at its LAC), or at the end of the last one.
-        """
-        frontier = snapshot.end_ordinal
-        for ordinal in snapshot.open_ordinals:
-            listed = await snapshot.ledger(ordinal)
-            await self._open([listed.ledger_id])
-            reader = self._opened.get(listed.ledger_id)
-            if reader is not None and not reader.is_closed:
-                if reader.last_entry >= 0:
-                    return max(snapshot.start, Position(ordinal, listed.ledger_id, reader.last_entry + 1))
-                frontier = ordinal
-                break
-        async for listed in snapshot.last_before(frontier):
-            end_entry = await self._end_entry(listed)
-            if end_entry:
-                return max(snapshot.start, Position(listed.ordinal, listed.ledger_id, end_entry))
-        return snapshot.start
-
-    async def _end_entry(self, listed: ListedLedger) -> int:
-        if listed.last_entry is not None:
-            return listed.last_entry + 1
+    async def _open_listed(self, listed: ListedLedger) -> LedgerReader | None:
         await self._open([listed.ledger_id])
-        reader = self._opened.get(listed.ledger_id)
-        return 0 if reader is None else reader.last_entry + 1
+        return self._opened.get(listed.ledger_id)
 
     async def extents(self, snapshot: LogSnapshot, first_ordinal: int, end: Position) -> AsyncIterator[LedgerExtent]:
         """Yield what lies before `end` of the ledgers from `first_ordinal` on, in order.
@@ -250,9 +201,10 @@ class ReadPlanner:
         """
         wanted = self._options.offset_of(snapshot.name, self._options.starting_offsets)
         if self._options.starting_timestamp is not None:
-            return await self.since(snapshot, readable)
+            since = self._absolute(self._options.starting_timestamp)
+            return min(readable, await reading.since(self._open_listed, snapshot, since))
         if isinstance(wanted, int):
-            return await self.before(snapshot, readable, -wanted)
+            return await reading.before(self._open_listed, snapshot, readable, -wanted)
         if isinstance(wanted, dict):
             return await self.first_position(snapshot, position_of(wanted, "option 'startingOffsets'"))
         return readable if wanted == LATEST else snapshot.start
@@ -265,7 +217,7 @@ class ReadPlanner:
         """
         wanted = self._options.offset_of(snapshot.name, self._options.ending_offsets)
         if isinstance(wanted, int):
-            return await self.before(snapshot, readable, -wanted)
+            return await reading.before(self._open_listed, snapshot, readable, -wanted)
         if not isinstance(wanted, dict):
             return readable
         end = position_of(wanted, "option 'endingOffsets'")

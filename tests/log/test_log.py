@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 
 import pytest
 
@@ -281,7 +282,12 @@ def test_a_log_of_another_ledgers_root_leaves_no_ledger_behind(tmp_path):
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"roll_bytes": 0}, "roll_bytes"), ({"ensemble": 1}, "quorum"), ({"ledger_type": "X"}, "ledger type")],
+    [
+        ({"roll_bytes": 0}, "roll_bytes"),
+        ({"roll_seconds": 0}, "roll_seconds"),
+        ({"ensemble": 1}, "quorum"),
+        ({"ledger_type": "X"}, "ledger type"),
+    ],
 )
 def test_wrong_arguments_are_refused_before_anything_is_made(tmp_path, options, message):
     async def test(cluster: InProcessCluster) -> None:
@@ -289,6 +295,43 @@ def test_wrong_arguments_are_refused_before_anything_is_made(tmp_path, options, 
         with pytest.raises(ConfigurationError, match=message):
             await client.log("clicks").open_for_writing(**options)
         assert await client.logs() == []
+
+    run(tmp_path, test)
+
+
+def test_a_writer_rolls_when_told_and_when_its_ledger_is_old(tmp_path):
+    """issue: "rolling by size, time or call adds the new before it closes the old"."""
+
+    async def test(cluster: InProcessCluster) -> None:
+        log = cluster.client().log("clicks")
+        async with await log.open_for_writing(**ONE) as writer:
+            await writer.append_many(numbers(0, 5))
+            await writer.roll()
+            # What a reader gets past is closed; the new ledger is listed already.
+            assert await read_all(log) == numbers(0, 5)
+            assert len(await log.snapshot()) == 2
+            await writer.append_many(numbers(5, 7))
+        async with await log.open_for_writing(**ONE, roll_seconds=1e-9) as writer:
+            for number in range(7, 10):
+                await writer.append_many(numbers(number, number + 1))
+        assert len(await log.snapshot()) == 2 + 3
+        assert await read_all(log) == numbers(0, 10)
+
+    run(tmp_path, test)
+
+
+def test_a_time_is_the_place_of_the_first_ledger_that_was_not_closed_before(tmp_path):
+    async def test(cluster: InProcessCluster) -> None:
+        log = cluster.client().log("clicks")
+        for moment_ms in (1000, 2000, 3000):
+            cluster.store.now_ms = moment_ms
+            async with await log.open_for_writing(**ONE) as writer:
+                await writer.append_many(numbers(moment_ms, moment_ms + 2))
+        for moment_ms, first in ((0, 1000), (1000, 1000), (1001, 2000), (2500, 3000)):
+            place = await log.at_time(datetime.fromtimestamp(moment_ms / 1000, UTC))
+            assert (await read_all(log, place))[0] == numbers(first, first + 1)[0]
+        # A place without zone is UTC; behind all ledgers is the end.
+        assert await log.at_time(datetime(2000, 1, 1)) == await log.latest()
 
     run(tmp_path, test)
 
