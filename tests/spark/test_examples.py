@@ -28,6 +28,27 @@ def test_streaming_example_counts_the_words(spark, cluster, tmp_path, capsys):
     assert "|  the|    3|" in capsys.readouterr().out
 
 
+@pytest.mark.cluster
+def test_edit_log_example_hands_over_and_goes_on_from_its_checkpoint(cluster, capsys):
+    runpy.run_path(str(ROOT / "examples" / "edit_log.py"))["main"](cluster.uri, "example-edits")
+    told = capsys.readouterr().out
+    assert "overtaken; its edit is not in the log" in told
+    assert "accounts: {'alice': 7, 'bob': 6}" in told
+
+
+@pytest.mark.cluster
+def test_tail_example_follows_a_log_across_ledgers(cluster, client, capsys):
+    with client.log("example-tail").open_for_writing() as writer:
+        writer.append_many([b"one", b"two"])
+        writer.roll()
+        writer.append_many([b"three"])
+    tail = runpy.run_path(str(ROOT / "examples" / "tail.py"))["tail"]
+    place = tail(client, "example-tail", 2)
+    assert "three" not in capsys.readouterr().out
+    tail(client, "example-tail", 1, place)
+    assert capsys.readouterr().out.endswith("entry 0: three\n")
+
+
 @pytest.mark.spark
 @pytest.mark.cluster
 def test_notebook_runs_from_top_to_bottom(spark, cluster, monkeypatch, capsys):
