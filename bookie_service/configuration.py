@@ -74,7 +74,7 @@ DANGEROUS = {
     "journalWriteData": "entries are acknowledged from memory: the end of the process, by whatever cause, takes those "
     "of the last flushInterval",
 }
-"""Keys that, set to false, give durability away; what was lost is then answered as if it had never been there."""
+"""Keys that, set to false, give durability away: after an unclean stop every ledger is in limbo (`storage.limbo`)."""
 
 
 @dataclass(frozen=True, slots=True)
