@@ -172,6 +172,10 @@ class Collector:
         self._asked.set()
         return await waiter
 
+    def hurry(self) -> None:
+        """Have an ordinary pass made now: space is needed."""
+        self._asked.set()
+
     def abandon(self) -> None:
         """Stop at the next convenient place; what is half done, the next start finishes."""
         self._stopping.set()

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from bookie_service.collection import DiskRoom
 from bookie_service.disks import DiskFacts, DiskLimits, DiskVerdict, judge
 from bookie_service.storage.files import ReadOnlyFiles
 
@@ -55,6 +56,13 @@ class DiskWatch:
     @property
     def takes_recovery_adds(self) -> bool:
         return self.verdict.takes_recovery_adds
+
+    @property
+    def room(self) -> DiskRoom:
+        """How much room the ledger directories have: as little as the fullest of them."""
+        if self.is_stuck or not self.verdict.full.isdisjoint(self._ledgers):
+            return DiskRoom.FULL
+        return DiskRoom.ENOUGH if self.verdict.warned.isdisjoint(self._ledgers) else DiskRoom.SCARCE
 
     def added(self, size: int) -> bool:
         """Count bytes that were added; True when it is time to look again."""

@@ -164,7 +164,13 @@ class BookieService:
         storage = self._storage
         self._limbo_check = LimboCheck(storage.store, census, self._options.collection.interval_s)
         self._collector = Collector(
-            storage.store, storage.compactor, census, self._options.collection, self._flush, self._on_failure
+            storage.store,
+            storage.compactor,
+            census,
+            self._options.collection,
+            self._flush,
+            self._on_failure,
+            lambda: self._disks.room,
         )
         self._collector.start()
 
@@ -306,6 +312,8 @@ class BookieService:
                     "start it again"
                 )
             )
+        if self._collector is not None and self._disks.is_read_only:
+            self._collector.hurry()
         self.on_mode_change()
 
     def _connect(self, accepted: socket.socket) -> None:

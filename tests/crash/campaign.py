@@ -20,8 +20,6 @@ from collections.abc import Callable, Iterator
 from random import Random
 
 from bkspark.errors import StorageDamaged
-from bkspark.wire.v2 import RECOVERY_ADD
-from bookie_service.storage.journal import JournalOptions
 from bookie_service.storage.storage_class import StorageClass
 from tests.crash.audit import Violation, audit, audit_space, observe
 from tests.crash.history import History
@@ -52,8 +50,19 @@ class Campaign:
         stop: Callable[[Campaign], bool] = lambda campaign: False,
         deep_every: int = DEEP_EVERY,
         storage_class: StorageClass | None = None,
+        script: type[Script] = Script,
+        share: float = 1.0,
     ) -> None:
-        """`stop(campaign)` is asked at every boundary; True ends the script there. No storage class: each its share."""
+        """Crash scripts of one kind.
+
+        Args:
+            stop: asked at every boundary; True ends the script there.
+            deep_every: one image in so many is crashed again.
+            storage_class: None lets each have its share.
+            share: of the boundaries, chosen by the seed.
+        """
+        self._script = script
+        self._share = share
         self._storage_class = storage_class
         self._deep_every = deep_every
         self.counts: Counter[str] = Counter()
@@ -81,6 +90,8 @@ class Campaign:
             if self._stop(self):
                 raise _Enough
             boundary += 1
+            if self._share < 1 and random.random() >= self._share:
+                return
             self.counts["boundaries"] += 1
             for loss in Loss:
                 for _ in range(_VARIANTS.get(loss, 1)):
@@ -90,7 +101,7 @@ class Campaign:
                         raise Violation(f"seed {seed}, boundary {boundary}, {loss.value}: {violation}") from violation
 
         try:
-            Script(seed, steps, hook, self._storage_class).run()
+            self._script(seed, steps, hook, self._storage_class).run()
         except _Enough:
             return
         except StorageDamaged as error:
@@ -171,55 +182,6 @@ def reopened(image: SimulatedDisk, setup: Setup, history: History) -> BookieTwin
         return BookieTwin(image, setup, history)
     except Exception as error:
         raise Violation(f"did not start: {type(error).__name__}: {error}") from error
-
-
-def crash_reused_journals() -> None:
-    """Write records of one size into journal files that held such records before, and crash behind each.
-
-    Raises:
-        Violation: a record that an older file left was taken for one of the newer file.
-    """
-    setup = Setup(journal=JournalOptions(file_bytes_max=2000, preallocate_bytes=1024, backups_max=0, reuse_files=True))
-    twin = BookieTwin(setup.new_disk(), setup, History())
-    for version in range(30):
-        twin.add(1, [(0, bytes([version]) * 400)], RECOVERY_ADD)
-        twin.settle()
-        if version % 7 == 6:
-            twin.checkpoint()
-        history = twin.history.after_crash()
-        audit(reopened(crash_image(twin.disk, Loss.LOST, Random(version)), setup, history), history)
-
-
-def crash_striped_ledger() -> None:
-    """Write every second entry, flush, then those between; crash after each flush.
-
-    Raises:
-        Violation: the second flush took positions of the first away.
-    """
-    setup = Setup()
-    twin = BookieTwin(setup.new_disk(), setup, History())
-    for first in (0, 1):
-        twin.add(1, [(entry_id, b"striped") for entry_id in range(first, 12 + first, 2)])
-        twin.checkpoint()
-        history = twin.history.after_crash()
-        audit(reopened(crash_image(twin.disk, Loss.LOST, Random(first)), setup, history), history)
-
-
-def crash_fenced_ledger() -> None:
-    """Fence a ledger of which nothing else waits to be flushed, flush others, and crash.
-
-    Raises:
-        Violation: the fence was in the journal alone, and that went.
-    """
-    setup = Setup()
-    twin = BookieTwin(setup.new_disk(), setup, History())
-    twin.add(1, [(0, b"flushed before")])
-    twin.checkpoint()
-    twin.fence(1)
-    twin.add(2, [(0, b"what there is to flush")])
-    twin.checkpoint()
-    history = twin.history.after_crash()
-    audit(reopened(crash_image(twin.disk, Loss.LOST, Random(0)), setup, history), history)
 
 
 def run(

@@ -3,31 +3,47 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Callable, Collection
 from random import Random
 
 import numpy as np
 
 from bkspark.errors import MetadataError
 
+_DOUBTS = ((0.0, 0.0), (0.0, 0.0), (0.0, 0.0), (0.0, 0.0), (0.5, 0.0), (1.0, 0.0), (0.0, 0.3), (0.0, 1.0))
+"""How much a listing misses, and how often a question fails."""
+
 
 class DoubtfulCensus:
     """Knows which ledgers exist; a listing may lack some, and any question may fail."""
 
-    def __init__(self, existing: Collection[int], random: Random | None = None) -> None:
-        """Without `random` it tells the truth."""
+    def __init__(
+        self,
+        existing: Collection[int],
+        random: Random | None = None,
+        *,
+        after_listing: Callable[[], None] = lambda: None,
+        denies_all: bool = False,
+    ) -> None:
+        """Without `random` it tells the truth, but that direct reads find nothing at all when it `denies_all`.
+
+        `after_listing()` is called when a listing was made and before it is returned.
+        """
+        self._after_listing = after_listing
+        self._denies_all = denies_all
         self._existing = existing
         self._random = random
-        self._missed = 0.0 if random is None else random.choice((0.0, 0.0, 0.5, 1.0))
-        self._failing = 0.0 if random is None else random.choice((0.0, 0.0, 0.3))
+        self._missed, self._failing = (0.0, 0.0) if random is None else random.choice(_DOUBTS)
 
     async def listed(self) -> np.ndarray:
         self._fail()
-        return np.array([each for each in sorted(self._existing) if not self._happens(self._missed)], np.int64)
+        found = [each for each in sorted(self._existing) if not self._happens(self._missed)]
+        self._after_listing()
+        return np.array(found, np.int64)
 
     async def is_deleted(self, ledger_id: int) -> bool:
         self._fail()
-        return ledger_id not in self._existing
+        return self._denies_all or ledger_id not in self._existing
 
     @contextlib.asynccontextmanager
     async def elsewhere(self, ledger_id: int) -> AsyncIterator[bool]:

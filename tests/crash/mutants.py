@@ -17,20 +17,15 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
-from tests.crash import planted
-from tests.crash.campaign import (
-    STEPS,
-    Campaign,
-    crash_fenced_ledger,
-    crash_reused_journals,
-    crash_striped_ledger,
-    rare_collections,
-)
+from tests.crash import directed, planted
+from tests.crash import planted_collection as collecting
+from tests.crash.campaign import STEPS, Campaign, rare_collections
 from tests.crash.faults import fail_every_call, flip_bytes, misdirect_position
-from tests.crash.scripts import Script
+from tests.crash.scripts import CollectingScript, Script
 
 IMAGES_MAX = 4000
 """What a mutant may survive before it counts as not noticed."""
+_SHARE = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +38,9 @@ class Mutant:
     hunt: Callable[[], None]
 
 
-def hunt_crashes(deep_every: int = 40) -> None:
-    """Crash scripts of ascending seeds at every boundary."""
-    campaign = Campaign(lambda campaign: campaign.images >= IMAGES_MAX, deep_every)
+def hunt_crashes(deep_every: int = 40, script: type[Script] = Script) -> None:
+    """Crash scripts of ascending seeds, many scripts at some boundaries rather than few at all."""
+    campaign = Campaign(lambda campaign: campaign.images >= IMAGES_MAX, deep_every, script=script, share=_SHARE)
     seed = 1
     while campaign.images < IMAGES_MAX:
         campaign.run_script(seed)
@@ -80,6 +75,15 @@ def _crash(name: str, bug: str, plant: Callable[[], AbstractContextManager[Any]]
     return Mutant(name, bug, plant, hunt_crashes)
 
 
+def hunt_collections() -> None:
+    """Crash scripts of ascending seeds that collect garbage all the time."""
+    hunt_crashes(deep_every=10, script=CollectingScript)
+
+
+def _collect(name: str, bug: str, plant: Callable[[], AbstractContextManager[Any]]) -> Mutant:
+    return Mutant(name, bug, plant, hunt_collections)
+
+
 MUTANTS = (
     _crash("reply before sync", "a group is acknowledged from the page cache", planted.unsynced_group),
     _crash("reply before write", "a group is acknowledged and never written", planted.unwritten_group),
@@ -91,7 +95,7 @@ MUTANTS = (
         "fence not flushed",
         "S02, BOOKKEEPER-815: the mark passes a fence the index lacks",
         planted.unflushed_fence,
-        crash_fenced_ledger,
+        directed.crash_fenced_ledger,
     ),
     _crash("fence lost in the header", "the flushed header forgets the fence", planted.unfenced_header),
     _crash("key not journaled", "S14, #1255: entries without their ledger's key", planted.unjournaled_key),
@@ -127,7 +131,10 @@ MUTANTS = (
     _crash("synced too new", "a record calls others of its own group durable", planted.synced_too_new),
     Mutant("last group not proved", "damage in the last group is taken for a tail", planted.unsettled, hunt_flips),
     Mutant(
-        "stale records", "D4: a reused file's old records are replayed", planted.stale_records, crash_reused_journals
+        "stale records",
+        "D4: a reused file's old records are replayed",
+        planted.stale_records,
+        directed.crash_reused_journals,
     ),
     _crash(
         "index before entry log", "S04, BOOKKEEPER-447: positions of bytes that are lost", planted.unsynced_entry_log
@@ -140,7 +147,12 @@ MUTANTS = (
     _crash("log ids collide", "S09, BOOKKEEPER-142: a restart overwrites entry log 1", planted.colliding_log_ids),
     _crash("older version wins", "a flush drops the newer of two versions", planted.older_version_wins),
     _crash("flush drops late entries", "a sorted flush forgets entries out of order", planted.late_entries_dropped),
-    Mutant("striped positions zeroed", "S17: a flush overwrites its gaps", planted.zeroed_gaps, crash_striped_ledger),
+    Mutant(
+        "striped positions zeroed",
+        "S17: a flush overwrites its gaps",
+        planted.zeroed_gaps,
+        directed.crash_striped_ledger,
+    ),
     _crash("cut position", "an index file cut inside a position stops the start", planted.cut_position),
     _crash("half forgotten early", "S30: a half is emptied before it is on disk", planted.half_forgotten_early),
     Mutant("wrong key taken", "S03, BOOKKEEPER-135: a wrong password writes", planted.wrong_key_taken, hunt_answers),
@@ -163,6 +175,54 @@ MUTANTS = (
         "doubt answered negatively", "#2908: an unreadable entry is 'no such entry'", planted.negative_doubt, hunt_flips
     ),
     Mutant("header not verified", "a damaged fence bit or key is believed", planted.unverified_header, hunt_flips),
+    _collect("copy not synced", "S06, BOOKKEEPER-926: the index points to lost copies", collecting.unsynced_copy),
+    Mutant(
+        "log removed before move",
+        "S05, BOOKKEEPER-530: positions into a log that is gone",
+        collecting.removed_before_move,
+        directed.read_during_collection,
+    ),
+    _collect("move not synced", "S07, #1534: the old log goes before the index is durable", collecting.unsynced_move),
+    Mutant(
+        "new log's name not synced",
+        "B6: the old log and the intent go, the new name does not stay",
+        collecting.unsynced_adopted_name,
+        directed.crash_compaction_across_directories,
+    ),
+    _collect("temporary log kept", "S08, #571: what a crash left of a copy stays for ever", collecting.kept_temporary),
+    _collect("intent kept", "B6: the next start finishes what was finished", collecting.kept_intent),
+    Mutant(
+        "newer position overwritten",
+        "an entry written again during a compaction is its older version again",
+        collecting.moved_over_newer,
+        directed.rewrite_during_compaction,
+    ),
+    _collect("last entry not moved", "B6: a position into the removed log stays", collecting.last_move_missing),
+    _collect("first entry not copied", "B6: a live entry counts as dead", collecting.first_row_not_copied),
+    _collect("ledger missing in the map", "S23, #4607: a log with live entries counts as dead", collecting.short_map),
+    _collect("few live bytes are none", "B8: a log goes that has live entries", collecting.nearly_dead_is_dead),
+    Mutant(
+        "open log collected",
+        "a flush goes on in a file that was removed",
+        collecting.open_log_collected,
+        directed.collect_open_log,
+    ),
+    _collect("one proof is enough", "S13, #865, #870: what a listing misses is dropped", collecting.one_proof),
+    _collect(
+        "failure is a proof", "B8: a store that does not answer counts as an empty one", collecting.failure_is_proof
+    ),
+    Mutant(
+        "own ledgers listed last",
+        "S12, BOOKKEEPER-193: a ledger created meanwhile is dropped",
+        collecting.listed_before_own,
+        directed.create_during_listing,
+    ),
+    _collect("no tombstone", "P21, #4462: a late writer makes a fenced ledger anew", collecting.no_tombstones),
+    _collect("tombstone after the drop", "P21: a crash in between forgets the fence", collecting.late_tombstones),
+    _collect("tombstone not synced", "P21: a power cut forgets the fence", collecting.unsynced_tombstones),
+    _collect(
+        "fence forgotten when dropped", "P21: a fenced ledger is dropped as if it were not", collecting.forgotten_fence
+    ),
 )
 
 EQUIVALENT = {
@@ -170,7 +230,10 @@ EQUIVALENT = {
     "journal is replayed; files go only below a durable mark, and replaying more than needed changes nothing",
     "mark in one directory only": "the highest of all copies counts, and each copy is true by itself",
     "lowest mark counts": "journals go only after every copy is durable, so the lowest copy's journals are there too",
-    "lastId not written": "the highest of it and of the log files found counts, and no log is ever removed yet",
+    "lastId not written": "the highest of it and of the log files found counts; the id of a "
+    "newest log that was removed may come again, and nothing points to it",
+    "intent not synced": "before the index moves both logs are whole, and when it has moved the old one holds nothing",
+    "removed ledgers not synced": "a ledger that returns is garbage again; its fence is in its header and remembered",
     "equal generations": "both header slots of one change hold the same bytes; while they differ the journal has it",
     "key not put back when the index shows it": "a key is journaled with the entries or the fence that brought it, so "
     "replay writes and syncs that index file again, and the key with it",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
+from typing import ClassVar
 
 from bkspark.wire import v2
 from bookie_service.storage.journal import JournalOptions
@@ -40,7 +41,7 @@ def random_setup(random: Random, storage_class: StorageClass | None = None) -> S
             read_ahead=random.choice((ReadAheadOptions(), ReadAheadOptions(2000, 3, 1000))),
             cache_half_bytes=half_bytes,
             append=AppendOptions(
-                random.choice((half_bytes // 4 + 100, half_bytes // 2, 1 << 20)),
+                random.choice((half_bytes // 3, half_bytes // 2, half_bytes, 1 << 20)),
                 log_per_ledger=random.random() < 0.3,
                 active_logs_max=random.choice((1, 2, 100)),
                 idle_s=random.choice((0, 1e9)),
@@ -49,7 +50,7 @@ def random_setup(random: Random, storage_class: StorageClass | None = None) -> S
             open_files_max=random.choice((2, 4, 100)),
         ),
         journal=JournalOptions(
-            file_bytes_max=random.choice((half_bytes // 8 + 1, half_bytes // 3, 1 << 20)),
+            file_bytes_max=random.choice((half_bytes // 6, half_bytes // 3, half_bytes, 1 << 20)),
             preallocate_bytes=random.choice((0, 1024, 4096)),
             backups_max=random.choice((0, 0, 2)),
             reuse_files=random.random() < 0.3,
@@ -60,6 +61,23 @@ def random_setup(random: Random, storage_class: StorageClass | None = None) -> S
 
 class Script:
     """Drives one bookie through random steps, restarts included. All randomness comes from one seed."""
+
+    weights: ClassVar[dict[str, int]] = {
+        "add": 30,
+        "journal": 20,
+        "quiet": 4,
+        "checkpoint": 8,
+        "fence": 5,
+        "lac": 5,
+        "again": 6,
+        "wrong key": 2,
+        "compact": 3,
+        "collect": 4,
+        "stop": 2,
+        "kill": 2,
+        "power cut": 2,
+    }
+    """How likely each kind of step is."""
 
     def __init__(
         self, seed: int, steps: int, hook: Callable[[Script], None], storage_class: StorageClass | None = None
@@ -109,24 +127,7 @@ class Script:
 
     def _step(self) -> None:
         assert self.twin is not None
-        kind = self.random.choices(
-            (
-                "add",
-                "journal",
-                "quiet",
-                "checkpoint",
-                "fence",
-                "lac",
-                "again",
-                "wrong key",
-                "compact",
-                "collect",
-                "stop",
-                "kill",
-                "power cut",
-            ),
-            (30, 20, 4, 8, 5, 5, 6, 2, 3, 4, 2, 2, 2),
-        )[0]
+        kind = self.random.choices(list(self.weights), list(self.weights.values()))[0]
         if kind == "add":
             self._add_some()
         elif kind == "journal":
@@ -239,6 +240,21 @@ class Script:
     def _journal_step(self) -> None:
         assert self.twin is not None
         self.random.choice(self.twin.journals).step(self.random.choice((1, 2, 1000)))
+
+
+class CollectingScript(Script):
+    """One that collects garbage at every third step or so."""
+
+    weights: ClassVar[dict[str, int]] = {
+        **dict.fromkeys(Script.weights, 0),
+        "add": 24,
+        "checkpoint": 8,
+        "fence": 8,
+        "again": 4,
+        "compact": 4,
+        "collect": 14,
+        "power cut": 1,
+    }
 
 
 def write_more(twin: BookieTwin, random: Random) -> None:

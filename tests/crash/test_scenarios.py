@@ -29,7 +29,8 @@ from bookie_service.storage.journal import JournalOptions
 from bookie_service.storage.ledger_store import StoreOptions
 from bookie_service.storage.log_appender import AppendOptions
 from tests.crash.audit import Violation, audit
-from tests.crash.campaign import crash_reused_journals, crash_striped_ledger, reopened
+from tests.crash.campaign import reopened
+from tests.crash.directed import crash_reused_journals, crash_striped_ledger
 from tests.crash.faults import misdirect_position
 from tests.crash.history import History
 from tests.crash.images import Loss, crash_image

@@ -10,7 +10,7 @@ import asyncio
 import functools
 import struct
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -328,10 +328,11 @@ class BookieTwin:
         self.bookie.checkpoint()
         self.settle()
 
-    def compact(self, log_id: int) -> None:
-        """Rewrite one entry log, step by step as the collector does."""
+    def compact(self, log_id: int, between: Callable[[], None] = lambda: None) -> None:
+        """Rewrite one entry log, step by step as the collector does; `between()` comes before positions move."""
         compactor = self._storage.compactor
         intent = compactor.copy(log_id, _at_once)
+        between()
         if intent is not None:
             compactor.finish(intent, _at_once)
         self.store.forget_log(log_id)

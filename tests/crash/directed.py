@@ -1,0 +1,158 @@
+"""Short scripts that crash where random ones come too seldom. Each raises a Violation when a promise is broken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from bkspark.wire.v2 import RECOVERY_ADD
+from bookie_service.storage.journal import JournalOptions
+from bookie_service.storage.ledger_store import StoreOptions
+from tests.crash.audit import audit, audit_space
+from tests.crash.campaign import reopened
+from tests.crash.census import DoubtfulCensus
+from tests.crash.history import History
+from tests.crash.images import Loss, crash_image
+from tests.crash.twins import BookieTwin, Setup
+
+
+def crash_reused_journals() -> None:
+    """Write records of one size into journal files that held such records before, and crash behind each.
+
+    Raises:
+        Violation: a record that an older file left was taken for one of the newer file.
+    """
+    setup = Setup(journal=JournalOptions(file_bytes_max=2000, preallocate_bytes=1024, backups_max=0, reuse_files=True))
+    twin = BookieTwin(setup.new_disk(), setup, History())
+    for version in range(30):
+        twin.add(1, [(0, bytes([version]) * 400)], RECOVERY_ADD)
+        twin.settle()
+        if version % 7 == 6:
+            twin.checkpoint()
+        history = twin.history.after_crash()
+        audit(reopened(crash_image(twin.disk, Loss.LOST, Random(version)), setup, history), history)
+
+
+def crash_striped_ledger() -> None:
+    """Write every second entry, flush, then those between; crash after each flush.
+
+    Raises:
+        Violation: the second flush took positions of the first away.
+    """
+    setup = Setup()
+    twin = BookieTwin(setup.new_disk(), setup, History())
+    for first in (0, 1):
+        twin.add(1, [(entry_id, b"striped") for entry_id in range(first, 12 + first, 2)])
+        twin.checkpoint()
+        history = twin.history.after_crash()
+        audit(reopened(crash_image(twin.disk, Loss.LOST, Random(first)), setup, history), history)
+
+
+def crash_fenced_ledger() -> None:
+    """Fence a ledger of which nothing else waits to be flushed, flush others, and crash.
+
+    Raises:
+        Violation: the fence was in the journal alone, and that went.
+    """
+    setup = Setup()
+    twin = BookieTwin(setup.new_disk(), setup, History())
+    twin.add(1, [(0, b"flushed before")])
+    twin.checkpoint()
+    twin.fence(1)
+    twin.add(2, [(0, b"what there is to flush")])
+    twin.checkpoint()
+    history = twin.history.after_crash()
+    audit(reopened(crash_image(twin.disk, Loss.LOST, Random(0)), setup, history), history)
+
+
+_ROOMY = Setup(store=StoreOptions(cache_half_bytes=16384, log_bytes_max=1 << 20, open_files_max=4))
+
+
+def _crashed_everywhere(twin: BookieTwin, act: Callable[[], object]) -> None:
+    """Do something and crash before each of its operations, in every way; then again when it is done."""
+    image_of = Random(0)
+
+    def crash(operation: str, path: str) -> None:
+        history = twin.history.after_crash()
+        for loss in Loss:
+            image = crash_image(twin.disk, loss, image_of)
+            again = reopened(image, twin.setup, history)
+            audit(again, history)
+            audit_space(again, history.ledgers)
+            audit(again, history)
+
+    twin.disk.before_operation = crash
+    act()
+    crash("end", "")
+    twin.disk.before_operation = None
+    audit(twin, twin.history)
+
+
+def crash_compaction_across_directories() -> None:
+    """Compact logs of one directory into the other, and crash everywhere in it."""
+    setup = Setup(ledger_directories=2, store=_ROOMY.store)
+    twin = BookieTwin(setup.new_disk(), setup, History())
+    for ledger_id in (1, 2, 3):  # an odd number: the new log of each lies in the other directory
+        twin.add(ledger_id, [(entry_id, b"kept") for entry_id in range(4)])
+        twin.checkpoint()
+        twin.store.seal_logs()
+    for log_id in twin.store.logs.settled()[:2]:
+        _crashed_everywhere(twin, lambda log_id=log_id: twin.compact(log_id))
+
+
+def rewrite_during_compaction() -> None:
+    """Write entries again, flushed, between the copying of their log and the moving of their positions."""
+    twin = BookieTwin(_ROOMY.new_disk(), _ROOMY, History())
+    twin.add(1, [(entry_id, b"first") for entry_id in range(6)])
+    twin.checkpoint()
+    twin.store.seal_logs()
+    (log_id,) = twin.store.logs.settled()
+
+    def rewrite() -> None:
+        twin.add(1, [(entry_id, b"second") for entry_id in range(0, 6, 2)], RECOVERY_ADD)
+        twin.checkpoint()
+
+    twin.compact(log_id, between=rewrite)
+    audit(twin, twin.history)
+
+
+def create_during_listing() -> None:
+    """Create and flush a ledger after the listing of all ledgers was made, and before it is used (S12)."""
+    twin = BookieTwin(_ROOMY.new_disk(), _ROOMY, History())
+    twin.add(1, [(0, b"there before")])
+    existing = {1}
+
+    def create() -> None:
+        existing.add(2)
+        twin.add(2, [(0, b"created meanwhile")])
+        twin.checkpoint()
+
+    census = DoubtfulCensus(existing, after_listing=create, denies_all=True)
+    twin.collect(census)
+    audit(twin, twin.history)
+
+
+def collect_open_log() -> None:
+    """Delete all ledgers of the log that is being written, collect garbage, and go on writing."""
+    twin = BookieTwin(_ROOMY.new_disk(), _ROOMY, History())
+    twin.add(1, [(0, b"deleted")])
+    twin.checkpoint()
+    twin.history.delete(1)
+    twin.collect(DoubtfulCensus(()), is_forced=False)
+    twin.add(2, [(0, b"written behind")])
+    twin.checkpoint()
+    history = twin.history.after_crash()
+    audit(reopened(crash_image(twin.disk, Loss.LOST, Random(0)), twin.setup, history), history)
+
+
+def read_during_collection() -> None:
+    """Read everything between all operations of a pass that rewrites a log."""
+    twin = BookieTwin(_ROOMY.new_disk(), _ROOMY, History())
+    for ledger_id in (1, 2):
+        twin.add(ledger_id, [(entry_id, b"of many bytes" * ledger_id) for entry_id in range(4)])
+    twin.checkpoint()
+    twin.history.delete(2)
+    twin.disk.before_operation = lambda operation, path: audit(twin, twin.history)
+    twin.collect(DoubtfulCensus({1}))
+    twin.disk.before_operation = None
+    audit(twin, twin.history)

@@ -1,0 +1,211 @@
+"""The defects of `mutants` in garbage collection and compaction; see `planted`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from bkspark.errors import BookKeeperError
+from bookie_service import collection
+from bookie_service.collector import Collector
+from bookie_service.formats import entry_log as log_format
+from bookie_service.formats.compaction import SUFFIX
+from bookie_service.storage import compaction
+from bookie_service.storage.compaction import Compactor
+from bookie_service.storage.entry_log import EntryLogs
+from bookie_service.storage.ledger_store import LedgerStore
+from bookie_service.storage.tombstones import Tombstones
+from tests.crash.planted import Plant, changed, replaced, skipping
+from tests.crash.simulated_files import SimulatedFile
+
+# ---- rewriting a log ----
+
+
+def unsynced_copy() -> Plant:
+    def make(old: Any) -> Any:
+        return lambda self: None if self.path.endswith(SUFFIX) else old(self)
+
+    return changed(SimulatedFile, "sync_data", make)
+
+
+def removed_before_move() -> Plant:
+    async def compact(self: Collector, log_id: int, report: Any) -> bool:
+        intent = await self._apart(self._compactor.copy, log_id, self._pace())
+        await self._apart(self._compactor.remove, log_id)
+        if intent is not None:
+            await self._apart(self._compactor.finish, intent, self._pace())
+            await self._apart(self._compactor.forget_intent)
+        self._store.forget_log(log_id)
+        return True
+
+    return replaced(Collector, "_compact", compact)
+
+
+def unsynced_move() -> Plant:
+    return skipping(Compactor, "_move", "sync_data")
+
+
+def unsynced_adopted_name() -> Plant:
+    return skipping(EntryLogs, "adopt", "sync_directory")
+
+
+def kept_temporary() -> Plant:
+    def make(old: Any) -> Any:
+        def recover(self: Compactor) -> list[str]:
+            with changed(compaction, "SUFFIX", lambda suffix: "of no file"):
+                return old(self)
+
+        return recover
+
+    return changed(Compactor, "recover", make)
+
+
+def kept_intent() -> Plant:
+    return replaced(Compactor, "forget_intent", lambda self: None)
+
+
+def moved_over_newer() -> Plant:
+    return replaced(Compactor, "_is_replaced", lambda self, intent, ledger_id, ids, stored: np.ones(len(stored), bool))
+
+
+def last_move_missing() -> Plant:
+    def make(old: Any) -> Any:
+        return lambda self, intent, moved, index: old(self, intent, moved[:, :-1], index) if moved.size > 3 else None
+
+    return changed(Compactor, "_move", make)
+
+
+def first_row_not_copied() -> Plant:
+    def make(old: Any) -> Any:
+        def live_rows(window: Any, index: Any) -> np.ndarray:
+            live = old(window, index)
+            live[: int(np.argmax(live)) + 1] = False
+            return live
+
+        return live_rows
+
+    return changed(compaction, "live_rows", make)
+
+
+# ---- which logs go ----
+
+
+def short_map() -> Plant:
+    def make(old: Any) -> Any:
+        return lambda ledger_ids, ledger_bytes: old(ledger_ids[:-1], ledger_bytes[:-1])
+
+    return changed(log_format, "encode_map", make)
+
+
+def nearly_dead_is_dead() -> Plant:
+    def make(old: Any) -> Any:
+        def usage(*arguments: Any) -> collection.LogUsage:
+            found = old(*arguments)
+            return found if found.share >= 0.5 else replace(found, live_bytes=0)
+
+        return usage
+
+    return changed(collection, "usage", make)
+
+
+def open_log_collected() -> Plant:
+    return replaced(EntryLogs, "settled", lambda self: sorted(self._directory_of))
+
+
+# ---- which ledgers go ----
+
+
+def one_proof() -> Plant:
+    async def drop_deleted(self: Collector, report: Any) -> None:
+        own = await self._own_ledgers()
+        await self._drop(collection.missing_ledgers(own, await self._census.listed()), report)
+
+    return replaced(Collector, "_drop_deleted", drop_deleted)
+
+
+def failure_is_proof() -> Plant:
+    class Trusting:
+        """A census whose failures count as "deleted"."""
+
+        def __init__(self, census: Any) -> None:
+            self._census = census
+            self.elsewhere = census.elsewhere
+
+        async def listed(self) -> np.ndarray:
+            try:
+                return await self._census.listed()
+            except BookKeeperError:
+                return np.empty(0, np.int64)
+
+        async def is_deleted(self, ledger_id: int) -> bool:
+            try:
+                return await self._census.is_deleted(ledger_id)
+            except BookKeeperError:
+                return True
+
+    def make(old: Any) -> Any:
+        def init(self: Collector, store: Any, compactor: Any, census: Any, *arguments: Any) -> None:
+            old(self, store, compactor, Trusting(census), *arguments)
+
+        return init
+
+    return changed(Collector, "__init__", make)
+
+
+def listed_before_own() -> Plant:
+    def make(old: Any) -> Any:
+        async def drop_deleted(self: Collector, report: Any) -> None:
+            listed = await self._census.listed()
+
+            async def listing() -> np.ndarray:
+                return listed
+
+            with changed(type(self._census), "listed", lambda old: lambda census: listing()):
+                await old(self, report)
+
+        return drop_deleted
+
+    return changed(Collector, "_drop_deleted", make)
+
+
+# ---- ledgers that were fenced ----
+
+
+def no_tombstones() -> Plant:
+    return replaced(Tombstones, "remember", lambda self, ledger_ids, now_s: None)
+
+
+@contextlib.contextmanager
+def late_tombstones() -> Iterator[None]:
+    """The ledgers go first, and what tells that they were fenced comes behind them."""
+    late: list[tuple[Any, ...]] = []
+
+    def remembering(old: Any) -> Any:
+        return lambda *arguments: late.append((old, *arguments))
+
+    def dropping(old: Any) -> Any:
+        async def drop(*arguments: Any) -> None:
+            await old(*arguments)
+            for remember, *rest in late:
+                remember(*rest)
+            late.clear()
+
+        return drop
+
+    with changed(Tombstones, "remember", remembering), changed(Collector, "_drop", dropping):
+        yield
+
+
+def unsynced_tombstones() -> Plant:
+    return skipping(Tombstones, "remember", "sync_data")
+
+
+def forgotten_fence() -> Plant:
+    def make(old: Any) -> Any:
+        return lambda self, ledger_ids: [(ledger_id, False) for ledger_id, _ in old(self, ledger_ids)]
+
+    return changed(LedgerStore, "droppable", make)
