@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bookie_service.collection import CompactionLevel
+from bookie_service.collection import CompactionLevel, DiskRoom
 from bookie_service.collector import CollectionOptions, Collector, PassReport
 from bookie_service.formats import entry_log as log_format
 from bookie_service.formats.entry_log import HEADER_BYTES
@@ -117,11 +117,15 @@ class Bench:
         """Delete ledgers in the metadata store."""
         self.cluster.existing -= set(ledger_ids)
 
-    def collect(self, options: CollectionOptions = UNLIMITED, *, forced: bool = True) -> PassReport:
+    def collect(
+        self, options: CollectionOptions = UNLIMITED, *, forced: bool = True, room: DiskRoom = DiskRoom.ENOUGH
+    ) -> PassReport:
         """Run one pass."""
 
         async def run() -> PassReport:
-            collector = Collector(self.store, self.compactor, self.cluster, options, self.flush_all, lambda error: None)
+            collector = Collector(
+                self.store, self.compactor, self.cluster, options, self.flush_all, lambda error: None, lambda: room
+            )
             try:
                 return await collector.run_pass(forced)
             finally:

@@ -18,7 +18,7 @@ from bookie_service.formats import entry_log as log_format
 from bookie_service.formats import tombstones as tombstone_format
 from bookie_service.formats.compaction import Intent
 from bookie_service.formats.entry_log import HEADER_BYTES
-from bookie_service.storage.files import LocalFiles
+from bookie_service.storage.files import File, LocalFiles
 from bookie_service.storage.tombstones import KEPT_S, Tombstones
 from tests.bookie.collecting import UNLIMITED, Bench, item, without_limits
 from tests.bookie.faulty_files import FaultyFiles
@@ -369,3 +369,107 @@ def test_disk_without_room_changes_nothing_at_whatever_step_it_says_so(tmp_path:
     bench.compactor.finish(intent, without_limits)
     assert bench.holds(1, range(5))
     bench.store.close()
+
+
+def half_dead_logs(tmp_path: Path, files: LocalFiles | None = None) -> Bench:
+    """Return a bench with one log without a live entry, and four of which half is live."""
+    bench = Bench(tmp_path, files)
+    bench.put(99, range(60))
+    bench.flush()
+    bench.store.seal_logs()
+    for ledger_id in range(4):
+        bench.put(ledger_id, range(20))
+        bench.put(50 + ledger_id, range(20))
+        bench.flush()
+        bench.store.seal_logs()
+    bench.delete(99, 50, 51, 52, 53)
+    return bench
+
+
+@pytest.mark.parametrize(
+    ("room", "when_full", "compacted"),
+    [(DiskRoom.FULL, False, 0), (DiskRoom.SCARCE, False, 0), (DiskRoom.FULL, True, 4), (DiskRoom.ENOUGH, False, 4)],
+)
+def test_full_disk_gets_the_dead_logs_and_compaction_only_when_that_is_configured(
+    tmp_path: Path, room: DiskRoom, when_full: bool, compacted: int
+) -> None:
+    bench = half_dead_logs(tmp_path)
+    report = bench.collect(replace(UNLIMITED, compact_when_full=when_full), room=room)
+    assert (report.dropped_ledgers, report.compacted_logs) == (5, compacted)
+    assert report.removed_logs >= 1
+    assert all(bench.holds(ledger_id, range(20)) for ledger_id in range(4))
+    # What waited is done when there is room: asked for, and by itself.
+    late = replace(UNLIMITED, interval_s=1e-9, major=CompactionLevel(0.8, 1e-8), minor=CompactionLevel(0, 0))
+    assert bench.collect(late, forced=False).compacted_logs == 4 - compacted
+    bench.store.close()
+
+
+def test_every_pass_on_a_full_disk_compacts_when_that_is_configured(tmp_path: Path) -> None:
+    bench = half_dead_logs(tmp_path)
+    options = replace(UNLIMITED, compact_when_full=True)
+    assert bench.collect(options, forced=False).compacted_logs == 0, "not due yet"
+    assert bench.collect(options, forced=False, room=DiskRoom.FULL).compacted_logs == 4
+    bench.store.close()
+
+
+def test_compaction_begins_no_further_log_when_its_time_is_over(tmp_path: Path) -> None:
+    bench = half_dead_logs(tmp_path)
+    report = bench.collect(replace(UNLIMITED, major=CompactionLevel(0.8, 86_400, seconds_max=1e-9)))
+    assert report.compacted_logs == 0
+    assert report.removed_logs >= 1
+    assert "left for the next compaction" in report.kept_because
+    assert bench.collect().compacted_logs == 4
+    bench.store.close()
+
+
+def test_fenced_ledgers_wait_while_they_cannot_be_noted_and_others_go(tmp_path: Path) -> None:
+    class Full(LocalFiles):
+        is_full = False
+
+        def create(self, path: str) -> File:
+            if self.is_full and "fencedDeleted" in path:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+            return super().create(path)
+
+    files = Full()
+    bench = half_dead_logs(tmp_path, files)
+    ledger = bench.store.ledger(50)
+    assert ledger is not None
+    bench.store.fence(ledger)
+    bench.put(0, range(20, 21))
+    bench.flush()
+    files.is_full = True
+    report = bench.collect(room=DiskRoom.FULL)
+    assert report.dropped_ledgers == 4
+    assert "No space left" in report.kept_because
+    assert bench.holds(50, range(20))
+    files.is_full = False
+    assert bench.collect().dropped_ledgers == 1
+    assert 50 in bench.store.tombstones
+    bench.store.close()
+
+
+def test_copies_are_synced_after_so_many_entries(tmp_path: Path) -> None:
+    """Apache's compactionMaxOutstandingRequests."""
+
+    syncs = 0
+
+    class CountedFile(File):
+        def sync_data(self) -> None:
+            nonlocal syncs
+            syncs += self.path.endswith(intent_format.SUFFIX)
+            super().sync_data()
+
+    class Counting(LocalFiles):
+        def create(self, path: str) -> File:
+            super().create(path).close()
+            return CountedFile(os.open(path, os.O_RDWR), path)
+
+    counts = []
+    for outstanding_max in (1, 1000):
+        syncs = 0
+        bench = half_dead_logs(tmp_path / str(outstanding_max), Counting())
+        assert bench.collect(replace(UNLIMITED, outstanding_max=outstanding_max)).compacted_logs == 4
+        counts.append(syncs)
+        bench.store.close()
+    assert counts[0] == counts[1] + 4

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 
 from bkspark.wire.v2 import RECOVERY_ADD
 from bookie_service.storage.journal import JournalOptions
 from bookie_service.storage.ledger_store import StoreOptions
+from bookie_service.storage.log_appender import AppendOptions
 from tests.crash.audit import audit, audit_space
 from tests.crash.campaign import reopened
 from tests.crash.census import DoubtfulCensus
@@ -65,7 +67,7 @@ def crash_fenced_ledger() -> None:
     audit(reopened(crash_image(twin.disk, Loss.LOST, Random(0)), setup, history), history)
 
 
-_ROOMY = Setup(store=StoreOptions(cache_half_bytes=16384, log_bytes_max=1 << 20, open_files_max=4))
+_ROOMY = Setup(store=StoreOptions(cache_half_bytes=16384, append=AppendOptions(1 << 20), open_files_max=4))
 
 
 def _crashed_everywhere(twin: BookieTwin, act: Callable[[], object]) -> None:
@@ -146,13 +148,16 @@ def collect_open_log() -> None:
 
 
 def read_during_collection() -> None:
-    """Read everything between all operations of a pass that rewrites a log."""
-    twin = BookieTwin(_ROOMY.new_disk(), _ROOMY, History())
-    for ledger_id in (1, 2):
-        twin.add(ledger_id, [(entry_id, b"of many bytes" * ledger_id) for entry_id in range(4)])
-    twin.checkpoint()
+    """Read everything between all operations of a pass that rewrites a log; no file stays open from read to read."""
+    setup = Setup(store=replace(_ROOMY.store, open_files_max=1))
+    twin = BookieTwin(setup.new_disk(), setup, History())
+    for ledger_ids in ((1, 2), (3,)):
+        for ledger_id in ledger_ids:
+            twin.add(ledger_id, [(entry_id, b"of many bytes" * ledger_id) for entry_id in range(4)])
+        twin.checkpoint()
+        twin.store.seal_logs()
     twin.history.delete(2)
     twin.disk.before_operation = lambda operation, path: audit(twin, twin.history)
-    twin.collect(DoubtfulCensus({1}))
+    twin.collect(DoubtfulCensus({1, 3}))
     twin.disk.before_operation = None
     audit(twin, twin.history)

@@ -19,8 +19,9 @@ from bookie_service.storage.compaction import Compactor
 from bookie_service.storage.entry_log import EntryLogs
 from bookie_service.storage.ledger_store import LedgerStore
 from bookie_service.storage.tombstones import Tombstones
-from tests.crash.planted import Plant, changed, replaced, skipping
+from tests.crash.planted import skipping
 from tests.crash.simulated_files import SimulatedFile
+from tests.planting import Plant, changed, replaced
 
 # ---- rewriting a log ----
 
