@@ -132,7 +132,7 @@ def batch_read_all(peer: socket.socket, ledger_id: int, entries: int, entry_size
     item_bytes = entry_size + _ITEM_BYTES_MORE
     at_most = max(1, (READ_BYTES_MAX - v2.BATCH_REPLY_BYTES - 4) // item_bytes)
     wanted = deque((first, min(at_most, entries - first)) for first in range(0, entries, at_most))
-    asked: deque[tuple[int, int]] = deque()
+    asked: dict[int, int] = {}
     body = memoryview(bytearray(READ_BYTES_MAX))
     head = memoryview(bytearray(4 + v2.BATCH_REPLY_BYTES))
     began = time.perf_counter()
@@ -140,20 +140,24 @@ def batch_read_all(peer: socket.socket, ledger_id: int, entries: int, entry_size
         while wanted and len(asked) < BATCH_READS_IN_FLIGHT:
             first, count = wanted.popleft()
             peer.sendall(v2.encode_batch_read(ledger_id, first, first, count, READ_BYTES_MAX))
-            asked.append((first, count))
-        first, count = asked.popleft()
-        got = _receive_batch(peer, head, body, item_bytes, ledger_id, first)
+            asked[first] = count
+        first, got = _receive_batch(peer, head, body, item_bytes, ledger_id)
+        count = asked.pop(first)
         if got < count:
             wanted.appendleft((first + got, count - got))
     return time.perf_counter() - began
 
 
 def _receive_batch(
-    peer: socket.socket, head: memoryview, body: memoryview, item_bytes: int, ledger_id: int, first_entry: int
-) -> int:
-    """Return how many items the next answer has; its first and last items are looked at."""
+    peer: socket.socket, head: memoryview, body: memoryview, item_bytes: int, ledger_id: int
+) -> tuple[int, int]:
+    """Return (first entry, how many items) of the next answer, to whichever request; it looks at first and last item.
+
+    The request id is the first entry asked for.
+    """
     _receive(peer, head)
     size, _, status = np.frombuffer(head[:12], ">i4").tolist()
+    (first_entry,) = np.frombuffer(head[28:36], ">i8").tolist()
     count, rest = divmod(size - v2.BATCH_REPLY_BYTES, item_bytes)
     if status != v2.Status.EOK or rest or not count:
         raise ValueError(f"the bookie answered a batch read at {ledger_id}:{first_entry} with status {status}")
@@ -162,7 +166,7 @@ def _receive_batch(
         ids = np.frombuffer(body[at * item_bytes + 4 : at * item_bytes + 20], ">i8").tolist()
         if ids != [ledger_id, first_entry + at]:
             raise ValueError(f"the bookie answered with entry {ids} instead of {ledger_id}:{first_entry + at}")
-    return count
+    return first_entry, count
 
 
 def read_all(peer: socket.socket, ledger_id: int, entries: int, entry_size: int, run: int = 512) -> float:

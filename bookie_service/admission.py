@@ -8,7 +8,7 @@ A frame that does not fit what is received at once gets memory for all of it whe
 can finish, and others wait for it, their sockets with them. While somebody waits, a frame that is unfinished after
 `UNFINISHED_S` is given up, the oldest first: its connection is closed. So peers that send halves of large frames and
 stop cost a bounded amount of memory, for a bounded time. Whoever has not taken its replies for long is closed by
-`Connection.close_if_stalled`; whoever leaves replies for which there is no room, at once.
+`Connection.close_if_stalled`; when there is no room for replies, whoever has taken nothing for longest is, at once.
 """
 
 from __future__ import annotations
@@ -78,6 +78,8 @@ class Admission:
         """Valid until the event loop goes on; what is to stay must be copied."""
         self._waiting: dict[Receiver, _Wait] = {}
         self._unfinished: dict[Receiver, float] = {}
+        self._leaving: dict[Receiver, None] = {}
+        """Whose peers leave replies; who has taken nothing for longest comes first."""
         self._timer: asyncio.TimerHandle | None = None
 
     def window(self, held: int) -> int:
@@ -114,8 +116,32 @@ class Admission:
                 # Not from here: whoever gives back is in the middle of its own work.
                 self.loop.call_soon(receiver.go_on_receiving)
 
+    def keep_reply(self, receiver: Receiver, size: int) -> bool:
+        """Take memory for a reply that a peer leaves; False: it is that peer who has taken nothing for longest."""
+        self._leaving.setdefault(receiver)
+        while not self.replies.take(size):
+            slowest = next(iter(self._leaving))
+            if slowest is receiver:
+                return False
+            slowest.give_up(self.too_many_replies())
+        return True
+
+    def note_taken(self, receiver: Receiver, left: int) -> None:
+        """Note that a peer has taken some of its replies and leaves `left` bytes."""
+        self._leaving.pop(receiver, None)
+        if left:
+            self._leaving[receiver] = None
+
+    def too_many_replies(self) -> str:
+        """Say why a connection whose peer leaves its replies is closed."""
+        return (
+            f"it has taken nothing for longest, and replies that nobody takes fill all {self.replies.limit} bytes for "
+            "them (replyBuffersMaxBytes)"
+        )
+
     def forget(self, receiver: Receiver) -> None:
         """Forget a connection that is closed."""
+        self._leaving.pop(receiver, None)
         self._waiting.pop(receiver, None)
         self._unfinished.pop(receiver, None)
 

@@ -15,17 +15,15 @@ Invariants: a reply is sent only from `on_durable`, or when it promises nothing 
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 
 from bkspark.errors import StorageDamaged
-from bkspark.ids import NO_ENTRY
 from bkspark.wire import v2
 from bkspark.wire.digest import MASTER_KEY_BYTES
 from bkspark.wire.v2 import EOK, Requests, Status
@@ -35,8 +33,9 @@ from bookie_service.disk_watch import DiskWatch
 from bookie_service.formats import journal as journal_format
 from bookie_service.formats.journal import RecordKind
 from bookie_service.outbox import Parts
+from bookie_service.reads import BatchRead, Fetch, ReadClient, ReadOptions, Reads, SingleReads, failed
 from bookie_service.storage.checkpoint import Checkpoint, CheckpointThread
-from bookie_service.storage.items import Items, rows_by_ledger
+from bookie_service.storage.items import rows_by_ledger
 from bookie_service.storage.journal import Record
 from bookie_service.storage.journal_thread import JournalThread
 from bookie_service.storage.ledger_storage import Ledger, LedgerStorage
@@ -44,15 +43,9 @@ from bookie_service.storage.write_cache import INDEX_BYTES_PER_ENTRY
 
 logger = logging.getLogger(__name__)
 
-_BATCH_ACCOUNT_BYTES = 36
-"""What Apache's bookies count for a batch-read reply before its first entry."""
 
-
-class Client(Protocol):
+class Client(ReadClient, Protocol):
     """A connection, as the bookie sees it."""
-
-    def send(self, parts: Parts) -> None:
-        """Send the parts back to back; does nothing when the connection is gone."""
 
     def resume(self) -> None:
         """Go on with requests that the bookie did not take."""
@@ -63,22 +56,23 @@ class BookieOptions:
     """Limits of one bookie process; bytes and counts.
 
     adds_in_flight_max: adds not yet durable before connections must wait; 0: only the write cache limits them.
-    read_replies_bytes_max: single reads that came together are answered in pieces of about this size.
     journals_entries: False answers adds from memory; a crash loses those that no checkpoint moved to the entry log.
     """
 
     journals_entries: bool = True
     adds_in_flight_max: int = 0
-    batch_read_bytes_max: int = 5 * 1024 * 1024
-    read_replies_bytes_max: int = 1024 * 1024
+    reads: ReadOptions = field(default_factory=ReadOptions)
 
 
 @dataclass(frozen=True, slots=True)
 class _WaitingReply:
+    """What goes to a client once a record is durable: replies to adds, or to a read that fences."""
+
     sequence: int
-    client: Client
+    client: ReadClient
     parts: Parts
-    adds: int
+    adds: int = 0
+    read: SingleReads | BatchRead | None = None
 
 
 class Bookie:
@@ -90,6 +84,7 @@ class Bookie:
         journals: Sequence[JournalThread],
         checkpoints: CheckpointThread,
         disks: DiskWatch,
+        fetch: Fetch,
         options: BookieOptions,
     ) -> None:
         self._store = store
@@ -101,6 +96,7 @@ class Bookie:
         self._durable = [0] * len(journals)
         self._adds_in_flight = 0
         self._blocked: dict[Client, None] = {}
+        self._reads = Reads(store, fetch, options.reads, self._resume_blocked)
 
     # ---- adds ----
 
@@ -193,7 +189,7 @@ class Bookie:
         try:
             ledger = self._store.ledger(ledger_id)
         except (StorageDamaged, OSError) as error:
-            return _failed(error)
+            return failed(error)
         was_fenced = ledger is None and ledger_id in self._store.tombstones
         is_known = ledger is not None and ledger.master_key != rules.UNKNOWN_KEY
         key = ledger.master_key if ledger is not None and is_known else run.first_key(octets)
@@ -219,102 +215,48 @@ class Bookie:
     # ---- reads ----
 
     def read(self, client: Client, octets: np.ndarray, requests: Requests, start: int, end: int) -> int:
-        """Answer reads requests[start:end]; return how many were answered, at least one, the first ones."""
+        """Answer reads requests[start:end], now or later; return how many are seen to, the first ones.
+
+        None: there are too many in flight, or the peer takes no replies; call again after `client.resume`.
+        """
+        if self._reads.is_full:
+            self._blocked[client] = None
+            return 0
         fencing = (requests.flags[start:end] & v2.DO_FENCING) != 0
         if fencing[0]:
             self._fencing_read(client, octets, requests, start)
             return 1
         if fencing.any():
             end = start + int(np.argmax(fencing))
-        ledger_ids, entry_ids = requests.ledger_ids[start:end], requests.entry_ids[start:end]
-        breaks = np.flatnonzero((np.diff(ledger_ids) != 0) | (np.diff(entry_ids) != 1) | (entry_ids[:-1] < 0)) + 1
-        parts: list[bytes | memoryview] = []
-        room = self._options.read_replies_bytes_max
-        done = 0
-        for first, last in itertools.pairwise([0, *breaks.tolist(), end - start]):
-            while first < last and room > 0:
-                reply, count = self._read_run(int(ledger_ids[first]), int(entry_ids[first]), last - first, room)
-                parts.append(reply)
-                room -= len(reply)
-                first += count
-            done = first
-            if room <= 0:
-                break
-        client.send(parts)
-        return done
+        return self._reads.answer(SingleReads(client, requests.ledger_ids[start:end], requests.entry_ids[start:end]))
 
-    def _read_run(self, ledger_id: int, first_entry: int, count_max: int, bytes_max: int) -> tuple[bytes, int]:
-        """Return (READ replies to first_entry, first_entry + 1, ..., how many), at least one."""
-        try:
-            ledger = self._store.ledger(ledger_id)
-            stored_id = first_entry
-            if ledger is not None and first_entry == v2.LAST_ENTRY:
-                stored_id = self._last_entry(ledger)
-            pieces = self._read_items(ledger, stored_id, count_max, bytes_max)
-        except (StorageDamaged, OSError) as error:
-            return _read_failure(_failed(error), ledger_id, first_entry), 1
-        if not pieces:
-            return _read_failure(self._absence(ledger_id, ledger), ledger_id, first_entry), 1
-        replies = []
-        for items in pieces:
-            asked = items.first_entry - stored_id + first_entry
-            replies.append(v2.encode_read_replies(ledger_id, asked, items.buffer, items.sizes))
-        return b"".join(replies) if len(replies) > 1 else replies[0], sum(map(len, pieces))
-
-    def _read_items(self, ledger: Ledger | None, first_entry: int, count_max: int, bytes_max: int) -> list[Items]:
-        if ledger is None or first_entry <= NO_ENTRY:
-            return []
-        return self._store.read(ledger, first_entry, count_max, bytes_max)
-
-    def batch_read(self, client: Client, octets: np.ndarray, requests: Requests, row: int) -> None:
-        """Answer one batch read: always its first entry, then as many as its limits allow."""
-        ledger_id, first_entry = int(requests.ledger_ids[row]), int(requests.entry_ids[row])
+    def batch_read(self, client: Client, octets: np.ndarray, requests: Requests, row: int) -> bool:
+        """Answer one batch read, now or later; False: call again after `client.resume`."""
+        if self._reads.is_full:
+            self._blocked[client] = None
+            return False
         request_id, count_max, bytes_max = v2.decode_batch_read_limits(octets.data, int(requests.starts[row]))
+        ledger_id, first_entry = int(requests.ledger_ids[row]), int(requests.entry_ids[row])
+        request = BatchRead(client, ledger_id, first_entry, request_id, count_max, bytes_max)
         fence = self._fence_of(octets, requests, row)
-        status = fence.status
-        pieces: list[Items] = []
-        if status == Status.EOK:
-            status, pieces = self._read_batch(ledger_id, first_entry, count_max, bytes_max)
-        items_bytes = sum(len(items.buffer) for items in pieces)
-        head = v2.encode_batch_reply_head(ledger_id, first_entry, request_id, status, items_bytes)
-        self._send_after_fence(fence, client, [head, *(items.buffer for items in pieces)])
-
-    def _read_batch(
-        self, ledger_id: int, first_entry: int, count_max: int, bytes_max: int
-    ) -> tuple[Status, list[Items]]:
-        room = min(bytes_max, self._options.batch_read_bytes_max) - _BATCH_ACCOUNT_BYTES
-        try:
-            ledger = self._store.ledger(ledger_id)
-            if ledger is not None and first_entry == v2.LAST_ENTRY:
-                first_entry, count_max = self._last_entry(ledger), 1
-            if count_max <= 0:
-                count_max = journal_format.BODY_BYTES_MAX
-            pieces = self._read_items(ledger, first_entry, count_max, room)
-        except (StorageDamaged, OSError) as error:
-            return _failed(error), []
-        if pieces:
-            return Status.EOK, pieces
-        return self._absence(ledger_id, ledger), []
-
-    def _absence(self, ledger_id: int, ledger: Ledger | None) -> Status:
-        """Say, as V2 peers understand it, that an entry is not held."""
-        status = rules.absence_status(is_known=ledger is not None, in_limbo=ledger_id in self._store.limbo)
-        return Status.EIO if status == Status.EUNKNOWNLEDGERSTATE else status
-
-    def _last_entry(self, ledger: Ledger) -> int:
-        """Return the last entry held; NO_ENTRY of a ledger in limbo, which may have had a later one."""
-        return NO_ENTRY if ledger.ledger_id in self._store.limbo else ledger.last_entry
+        if fence.status == Status.EOK:
+            self._read_after_fence(fence, request)
+        else:
+            client.send((v2.encode_batch_reply_head(ledger_id, first_entry, request_id, fence.status, 0),))
+        return True
 
     # ---- fences ----
 
     def _fencing_read(self, client: Client, octets: np.ndarray, requests: Requests, row: int) -> None:
-        ledger_id, entry_id = int(requests.ledger_ids[row]), int(requests.entry_ids[row])
+        rows = slice(row, row + 1)
         fence = self._fence_of(octets, requests, row)
-        if fence.status != Status.EOK:
-            client.send((_read_failure(fence.status, ledger_id, entry_id),))
-            return
-        reply, _ = self._read_run(ledger_id, entry_id, 1, self._options.read_replies_bytes_max)
-        self._send_after_fence(fence, client, (reply,))
+        if fence.status == Status.EOK:
+            ids = requests.ledger_ids[rows].copy(), requests.entry_ids[rows].copy()
+            self._read_after_fence(fence, SingleReads(client, *ids))
+        else:
+            client.send(
+                (v2.encode_replies(v2.READ, fence.status, requests.ledger_ids[rows], requests.entry_ids[rows]),)
+            )
 
     def _fence_of(self, octets: np.ndarray, requests: Requests, row: int) -> _Fence:
         """Fence the ledger of a request if it asks for that; an unknown ledger is created, fenced."""
@@ -328,7 +270,7 @@ class Bookie:
         try:
             ledger = self._store.ledger(ledger_id)
         except (StorageDamaged, OSError) as error:
-            return _Fence(_failed(error))
+            return _Fence(failed(error))
         status = rules.fence_status(ledger_id, None if ledger is None else ledger.master_key, key)
         if status != Status.EOK:
             return _Fence(status)
@@ -344,11 +286,13 @@ class Bookie:
             ledger.fence_sequence = self._journals[index].submit(records)
         return _Fence(Status.EOK, index, ledger.fence_sequence)
 
-    def _send_after_fence(self, fence: _Fence, client: Client, parts: Parts) -> None:
+    def _read_after_fence(self, fence: _Fence, request: SingleReads | BatchRead) -> None:
+        """Read, and answer, once the fence is durable."""
         if fence.sequence <= self._durable[fence.journal_index]:
-            client.send(parts)
+            self._reads.promise(request)
         else:
-            self._send_when_durable(fence.journal_index, fence.sequence, client, parts, 0)
+            reply = _WaitingReply(fence.sequence, request.client, (), read=request)
+            self._waiting[fence.journal_index].append(reply)
 
     # ---- explicit LACs ----
 
@@ -359,7 +303,7 @@ class Bookie:
         try:
             ledger = self._store.ledger(ledger_id)
         except (StorageDamaged, OSError) as error:
-            client.send(encode(_failed(error)))
+            client.send(encode(failed(error)))
             return
         status = rules.explicit_lac_status(
             ledger_id,
@@ -395,13 +339,19 @@ class Bookie:
         # What the event loop committed itself overtakes the report of the thread's last group.
         self._durable[journal_index] = max(self._durable[journal_index], sequence)
         waiting = self._waiting[journal_index]
-        replies: dict[Client, list[bytes | memoryview]] = {}
+        replies: dict[ReadClient, list[bytes | memoryview]] = {}
+        reads = []
         while waiting and waiting[0].sequence <= sequence:
             reply = waiting.popleft()
             self._adds_in_flight -= reply.adds
-            replies.setdefault(reply.client, []).extend(reply.parts)
+            if reply.read is not None:
+                reads.append(reply.read)
+            else:
+                replies.setdefault(reply.client, []).extend(reply.parts)
         for client, parts in replies.items():
             client.send(parts)
+        for read in reads:
+            self._reads.promise(read)
         self._resume_blocked()
 
     def checkpoint(self) -> bool:
@@ -446,13 +396,3 @@ class _Fence:
     status: Status
     journal_index: int = 0
     sequence: int = 0
-
-
-def _failed(error: Exception) -> Status:
-    """Say why a request is answered EIO: the peer learns only that it was."""
-    logger.error("%s", error)
-    return Status.EIO
-
-
-def _read_failure(status: Status, ledger_id: int, entry_id: int) -> bytes:
-    return v2.encode_replies(v2.READ, status, np.array([ledger_id]), np.array([entry_id]))

@@ -29,6 +29,7 @@ from bookie_service.configuration_keys import APACHE_KEYS, APACHE_PREFIXES, OWN_
 from bookie_service.connection import ConnectionOptions
 from bookie_service.disk_watch import DiskOptions
 from bookie_service.disks import DiskLimits
+from bookie_service.reads import ReadOptions
 from bookie_service.service import ServiceOptions
 from bookie_service.storage.flush_policy import SETTLE_NS, FlushLimits
 from bookie_service.storage.journal import JournalOptions
@@ -54,6 +55,8 @@ PROTECTING = {
 
 HARMLESS = frozenset(
     {
+        # Adds never queue for a thread: those that find no room stay with their connection, which is not read on.
+        "maxPendingAddRequestsPerThread",
         # Every deleted ledger is read directly, too; a log is replaced in one transaction.
         "verifyMetadataOnGC",
         "useTransactionalCompaction",
@@ -200,12 +203,14 @@ def _service(keys: _Values) -> ServiceOptions:
     page_cache_ms = keys.number("journalPageCacheFlushIntervalMSec", 1000, least=1, unit="ms, if journalSyncData=false")
     log_bytes_max = keys.number("logSizeLimit", 1024 * _MIB, least=_MIB, unit="bytes")
     disks = _disks(keys, log_bytes_max)
+    fetch_threads = keys.number("numReadWorkerThreads", 8, least=1, most=1024, unit="threads that wait for the disk")
     return ServiceOptions(
         journal_directories=keys.directories(
             "journalDirectories", keys.text("journalDirectory", default="/tmp/bk-txn") or "/tmp/bk-txn"
         ),
         ledger_directories=keys.directories("ledgerDirectories", "/tmp/bk-data"),
         connections_max=keys.number("maxConnections", 10_000, least=1, unit="connections"),
+        fetch_threads=fetch_threads,
         received_bytes_max=keys.number(
             "receiveBuffersMaxBytes", 128 * _MIB, least=_MIB, unit="bytes received, not served yet; all connections"
         ),
@@ -215,8 +220,13 @@ def _service(keys: _Values) -> ServiceOptions:
         checkpoint_interval_s=keys.number("flushInterval", 10_000, least=1, unit="ms") / 1000,
         bookie=BookieOptions(
             adds_in_flight_max=keys.number("maxAddsInProgressLimit", 0, least=0, unit="adds, 0: no limit"),
-            batch_read_bytes_max=keys.number("maxBatchReadSize", 5 * _MIB, least=1, unit="bytes"),
             journals_entries=keys.flag("journalWriteData", True),
+            reads=ReadOptions(
+                in_flight_max=keys.number("maxReadsInProgressLimit", 0, least=0, unit="reads, 0: no limit"),
+                waiting_max=fetch_threads
+                * keys.number("maxPendingReadRequestsPerThread", 10_000, least=1, unit="reads that wait for the disk"),
+                batch_bytes_max=keys.number("maxBatchReadSize", 5 * _MIB, least=1, most=64 * _MIB, unit="bytes"),
+            ),
         ),
         connection=ConnectionOptions(
             frame_bytes_max=keys.number(

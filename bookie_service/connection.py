@@ -73,7 +73,7 @@ class Connection:
         self._on_closed = on_closed
         self._on_failure = on_failure
         self._inbox = Inbox(admission, self)
-        self._outbox = Outbox(connected, admission.replies)
+        self._outbox = Outbox(connected, admission, self)
         self._consumed = 0
         self._requests: Requests | None = None
         self._row = 0
@@ -84,6 +84,7 @@ class Connection:
         self._is_writable = True
         self._has_ended = False
         self._progress_at = 0.0
+        self._wait_to_send: list[Callable[[], None]] = []
         connected.setblocking(False)
         # Without, a reply behind an unacknowledged one waits for the peer's delayed acknowledgement: 40 ms.
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, int(options.no_delay))
@@ -140,6 +141,7 @@ class Connection:
                 self.close()
         if not self._is_writable and self._outbox.size <= _UNSENT_BYTES_LOW:
             self._is_writable = True
+            self._call_waiting()
             self.resume()
 
     # ---- called by the bookie and the service ----
@@ -155,16 +157,30 @@ class Connection:
             self.close()
             return
         if not has_room:
-            self.give_up(
-                f"it does not take its replies while all {self._admission.replies.limit} bytes for replies "
-                "(replyBuffersMaxBytes) are in use"
-            )
+            self.give_up(self._admission.too_many_replies())
             return
         if was_idle and self._outbox.size:
             self._progress_at = self._admission.loop.time()
             self._admission.loop.add_writer(self._socket, self._guarded, self._send_more)
         if self._outbox.size > _UNSENT_BYTES_MAX:
             self._is_writable = False
+
+    @property
+    def is_open(self) -> bool:
+        """False once the connection is gone."""
+        return self._is_open
+
+    @property
+    def is_taking(self) -> bool:
+        """False while the peer leaves too much of its replies."""
+        return self._is_writable
+
+    def when_taking(self, callback: Callable[[], None]) -> None:
+        """Call back once `is_taking`, or when the connection is gone."""
+        if self._is_open and not self._is_writable:
+            self._wait_to_send.append(callback)
+        else:
+            self._admission.loop.call_soon(self._guarded, callback)
 
     def resume(self) -> None:
         """Go on with requests that could not be served."""
@@ -201,7 +217,14 @@ class Connection:
         self._inbox.clear()
         self._outbox.clear()
         self._socket.close()
+        self._call_waiting()
         self._on_closed(self)
+
+    def _call_waiting(self) -> None:
+        """Let those go on that wait to send; not from here, for they send."""
+        waiting, self._wait_to_send = self._wait_to_send, []
+        for callback in waiting:
+            self._admission.loop.call_soon(self._guarded, callback)
 
     def _read_on(self) -> None:
         if not self._is_reading and not self._has_ended:
@@ -268,12 +291,15 @@ class Connection:
                     return False
                 self._row += taken
             elif opcode == v2.READ:
-                self._row += self._bookie.read(self, inbox.octets, requests, start, end)
+                seen_to = self._bookie.read(self, inbox.octets, requests, start, end)
+                if not seen_to:
+                    return False
+                self._row += seen_to
             else:
-                if opcode == v2.BATCH_READ:
-                    self._bookie.batch_read(self, inbox.octets, requests, start)
-                else:
+                if opcode != v2.BATCH_READ:
                     self.send((handshake.auth_reply(),))
+                elif not self._bookie.batch_read(self, inbox.octets, requests, start):
+                    return False
                 self._row += 1
         return True
 

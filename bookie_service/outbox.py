@@ -11,7 +11,7 @@ import socket
 from collections import deque
 from collections.abc import Sequence
 
-from bookie_service.admission import Budget
+from bookie_service.admission import Admission, Receiver
 
 Parts = Sequence[bytes | memoryview]
 
@@ -22,11 +22,12 @@ _PARTS_PER_CALL_MAX = 1024
 class Outbox:
     """What a connection still has to send. For one event loop."""
 
-    __slots__ = ("_budget", "_pending", "_sent_of_first", "_socket", "size")
+    __slots__ = ("_admission", "_owner", "_pending", "_sent_of_first", "_socket", "size")
 
-    def __init__(self, connected: socket.socket, budget: Budget) -> None:
+    def __init__(self, connected: socket.socket, admission: Admission, owner: Receiver) -> None:
         self._socket = connected
-        self._budget = budget
+        self._admission = admission
+        self._owner = owner
         self._pending: deque[bytes] = deque()
         self._sent_of_first = 0
         self.size = 0
@@ -42,7 +43,7 @@ class Outbox:
         left = sum(map(len, parts)) - sent
         if not left:
             return True
-        if not self._budget.take(left):
+        if not self._admission.keep_reply(self._owner, left):
             return False
         self.size += left
         for part in parts:
@@ -66,11 +67,13 @@ class Outbox:
             if not sent:
                 break
             self._drop(sent)
+        if self.size < size:
+            self._admission.note_taken(self._owner, self.size)
         return self.size < size
 
     def clear(self) -> None:
         """Forget what is pending."""
-        self._budget.give(sum(map(len, self._pending)))
+        self._admission.replies.give(sum(map(len, self._pending)))
         self._pending.clear()
         self.size = self._sent_of_first = 0
 
@@ -94,6 +97,6 @@ class Outbox:
         while self._pending and sent >= len(self._pending[0]):
             # Memory is free only when all of a part is sent.
             size = len(self._pending.popleft())
-            self._budget.give(size)
+            self._admission.replies.give(size)
             sent -= size
         self._sent_of_first = sent

@@ -24,6 +24,7 @@ from bookie_service.disk_watch import DiskOptions, DiskWatch
 from bookie_service.limbo_check import LimboCheck, ShareCensus
 from bookie_service.listener import Listener
 from bookie_service.storage.checkpoint import Checkpoint, CheckpointThread, carry_out
+from bookie_service.storage.fetching import FetchThreads
 from bookie_service.storage.files import LocalFiles, is_out_of_space
 from bookie_service.storage.flush_policy import FlushLimits
 from bookie_service.storage.journal import JournalOptions
@@ -54,6 +55,7 @@ class ServiceOptions:
     received_bytes_max: int = 128 * 1024 * 1024
     reply_bytes_max: int = 256 * 1024 * 1024
     checkpoint_interval_s: float = 10.0
+    fetch_threads: int = 8
     bookie: BookieOptions = field(default_factory=BookieOptions)
     connection: ConnectionOptions = field(default_factory=ConnectionOptions)
     flush: FlushLimits = field(default_factory=FlushLimits)
@@ -95,6 +97,7 @@ class BookieService:
         self._limbo_check: LimboCheck | None = None
         self._flushed: list[asyncio.Future[None]] = []
         self._admission = Admission(self._loop, options.received_bytes_max, options.reply_bytes_max)
+        self._fetches = FetchThreads(files, options.fetch_threads, self._post)
         self._listener: Listener | None = None
         self._timers: list[_Repeating] = []
         self.on_mode_change: Callable[[], None] = lambda: None
@@ -127,7 +130,14 @@ class BookieService:
             logger.warning("%s", notice)
         await self._begin_run(self._storage, suspects)
         self._start_threads(self._storage)
-        self._bookie = Bookie(self._storage.store, self._journals, self._checkpoints, self._disks, options.bookie)
+        self._bookie = Bookie(
+            self._storage.store,
+            self._journals,
+            self._checkpoints,
+            self._disks,
+            self._fetches.fetch,
+            options.bookie,
+        )
         self._bookie.look_at_disks()
         self._listener = Listener(listener, self._connect, self._on_failure)
         self._listener.start()
@@ -231,6 +241,7 @@ class BookieService:
         for connection in list(self._connections):
             connection.close()
         self._admission.close()
+        self._fetches.stop()
 
     def _start_threads(self, storage: Storage) -> None:
         self._journals = [
@@ -252,6 +263,7 @@ class BookieService:
             partial(self._post, self._on_checkpoint_stuck),
             partial(self._post, self._on_failure),
         )
+        self._fetches.start()
         for journal in self._journals:
             journal.start()
         self._checkpoints.start()

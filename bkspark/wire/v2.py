@@ -342,7 +342,9 @@ def encode_read_reply_head(ledger_id: int, entry_id: int, entry_bytes: int) -> b
     return _REPLY_HEAD.pack(REPLY_BYTES + entry_bytes, header_word(READ), Status.EOK, ledger_id, entry_id)
 
 
-def encode_read_replies(ledger_id: int, first_entry: int, items: bytes | memoryview, sizes: np.ndarray) -> bytes:
+def encode_read_replies(
+    ledger_id: int, first_entry: int, items: bytes | memoryview, sizes: np.ndarray
+) -> bytes | memoryview:
     """Return EOK READ replies for `first_entry`, first_entry + 1, ...; item i is the next sizes[i] bytes of `items`.
 
     An item is `i32 length, entry`, as a bookie stores it.
@@ -359,7 +361,7 @@ def encode_read_replies(ledger_id: int, first_entry: int, items: bytes | memoryv
         frames = np.empty((count, _REPLY.itemsize + size - LENGTH_BYTES), np.uint8)
         frames[:, : _REPLY.itemsize] = heads.view(np.uint8).reshape(count, _REPLY.itemsize)
         frames[:, _REPLY.itemsize :] = np.frombuffer(items, np.uint8).reshape(count, size)[:, LENGTH_BYTES:]
-        return frames.tobytes()
+        return frames.reshape(-1).data
     view, head_view = memoryview(items), memoryview(heads.tobytes())
     ends = np.cumsum(sizes)
     parts: list[memoryview] = [view] * (2 * count)

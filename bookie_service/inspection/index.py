@@ -18,8 +18,9 @@ from bookie_service.formats import index as index_format
 from bookie_service.formats.entry_log import HEADER_BYTES, OFFSET_BITS, OFFSET_MASK
 from bookie_service.formats.index import POSITION_BYTES, POSITIONS_AT, SLOT_BYTES, LedgerHeader
 from bookie_service.inspection.findings import VERIFIED, WRONG, Damage, Fact, Finding, PositionRun
-from bookie_service.storage.entry_log import EntryLogReader, EntryLogs
+from bookie_service.storage.entry_log import EntryLogs
 from bookie_service.storage.files import File, ReadOnlyFiles
+from bookie_service.storage.log_reader import EntryLogReader
 
 _POSITIONS_PER_READ = 8192
 _READ_BYTES = 4 * 1024 * 1024

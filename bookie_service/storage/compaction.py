@@ -26,11 +26,11 @@ from bkspark.errors import StorageDamaged
 from bookie_service.formats import compaction as intent_format
 from bookie_service.formats.compaction import SUFFIX, Intent
 from bookie_service.formats.entry_log import HEADER_BYTES, OFFSET_BITS, OFFSET_MASK
-from bookie_service.storage.entry_log import EntryLogReader
 from bookie_service.storage.files import LocalFiles
 from bookie_service.storage.index import LedgerUpdate
 from bookie_service.storage.items import contiguous_spans, ledger_sums, rows_by_ledger
 from bookie_service.storage.ledger_storage import IndexView, LedgerStorage
+from bookie_service.storage.log_reader import EntryLogReader
 from bookie_service.storage.log_scan import LogScan, LogWindow, incomplete, live_rows, stored_positions
 from bookie_service.storage.log_writer import LogWriter
 

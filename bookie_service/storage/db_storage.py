@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from bookie_service.storage.byte_source import ByteSource
 from bookie_service.storage.files import LocalFiles
 from bookie_service.storage.items import Items
 from bookie_service.storage.key_value_index import KeyValueIndex
@@ -32,15 +33,17 @@ class DbLedgerStorage(LedgerStore):
     def _log_order(self, addresses: np.ndarray) -> slice:
         return slice(None)
 
-    def _read_stored(self, ledger: Ledger, first_entry: int, count_max: int, bytes_max: int) -> Items | None:
+    def _read_stored(
+        self, ledger: Ledger, first_entry: int, count_max: int, bytes_max: int, source: ByteSource
+    ) -> Items | None:
         if count_max >= self._ahead_entries:
-            return super()._read_stored(ledger, first_entry, count_max, bytes_max)
+            return super()._read_stored(ledger, first_entry, count_max, bytes_max, source)
         found = self._read_ahead.find(ledger.ledger_id, first_entry, count_max, bytes_max)
         if found is not None:
             return found
         epoch = self._read_ahead.epoch
         # It may reach over entries that a half holds anew; those are found there first, until the flush ends.
-        run = super()._read_stored(ledger, first_entry, self._ahead_entries, max(bytes_max, self._ahead_bytes))
+        run = super()._read_stored(ledger, first_entry, self._ahead_entries, max(bytes_max, self._ahead_bytes), source)
         if run is None:
             return None
         self._read_ahead.keep(ledger.ledger_id, run, epoch)

@@ -1,4 +1,4 @@
-"""Entry logs: where entries stay. `log_appender` writes them, and other threads read them back.
+"""Entry logs: where entries stay. `log_appender` writes them, `log_reader` reads them back.
 
 Log ids ascend and are never used twice, whatever `lastId` says: the highest of it and of the files found counts, and a
 log is created only where no file of its name exists. A crash in the middle of an append leaves bytes that no index
@@ -13,22 +13,13 @@ import os
 import threading
 from collections.abc import Sequence
 
-import numpy as np
-
 from bkspark.errors import StorageDamaged
-from bkspark.wire.framing import LENGTH_BYTES, gather_i32, gather_i64
 from bookie_service.disks import DiskLimits, directory_for_log
 from bookie_service.formats import entry_log as log_format
-from bookie_service.formats.entry_log import OFFSET_BITS, OFFSET_MASK
 from bookie_service.storage.files import File, LocalFiles, is_out_of_space
-from bookie_service.storage.items import Items, contiguous_spans
 from bookie_service.storage.log_writer import LogWriter
-from bookie_service.storage.open_files import OpenFiles
 
 ENTRY_BYTES_MIN = 16
-_GAP_BYTES_MAX = 256 * 1024
-"""Entries of one ledger that lie further apart than this are read one by one."""
-_FIRST_READ_BYTES = 4096
 ITEM_BYTES_MAX = 64 * 1024 * 1024
 """A length word above this is damage, not an entry."""
 
@@ -196,92 +187,3 @@ class EntryLogs:
                 self.files.remove(path)
             raise
         return file
-
-
-class EntryLogReader:
-    """Reads runs of items back and checks that they are what the index says. For one thread."""
-
-    def __init__(self, logs: EntryLogs, open_files_max: int) -> None:
-        self._logs = logs
-        self._open = OpenFiles(logs.files, open_files_max)
-
-    def read(self, ledger_id: int, first_entry: int, positions: np.ndarray, bytes_max: int) -> Items:
-        """Return a run of entries from `first_entry` on, whose positions (none 0) are given.
-
-        At least one entry, then as many as lie near each other in one log and as `bytes_max` bytes of items allow.
-
-        Raises:
-            StorageDamaged: the first position does not point to that entry.
-            OSError: the log cannot be read.
-        """
-        positions = _nearby(positions, bytes_max)
-        items_at = (positions & OFFSET_MASK) - LENGTH_BYTES
-        path = self._logs.path(int(positions[0]) >> OFFSET_BITS)
-        if path is None:
-            raise StorageDamaged(
-                f"ledger {ledger_id} entry {first_entry}: the index names entry log {positions[0] >> OFFSET_BITS:x}, "
-                "which does not exist",
-                ledger_id=ledger_id,
-                entry_id=first_entry,
-            )
-        data = self._read_span(path, items_at)
-        starts = items_at - items_at[0]
-        sizes = _checked_sizes(data, starts, ledger_id, first_entry)
-        if not len(sizes):
-            raise StorageDamaged(
-                f"{path} offset {items_at[0]}: not entry {first_entry} of ledger {ledger_id}, as the index says",
-                ledger_id=ledger_id,
-                entry_id=first_entry,
-            )
-        taken = max(1, int(np.cumsum(sizes).searchsorted(bytes_max, side="right")))
-        starts, sizes = starts[:taken], sizes[:taken]
-        view = memoryview(data)
-        spans = [view[start:end] for start, end in contiguous_spans(starts, sizes)]
-        return Items(first_entry, spans[0] if len(spans) == 1 else b"".join(spans), sizes)
-
-    def forget(self, path: str) -> None:
-        """Let go of a log that is about to be removed."""
-        self._open.forget(path)
-
-    def close(self) -> None:
-        self._open.close()
-
-    def _read_span(self, path: str, items_at: np.ndarray) -> bytes:
-        """Return the log's bytes from the first item to the end of the last, or not quite when that one is long."""
-        file = self._open.get(path)
-        first = int(items_at[0])
-        if len(items_at) > 1:
-            # Entries of a ledger mostly have one size, so the last is taken to be as long as the one before it.
-            return file.read(int(2 * items_at[-1] - items_at[-2]) - first, first)
-        data = file.read(_FIRST_READ_BYTES, first)
-        size = LENGTH_BYTES + int.from_bytes(data[:LENGTH_BYTES], "big", signed=True)
-        if len(data) < size <= ITEM_BYTES_MAX:
-            data = file.read(size, first)
-        return data
-
-
-def _nearby(positions: np.ndarray, bytes_max: int) -> np.ndarray:
-    """Return the leading positions that one read serves: one log, ascending, no wide gaps, within `bytes_max`."""
-    if len(positions) == 1:
-        return positions
-    steps = np.diff(positions)
-    near = (steps > 0) & (steps <= _GAP_BYTES_MAX) & (positions[1:] - positions[0] <= bytes_max)
-    return positions if near.all() else positions[: int(np.argmin(near)) + 1]
-
-
-def _checked_sizes(data: bytes, starts: np.ndarray, ledger_id: int, first_entry: int) -> np.ndarray:
-    """Return the item sizes of the leading items that are whole in `data` and carry the right ids, int64."""
-    octets = np.frombuffer(data, np.uint8)
-    starts = starts[starts <= len(data) - LENGTH_BYTES - ENTRY_BYTES_MIN]
-    if not len(starts):
-        return starts
-    lengths = gather_i32(octets, starts).astype(np.int64)
-    entry_ids = np.arange(first_entry, first_entry + len(starts))
-    right = (
-        (lengths >= ENTRY_BYTES_MIN)
-        & (starts + LENGTH_BYTES + lengths <= len(data))
-        & (gather_i64(octets, starts + LENGTH_BYTES) == ledger_id)
-        & (gather_i64(octets, starts + LENGTH_BYTES + 8) == entry_ids)
-    )
-    count = len(starts) if right.all() else int(np.argmin(right))
-    return lengths[:count] + LENGTH_BYTES

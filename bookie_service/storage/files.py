@@ -32,6 +32,9 @@ _FALLOC_FL_KEEP_SIZE = 1
 
 _BUFFERS_PER_CALL_MAX = 1024
 """IOV_MAX of Linux."""
+_NO_WAIT = getattr(os, "RWF_NOWAIT", None)
+_NOTHING_AT_ONCE = (errno.EAGAIN, errno.EOPNOTSUPP)
+"""Not cached, or a file system that cannot tell."""
 _KEY_VALUES_SCRIBBLE = ("LOG", "LOCK", "rocksdict-config.json")
 """Files of a key-value store that opening it writes to, even to read only."""
 _OUT_OF_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -89,6 +92,21 @@ class File:
                     break
                 data += more
             return data
+
+    def read_cached(self, buffer: memoryview, offset: int) -> int:
+        """Fill the front of the buffer with what needs no disk, which may be nothing; return how much that is."""
+        if _NO_WAIT is None:
+            return 0
+        try:
+            return os.preadv(self._fd, [buffer], offset, _NO_WAIT)
+        except OSError as error:
+            if error.errno in _NOTHING_AT_ONCE:
+                return 0
+            raise OSError(error.errno, error.strerror, self.path) from None
+
+    def read_ahead(self, size: int, offset: int) -> None:
+        """Have the operating system read what will be asked for next; does not wait for it."""
+        os.posix_fadvise(self._fd, offset, size, os.POSIX_FADV_WILLNEED)
 
     def size(self) -> int:
         with _naming(self.path):

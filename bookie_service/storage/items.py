@@ -10,11 +10,16 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """A run of one ledger: item i of `buffer` is entry `first_entry + i` and has sizes[i] bytes; no gaps."""
+    """A run of one ledger: item i of `buffer` is entry `first_entry + i` and has sizes[i] bytes; no gaps.
+
+    `buffer` may be lent (`byte_source`): whoever keeps items beyond the next read keeps `owned` ones. `is_full`: the
+    next entry lies here, too, and is larger than what was left of the bytes asked for.
+    """
 
     first_entry: int
     buffer: bytes | memoryview
     sizes: np.ndarray
+    is_full: bool = False
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -24,13 +29,18 @@ class Items:
         """The entry id after the last one here."""
         return self.first_entry + len(self.sizes)
 
+    def owned(self) -> Items:
+        """Return the same items in memory of their own."""
+        return Items(self.first_entry, bytes(self.buffer), self.sizes, self.is_full)
+
 
 def contiguous_spans(starts: np.ndarray, sizes: np.ndarray) -> list[tuple[int, int]]:
     """Return (start, end) of the fewest spans that hold, in this order, the pieces at starts[i] of sizes[i] bytes."""
     ends = starts + sizes
-    breaks = np.flatnonzero(ends[:-1] != starts[1:])
-    if not len(breaks):
+    gaps = ends[:-1] != starts[1:]
+    if not gaps.any():
         return [(int(starts[0]), int(ends[-1]))]
+    breaks = np.flatnonzero(gaps)
     first_of = np.concatenate([[0], breaks + 1])
     last_of = np.concatenate([breaks, [len(ends) - 1]])
     return list(zip(starts[first_of].tolist(), ends[last_of].tolist()))

@@ -20,6 +20,7 @@ from typing import Protocol
 import numpy as np
 
 from bookie_service.formats.index import LedgerHeader
+from bookie_service.storage.byte_source import WAITING, ByteSource
 from bookie_service.storage.entry_log import EntryLogs
 from bookie_service.storage.index import LedgerUpdate
 from bookie_service.storage.items import Items
@@ -161,14 +162,17 @@ class LedgerStorage(Protocol):
     def insert(self, ledger: Ledger, entry_ids: np.ndarray, addresses: np.ndarray) -> None:
         """Hold entries that lie at `addresses` of the filling half."""
 
-    def read(self, ledger: Ledger, first_entry: int, count_max: int, bytes_max: int) -> list[Items]:
+    def read(
+        self, ledger: Ledger, first_entry: int, count_max: int, bytes_max: int, source: ByteSource = WAITING
+    ) -> list[Items]:
         """Return runs of consecutive entries from `first_entry` on, as far as held; empty when that one is not held.
 
         At least one entry, then as many as `count_max` and `bytes_max` bytes of items allow. Ends early before an entry
-        that cannot be read, unless it is the first.
+        that cannot be read, unless it is the first. What `source` lends is lent: see there.
 
         Raises:
             StorageDamaged, OSError: the first entry is held but cannot be read.
+            NotCached: `source` does not wait, and the first entry is not at hand.
         """
 
     # ---- flushing: begin and end on the event loop, write on the checkpoint thread, one at a time ----

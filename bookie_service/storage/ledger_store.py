@@ -24,7 +24,8 @@ from bkspark.wire.framing import LENGTH_BYTES
 from bookie_service.disks import DiskLimits
 from bookie_service.formats import index as index_format
 from bookie_service.formats.index import LedgerHeader
-from bookie_service.storage.entry_log import ENTRY_BYTES_MIN, EntryLogReader, EntryLogs
+from bookie_service.storage.byte_source import WAITING, ByteSource, NotCached
+from bookie_service.storage.entry_log import ENTRY_BYTES_MIN, EntryLogs
 from bookie_service.storage.files import LocalFiles, is_out_of_space
 from bookie_service.storage.index import LedgerUpdate
 from bookie_service.storage.items import Items
@@ -32,6 +33,7 @@ from bookie_service.storage.key_values import KeyValueOptions
 from bookie_service.storage.ledger_storage import Flush, Ledger, LedgerIndex
 from bookie_service.storage.limbo import Limbo
 from bookie_service.storage.log_appender import AppendOptions, EntryLogAppender
+from bookie_service.storage.log_reader import EntryLogReader
 from bookie_service.storage.storage_class import StorageClass
 from bookie_service.storage.tombstones import Tombstones
 from bookie_service.storage.write_cache import CacheHalf
@@ -85,6 +87,7 @@ class LedgerStore:
         self._appender = EntryLogAppender(self.logs, options.append)
         self.limbo = Limbo(files, directories[0])
         self._reader = EntryLogReader(self.logs, options.reader_files_max)
+        self._item_bytes = LENGTH_BYTES + ENTRY_BYTES_MIN
         self.filling = CacheHalf(options.cache_half_bytes)
         self._idle: CacheHalf | None = CacheHalf(options.cache_half_bytes)
         self._flushing: CacheHalf | None = None
@@ -132,25 +135,31 @@ class LedgerStore:
         self.filling.insert(ledger.ledger_id, entry_ids, addresses)
         ledger.last_entry = max(ledger.last_entry, entry_ids.item() if len(entry_ids) == 1 else int(entry_ids.max()))
 
-    def read(self, ledger: Ledger, first_entry: int, count_max: int, bytes_max: int) -> list[Items]:
+    def read(
+        self, ledger: Ledger, first_entry: int, count_max: int, bytes_max: int, source: ByteSource = WAITING
+    ) -> list[Items]:
         pieces: list[Items] = []
         bytes_max = max(0, bytes_max)
         while count_max > 0 and bytes_max >= 0:
             try:
-                items = self._read_run(ledger, first_entry, count_max, bytes_max)
-            except (StorageDamaged, OSError):
+                items = self._read_run(ledger, first_entry, count_max, bytes_max, source)
+            except (StorageDamaged, OSError, NotCached):
                 if not pieces:
                     raise
                 break
             if items is None or (pieces and int(items.sizes[0]) > bytes_max):
                 break
-            pieces.append(items)
+            pieces.append(items if source.lends else items.owned())
             first_entry = items.end_entry
             count_max -= len(items)
             bytes_max -= len(items.buffer)
+            if items.is_full:
+                break
         return pieces
 
-    def _read_run(self, ledger: Ledger, first_entry: int, count_max: int, bytes_max: int) -> Items | None:
+    def _read_run(
+        self, ledger: Ledger, first_entry: int, count_max: int, bytes_max: int, source: ByteSource
+    ) -> Items | None:
         """Return entries that lie together in one place, at least `first_entry`; None when that is not held."""
         if first_entry > ledger.last_entry:
             return None
@@ -162,11 +171,14 @@ class LedgerStore:
                 return items
             # A run found further behind must end before an entry that was written again here.
             count_max = half.gap(ledger.ledger_id, first_entry, count_max)
-        return self._read_stored(ledger, first_entry, count_max, bytes_max)
+        return self._read_stored(ledger, first_entry, count_max, bytes_max, source)
 
-    def _read_stored(self, ledger: Ledger, first_entry: int, count_max: int, bytes_max: int) -> Items | None:
+    def _read_stored(
+        self, ledger: Ledger, first_entry: int, count_max: int, bytes_max: int, source: ByteSource
+    ) -> Items | None:
         """Return entries that lie together in an entry log, at least `first_entry`; None when no position is held."""
-        likely = max(bytes_max, 0) // (LENGTH_BYTES + ENTRY_BYTES_MIN) + 1
+        # Entries to come are taken to be as large as those before them; where they are smaller, another run follows.
+        likely = bytes_max // self._item_bytes + 2
         count = min(count_max, likely, ledger.last_entry - first_entry + 1, _POSITIONS_PER_LOOKUP)
         positions = self.index.positions(ledger.ledger_id, first_entry, count)
         held = positions != 0
@@ -174,7 +186,9 @@ class LedgerStore:
             return None
         if not held.all():
             positions = positions[: int(np.argmin(held))]
-        return self._reader.read(ledger.ledger_id, first_entry, positions, bytes_max)
+        items = self._reader.read(ledger.ledger_id, first_entry, positions, bytes_max, source)
+        self._item_bytes = max(LENGTH_BYTES + ENTRY_BYTES_MIN, len(items.buffer) // len(items))
+        return items
 
     # ---- flushing ----
 

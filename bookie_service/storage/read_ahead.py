@@ -58,7 +58,7 @@ class ReadAheadCache:
                 return
             if key in self._runs:
                 self._drop(key)
-            self._runs[key] = run
+            self._runs[key] = run.owned()
             self.used += cost
             starts = self._first_entries.get(ledger_id)
             if starts is None:

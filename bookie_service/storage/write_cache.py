@@ -147,9 +147,9 @@ class CacheHalf:
         return gather_i32(self.memory, addresses).astype(np.int64)
 
     def read(self, ledger_id: int, first_entry: int, count_max: int, bytes_max: int) -> Items | None:
-        """Return a run of consecutive entries from `first_entry` on, copied; None when that one is not here.
+        """Return a run of consecutive entries from `first_entry` on; None when that one is not here.
 
-        At least one entry, then as many as `bytes_max` bytes of items allow.
+        At least one entry, then as many as `bytes_max` bytes of items allow. Lent: valid until `clear`.
         """
         writes = self.ledgers.get(ledger_id)
         if writes is None:
@@ -160,10 +160,10 @@ class CacheHalf:
             return None
         sizes = self.lengths(addresses) + LENGTH_BYTES
         taken = max(1, int(np.cumsum(sizes).searchsorted(bytes_max, side="right")))
+        is_full = taken < len(sizes)
         addresses, sizes = addresses[:taken], sizes[:taken]
-        # A copy, because the block is filled anew while the reply may still wait in a socket's buffer.
-        buffer = b"".join(self.memory[start:end].data for start, end in contiguous_spans(addresses, sizes))
-        return Items(first_entry, buffer, sizes)
+        spans = [self.memory[start:end].data for start, end in contiguous_spans(addresses, sizes)]
+        return Items(first_entry, spans[0] if len(spans) == 1 else b"".join(spans), sizes, is_full)
 
     def gap(self, ledger_id: int, first_entry: int, count_max: int) -> int:
         """Return how many entries from `first_entry` on lie before the next one held here, at most `count_max`."""

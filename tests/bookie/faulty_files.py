@@ -71,6 +71,10 @@ class _FaultyFile(File):
         self._files.check("read", self.path)
         return super().read(size, offset)
 
+    def read_cached(self, buffer: memoryview, offset: int) -> int:
+        self._files.check("read", self.path)
+        return super().read_cached(buffer, offset)
+
     def sync_data(self) -> None:
         self._files.check("sync_data", self.path)
         super().sync_data()

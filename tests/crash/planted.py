@@ -20,7 +20,7 @@ from bookie_service.formats import marks as mark_format
 from bookie_service.formats.index import LedgerHeader
 from bookie_service.formats.journal import RecordKind
 from bookie_service.formats.marks import JournalPosition
-from bookie_service.storage import checkpoint, entry_log, index, opening, replay, write_cache
+from bookie_service.storage import checkpoint, index, log_reader, opening, replay, write_cache
 from bookie_service.storage.checkpoint import Checkpoint, Marks
 from bookie_service.storage.entry_log import EntryLogs
 from bookie_service.storage.files import LocalFiles
@@ -162,7 +162,7 @@ def stale_records() -> Plant:
 
 
 def early_fence_answer() -> Plant:
-    return replaced(bookie.Bookie, "_send_after_fence", lambda self, fence, client, parts: client.send(parts))
+    return replaced(bookie.Bookie, "_read_after_fence", lambda self, fence, request: self._reads.promise(request))
 
 
 def unflushed_fence() -> Plant:
@@ -473,7 +473,7 @@ def unverified_ids() -> Plant:
             sizes.append(size)
         return np.array(sizes, np.int64)
 
-    return replaced(entry_log, "_checked_sizes", checked_sizes)
+    return replaced(log_reader, "_checked_sizes", checked_sizes)
 
 
 # ---- index ----

@@ -180,6 +180,11 @@ class SimulatedFile(File):
         self._disk.check("read", self.path)
         return bytes(self._inode.cached[offset : offset + size])
 
+    def read_cached(self, buffer: memoryview, offset: int) -> int:
+        data = self.read(len(buffer), offset)
+        buffer[: len(data)] = data
+        return len(data)
+
     def size(self) -> int:
         return len(self._inode.cached)
 

@@ -28,6 +28,7 @@ from bookie_service.disk_watch import DiskOptions, DiskWatch
 from bookie_service.formats.marks import JournalPosition
 from bookie_service.outbox import Parts
 from bookie_service.storage import checkpoint as checkpoint_steps
+from bookie_service.storage.byte_source import Fetched, Place
 from bookie_service.storage.checkpoint import Checkpoint, Marks
 from bookie_service.storage.journal import Journal, JournalOptions, Record
 from bookie_service.storage.ledger_storage import LedgerStorage
@@ -156,7 +157,19 @@ class CheckpointTwin:
         self.bookie.on_checkpoint_done(checkpoint)
 
 
-class RecordingClient:
+class TakingClient:
+    """A connection whose peer takes everything at once."""
+
+    is_open = is_taking = True
+
+    def resume(self) -> None:
+        """Nothing to do: whoever drives the bookie offers again what it did not take."""
+
+    def when_taking(self, callback: Callable[[], None]) -> None:
+        raise AssertionError("there is nothing to wait for")
+
+
+class RecordingClient(TakingClient):
     """A connection that notes what it was promised."""
 
     def __init__(self, history: History) -> None:
@@ -173,11 +186,8 @@ class RecordingClient:
             elif status in (v2.Status.EOK, v2.Status.ENOENTRY, v2.Status.ENOLEDGER):
                 self._history.fence_answered(ledger_id)
 
-    def resume(self) -> None:
-        """Nothing to do: whoever drives the bookie offers again what it did not take."""
 
-
-class _LacClient:
+class _LacClient(TakingClient):
     """A connection that notes the answer to one explicit LAC."""
 
     def __init__(self, history: History, ledger_id: int, lac: int) -> None:
@@ -189,11 +199,8 @@ class _LacClient:
         if b"".join(parts)[0] == v2.Status.EOK:
             self._history.lac_answered(self._ledger_id, self._lac)
 
-    def resume(self) -> None:
-        """Explicit LACs are never kept waiting."""
 
-
-class Answers:
+class Answers(TakingClient):
     """A connection that keeps the reply frames' bytes."""
 
     def __init__(self) -> None:
@@ -201,9 +208,6 @@ class Answers:
 
     def send(self, parts: Parts) -> None:
         self.buffer += b"".join(parts)
-
-    def resume(self) -> None:
-        """Reads are never kept waiting."""
 
 
 class Known(NamedTuple):
@@ -232,7 +236,7 @@ class BookieTwin:
         self.journals = [JournalTwin(journal, index) for index, journal in enumerate(self._storage.journals)]
         self.checkpoints = CheckpointTwin(self.store, self._storage.marks, self.journals)
         self.disks = DiskWatch(files, setup.ledger_paths, setup.journal_paths, DiskOptions())
-        self.bookie = Bookie(self.store, self.journals, self.checkpoints, self.disks, BookieOptions())
+        self.bookie = Bookie(self.store, self.journals, self.checkpoints, self.disks, _fetch, BookieOptions())
         self.bookie.look_at_disks()
         self.checkpoints.bookie = self.bookie
         for journal in self.journals:
@@ -393,6 +397,10 @@ class Remembered:
 
 def _never(error: BaseException) -> None:
     """Stand in for what ends the process: a pass that is called directly raises instead."""
+
+
+def _fetch(place: Place, on_fetched: Callable[[Fetched], None]) -> None:
+    raise AssertionError(f"a simulated disk has everything at hand, and {place} too")
 
 
 def _at_once(entries: int, size: int) -> None:
