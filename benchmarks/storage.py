@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import platform
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -84,4 +85,6 @@ def _table(figures: dict[str, dict[str, Any]]) -> str:
 
 
 if __name__ == "__main__":
+    # The folder goes in any case.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     main()
