@@ -18,7 +18,7 @@ import errno
 import fcntl
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from bookie_service.disks import DiskSpace
 from bookie_service.storage.key_values import KeyValueOptions, KeyValues
@@ -45,14 +45,20 @@ def is_out_of_space(error: BaseException) -> bool:
     return isinstance(error, OSError) and error.errno in _OUT_OF_SPACE
 
 
-@contextlib.contextmanager
-def _naming(path: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.filename is None:
-            raise OSError(error.errno, error.strerror, path) from None
-        raise
+class _Naming:
+    """A context in which an OSError gets the path, if it has none; a class, as that is the cheapest kind."""
+
+    __slots__ = ("_path",)
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if isinstance(error, OSError) and error.filename is None:
+            raise OSError(error.errno, error.strerror, self._path) from None
 
 
 class File:
@@ -67,7 +73,7 @@ class File:
     def write(self, buffers: Sequence[Buffer], offset: int) -> int:
         """Write the buffers back to back at `offset`; return the bytes written, which are all of them."""
         start = offset
-        with _naming(self.path):
+        with _Naming(self.path):
             for first in range(0, len(buffers), _BUFFERS_PER_CALL_MAX):
                 offset += self._write_some(buffers[first : first + _BUFFERS_PER_CALL_MAX], offset)
         return offset - start
@@ -84,7 +90,7 @@ class File:
 
     def read(self, size: int, offset: int) -> bytes:
         """Return up to `size` bytes; fewer only at the end of the file."""
-        with _naming(self.path):
+        with _Naming(self.path):
             data = os.pread(self._fd, size, offset)
             while len(data) < size:
                 more = os.pread(self._fd, size - len(data), offset + len(data))
@@ -109,7 +115,7 @@ class File:
         os.posix_fadvise(self._fd, offset, size, os.POSIX_FADV_WILLNEED)
 
     def size(self) -> int:
-        with _naming(self.path):
+        with _Naming(self.path):
             return os.fstat(self._fd).st_size
 
     def next_data(self, offset: int) -> int | None:
@@ -126,12 +132,12 @@ class File:
 
     def sync_data(self) -> None:
         """Make everything written to this file durable, with the size that reading it back needs."""
-        with _naming(self.path):
+        with _Naming(self.path):
             os.fdatasync(self._fd)
 
     def preallocate(self, offset: int, size: int) -> None:
         """Reserve space for bytes [offset, offset + size), zero where nothing was written."""
-        with _naming(self.path):
+        with _Naming(self.path):
             os.posix_fallocate(self._fd, offset, size)
 
     def reserve(self, offset: int, size: int) -> None:
@@ -147,7 +153,7 @@ class File:
                 raise OSError(code, os.strerror(code), self.path)
 
     def truncate(self, size: int) -> None:
-        with _naming(self.path):
+        with _Naming(self.path):
             os.ftruncate(self._fd, size)
 
     def close(self) -> None:
@@ -221,7 +227,7 @@ class ReadOnlyFiles:
         """
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            with _naming(path):
+            with _Naming(path):
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BaseException:
             os.close(fd)
@@ -298,7 +304,7 @@ class LocalFiles(ReadOnlyFiles):
         """Make the names in a directory durable."""
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            with _naming(path):
+            with _Naming(path):
                 os.fsync(fd)
         finally:
             os.close(fd)
