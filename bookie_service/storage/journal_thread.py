@@ -16,6 +16,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -29,7 +30,9 @@ from bookie_service.storage.journal import Journal, Record
 INLINE_BYTES_MAX = 16 * 1024
 """A larger group is worth a thread: the event loop reads and parses the next adds while it is synced."""
 INLINE_SYNC_NS_MAX = 4_000_000
-"""With a disk whose last sync took longer, the event loop does not wait for it."""
+"""Where each of the last INLINE_SYNCS syncs took longer, the event loop does not wait for the disk."""
+INLINE_SYNCS = 4
+"""More than one: a thread that waited for a processor looks like a slow disk."""
 
 
 class Timer(Protocol):
@@ -118,7 +121,7 @@ class JournalThread:
         # Both count submissions; equal, the thread has nothing to do.
         self._handed_over = 0
         self._carried_out = 0
-        self._sync_ns = 0
+        self._syncs_ns: deque[int] = deque((0,), INLINE_SYNCS)
         self._writing = threading.Lock()
         self._failure: BaseException | None = None
         self._settle_timer: Timer | None = None
@@ -168,7 +171,7 @@ class JournalThread:
 
     def _may_commit(self) -> bool:
         is_idle = self._handed_over == self._carried_out
-        return self._commits_inline and is_idle and self._sync_ns <= INLINE_SYNC_NS_MAX
+        return self._commits_inline and is_idle and min(self._syncs_ns) <= INLINE_SYNC_NS_MAX
 
     def _hand_over(self, *submissions: _Submission) -> None:
         """Give the thread what is held, and then these."""
@@ -219,7 +222,7 @@ class JournalThread:
             if group.records:
                 began = time.monotonic_ns()
                 self._journal.append(group.records)
-                self._sync_ns = time.monotonic_ns() - began
+                self._syncs_ns.append(time.monotonic_ns() - began)
             last = group.last
             if last is not None and last.mark is not None:
                 self._journal.sync()
