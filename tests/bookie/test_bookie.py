@@ -269,7 +269,7 @@ def test_fence_key_and_entries_survive_a_restart(tmp_path: Path, clean: bool) ->
 
 
 @pytest.mark.parametrize("operation", ["write", "sync_data"])
-def test_failed_journal_ends_the_service_without_a_reply(tmp_path: Path, operation: str) -> None:
+def test_s28_failed_journal_ends_the_service_without_a_reply(tmp_path: Path, operation: str) -> None:
     """Invariant B1, scenario S28."""
     files = FaultyFiles()
     with Serving(service_options(tmp_path), files) as serving, serving.connect() as peer:
@@ -303,7 +303,7 @@ def test_failed_checkpoint_ends_the_service_and_loses_nothing(tmp_path: Path) ->
         assert len(split(peer.batch_read(5, 0).body)) == len(PAYLOADS)
 
 
-def test_error_of_our_own_ends_the_service_instead_of_leaving_a_peer_without_answers(tmp_path: Path) -> None:
+def test_s28_error_of_our_own_ends_the_service_instead_of_leaving_a_peer_without_answers(tmp_path: Path) -> None:
     """Scenario S28."""
 
     def bug(operation: str, path: str) -> bool:
@@ -393,7 +393,7 @@ def test_largest_entry_that_fits_a_frame_is_stored(peer: Peer) -> None:
         pytest.param(struct.pack(">i", 6) + b"\x0a\xff\xff\xff\xff\xff", id="V3 that cannot be parsed"),
     ],
 )
-def test_frame_that_is_not_the_protocol_closes_the_connection(serving: Serving, frame: bytes) -> None:
+def test_s39_frame_that_is_not_the_protocol_closes_the_connection(serving: Serving, frame: bytes) -> None:
     with serving.connect() as broken:
         broken.send(frame)
         assert broken.frame() is None
@@ -401,7 +401,7 @@ def test_frame_that_is_not_the_protocol_closes_the_connection(serving: Serving, 
         assert other.add(5, 0, [b"x"]) == [Status.EOK]
 
 
-def test_random_bytes_never_hurt_other_connections(serving: Serving, peer: Peer) -> None:
+def test_s39_random_bytes_never_hurt_other_connections(serving: Serving, peer: Peer) -> None:
     random = np.random.default_rng(7)
     valid = adds(5, 0, [b"payload"]) + v2.encode_batch_read(5, 0, 1, 5, 1000)
     for _ in range(200):

@@ -73,7 +73,7 @@ def test_another_clusters_metadata_are_no_proof() -> None:
     with_cluster(test)
 
 
-def test_only_closed_ledgers_that_nobody_repairs_are_elsewhere() -> None:
+def test_s35_only_closed_ledgers_that_nobody_repairs_are_elsewhere() -> None:
     """Scenario S35."""
 
     async def test(tree: MemoryTree, ledgers: LedgerStore, census: Census) -> None:
@@ -93,7 +93,7 @@ def test_only_closed_ledgers_that_nobody_repairs_are_elsewhere() -> None:
     with_cluster(test)
 
 
-def test_ledger_is_locked_against_repair_while_it_is_dropped() -> None:
+def test_s34_ledger_is_locked_against_repair_while_it_is_dropped() -> None:
     async def test(tree: MemoryTree, ledgers: LedgerStore, census: Census) -> None:
         await ledgers.create(metadata(OTHER), ledger_id=7)
         async with census.elsewhere(7):

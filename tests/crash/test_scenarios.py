@@ -1,8 +1,6 @@
 """The scenarios of bugs that bookies had (reliability §3.2), each on a disk that can crash; the number is theirs.
 
-Not here: S05 to S08, S12, S13, S16, S24, S35 (`tests/bookie/test_collection_scenarios.py`), S34 and S36 (autorecovery),
-S25 (S09's rule), S28 (`tests/bookie/test_bookie.py`, with its threads), S39
-(`tests/bookie/test_bookie.py`, `tests/wire`).
+The others stand where what they need is; `python -m tests.scenarios` lists the tests of each.
 """
 
 from __future__ import annotations
@@ -10,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import errno
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -182,6 +181,28 @@ def test_s09_new_log_never_takes_the_id_of_another_whatever_last_id_says(last_id
     twin.checkpoint()
     after = disk.visible_files()
     assert {name: bytes(after[name].cached) for name in before} == before
+    restarted(twin)
+
+
+def test_s25_ids_that_another_log_writer_used_never_come_again() -> None:
+    """Its logs lie in another directory than ours, and it kept its last id where we never look."""
+    twin = new_bookie(replace(ROOMY, ledger_directories=2))
+    files = SimulatedFiles(twin.disk)
+    put(twin, 1, range(5))
+    twin.stop()
+    foreign = [f"/ledgers{number}/current/{log_format.file_name(0x20 + number)}" for number in (0, 1)]
+    for path in foreign:
+        file = files.create(path)
+        file.write([b"of another writer"], 0)
+        file.sync_data()
+        files.sync_directory(path.rpartition("/")[0])
+    twin = restarted(twin)
+    put(twin, 1, range(5, 9))
+    twin.checkpoint()
+    found = twin.disk.visible_files()
+    assert [bytes(found[path].cached) for path in foreign] == [b"of another writer"] * 2
+    ids = [log_format.parse_file_name(path.rpartition("/")[2]) for path in found]
+    assert max(log_id for log_id in ids if log_id is not None) == 0x22
     restarted(twin)
 
 

@@ -1,0 +1,33 @@
+"""Which tests play which scenario of a bookie (reliability §3.2). A test's name begins with its scenario's number.
+
+`python -m tests.scenarios` prints them as a table.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+BOOKIE = tuple(f"S{number:02d}" for number in range(1, 40))
+NOT_PLAYED = {"S36": "autorecovery and decommission, which this bookie does not have yet"}
+_TEST = re.compile(r"^(?:    )?(?:async )?def (test_(s\d\d)_\w+)", re.MULTILINE)
+
+
+def named_tests() -> dict[str, list[str]]:
+    """Return the tests of every scenario, each as `file::name`."""
+    root = Path(__file__).parent
+    found: dict[str, list[str]] = {scenario: [] for scenario in BOOKIE}
+    for path in sorted(root.rglob("test_*.py")):
+        for name, scenario in _TEST.findall(path.read_text()):
+            found.setdefault(scenario.upper(), []).append(f"{path.relative_to(root.parent)}::{name}")
+    return found
+
+
+def main() -> None:
+    for scenario, names in sorted(named_tests().items()):
+        for name in names or [NOT_PLAYED.get(scenario, "NO TEST")]:
+            print(f"{scenario}  {name}")
+
+
+if __name__ == "__main__":
+    main()
