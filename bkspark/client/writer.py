@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from collections import deque
 from collections.abc import Coroutine
 from dataclasses import dataclass
@@ -205,7 +204,7 @@ class LedgerWriter:
         numbered = EntryBatch(piece.buffer, piece.offsets, core.ledger_id, core.next_entry)
         lac = core.lac if self._sealed_lac is None else self._sealed_lac
         sealed = v2.encode_adds(numbered, lac, core.length, self._digest, self._master_key, self._flags)
-        done = core.add(sealed, piece.payload_bytes, time.monotonic_ns())
+        done = core.add(sealed, piece.payload_bytes, self._now_ns())
         self._pending_bytes += piece.payload_bytes
         self._pieces.append((core.next_entry - 1, piece.payload_bytes))
         self._perform(done)
@@ -354,19 +353,19 @@ class LedgerWriter:
         except BookKeeperError:
             if self._links.get(slot) is link:
                 del self._links[slot]
-                self._perform(self._core.on_bookie_failed(slot, link.bookie, time.monotonic_ns()))
+                self._perform(self._core.on_bookie_failed(slot, link.bookie, self._now_ns()))
             return
         if self._links.get(slot) is not link:
             return
 
         def on_replies(entry_ids: np.ndarray, statuses: np.ndarray) -> None:
-            self._perform(self._core.on_add_replies(slot, link.bookie, entry_ids, statuses, time.monotonic_ns()))
+            self._perform(self._core.on_add_replies(slot, link.bookie, entry_ids, statuses, self._now_ns()))
 
         def on_lost(_: BookKeeperError) -> None:
             if self._links.get(slot) is link:
                 del self._links[slot]
                 if self._core.has_outstanding(slot):
-                    self._perform(self._core.on_bookie_failed(slot, link.bookie, time.monotonic_ns()))
+                    self._perform(self._core.on_bookie_failed(slot, link.bookie, self._now_ns()))
 
         channel.listen_adds(self.ledger_id, AddListener(on_replies, on_lost))
         link.channel = channel
@@ -404,9 +403,13 @@ class LedgerWriter:
         if self._room is not None and not self._room.done():
             self._room.set_result(None)
 
+    def _now_ns(self) -> int:
+        """What the event loop's clock shows: one clock for time-outs and timers."""
+        return int(self._loop.time() * 1e9)
+
     def _tick(self) -> None:
         self._ticker = self._loop.call_later(TICK_S, self._tick)
-        self._perform(self._core.on_tick(time.monotonic_ns()))
+        self._perform(self._core.on_tick(self._now_ns()))
 
     def _call_after(self, delay_ns: int) -> None:
         """Tick once more, soon; of several requests the first is kept, as the core asks again after each tick."""
@@ -415,7 +418,7 @@ class LedgerWriter:
 
     def _tick_once(self) -> None:
         self._extra_tick = None
-        self._perform(self._core.on_tick(time.monotonic_ns()))
+        self._perform(self._core.on_tick(self._now_ns()))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)

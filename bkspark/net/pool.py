@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -40,7 +39,7 @@ class BookiePool:
     @property
     def avoided(self) -> frozenset[str]:
         """Bookies that could not be reached a short while ago."""
-        now = time.monotonic()
+        now = asyncio.get_running_loop().time()
         return frozenset(bookie for bookie, at in self._failed_at.items() if now - at < AVOID_FAILED_S)
 
     def lease(self, ledger_id: int) -> int:
@@ -85,12 +84,12 @@ class BookiePool:
                     lambda: BookieChannel(bookie, options.frame_bytes_max, options.read_timeout_s), host, port
                 )
         except TimeoutError:
-            self._failed_at[bookie] = time.monotonic()
+            self._failed_at[bookie] = asyncio.get_running_loop().time()
             raise BookieUnavailable(
                 f"bookie {bookie} did not accept a connection in {options.connect_timeout_s:g} s", bookie=bookie
             ) from None
         except OSError as error:
-            self._failed_at[bookie] = time.monotonic()
+            self._failed_at[bookie] = asyncio.get_running_loop().time()
             raise BookieUnavailable(f"bookie {bookie} cannot be reached: {error}", bookie=bookie) from None
         self._failed_at.pop(bookie, None)
         return channel

@@ -1,0 +1,99 @@
+"""The shipped client against the real bookie storage, on virtual time: random schedules, and races of its shells."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from random import Random
+
+import pytest
+
+from bkspark.client import Client
+from bkspark.core.writer import WriterLimits
+from bkspark.metadata.bookies import BookieRegistry
+from bkspark.metadata.uri import MetadataUri
+from tests.simulation.full_cluster import URI, Cluster, FullBookie
+from tests.simulation.full_schedule import run_full
+from tests.simulation.virtual_loop import VirtualLoop
+
+SCHEDULES = 160
+_PARTS = 4
+
+
+@pytest.fixture(autouse=True)
+def quiet_bookies() -> object:
+    """Bookies log each error that they answer."""
+    logging.disable()
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.parametrize("part", range(_PARTS))
+def test_no_checker_complains_of_any_schedule_of_client_and_storage(part: int) -> None:
+    acknowledged = 0
+    for seed in range(1 + part, SCHEDULES + 1, _PARTS):
+        outcome = run_full(seed)
+        assert outcome.violations == [], f"seed {seed}"
+        acknowledged += outcome.acknowledged
+    assert acknowledged > 10 * SCHEDULES / _PARTS
+
+
+def test_same_seed_is_the_same_schedule() -> None:
+    first, second = run_full(11), run_full(11)
+    assert first.history.faults == second.history.faults
+    assert first.acknowledged == second.acknowledged
+
+
+def test_bookie_that_comes_back_into_another_slot_gets_the_entries_of_that_slot() -> None:
+    """Its connection may still listen for the slot it had: nothing was sent there since it was replaced."""
+    cluster = Cluster(Random(1), 5)
+    cluster.network_s = cluster.journal_s = cluster.metadata_s = 0.0001
+    loop = VirtualLoop(cluster.connect)
+    errors: list[object] = []
+    loop.set_exception_handler(lambda loop, context: errors.append(context))
+    assert loop.run_until_complete(_come_back(cluster)) == 2
+    loop.close()
+    assert errors == []
+
+
+async def _come_back(cluster: Cluster) -> int:
+    """Let two bookies fall silent at once while there is one spare, then write; return how many hold the entry.
+
+    The spare takes the first slot, and then the bookie that had that slot is the one spare for the other.
+    """
+    await BookieRegistry(cluster.store.session(), MetadataUri.parse(URI)).initialize_cluster()
+    for bookie in cluster.bookies:
+        await bookie.start()
+    limits = WriterLimits(add_timeout_ns=100_000_000)
+    async with Client(URI, tree=cluster.session(), limits=limits) as client:
+        writer = await client.create(ensemble=4, write_quorum=2, ack_quorum=1)
+        first, _, third, _ = (_bookie(cluster, name) for name in writer.metadata.last_fragment.bookies)
+        await writer.append_many([b"everybody answers"] * 4)
+        for silent in (first, third):
+            _cut(cluster, silent, True)
+        await writer.append_many([b"for slots 0 and 1", b"for slots 1 and 2"])
+        while third.id in writer.metadata.last_fragment.bookies:
+            await asyncio.sleep(0.1)
+        _cut(cluster, first, False)
+        assert writer.metadata.last_fragment.bookies[2] == first.id
+        await writer.append(b"for slots 2 and 3")
+        await asyncio.sleep(0.05)
+        last_entry = writer.last_entry
+        held = 0
+        for name in writer.metadata.last_fragment.bookies:
+            twin = _bookie(cluster, name).twin
+            assert twin is not None
+            held += twin.read(writer.ledger_id, last_entry)[0] == 0
+        writer.abandon()
+        return held
+
+
+def _bookie(cluster: Cluster, name: str) -> FullBookie:
+    return next(bookie for bookie in cluster.bookies if bookie.id == name)
+
+
+def _cut(cluster: Cluster, bookie: FullBookie, is_cut: bool) -> None:
+    """Let no answer of a bookie through, or let them through again."""
+    for link in cluster.links:
+        if link.bookie is bookie:
+            link.is_cut[1] = is_cut

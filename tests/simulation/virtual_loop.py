@@ -1,0 +1,41 @@
+"""An asyncio event loop on virtual time: sleeping costs nothing, and the simulation makes the connections."""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+
+class Stuck(AssertionError):
+    """Everybody waits, and no timer is left that could wake anybody."""
+
+
+class _Jumping(selectors.SelectSelector):
+    """Waits for nothing: time jumps to the next timer instead."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now_s = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout is None:
+            raise Stuck("the simulated processes wait for each other")
+        self.now_s += max(0.0, timeout)
+        return []
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """`connect(factory, host, port)`, given by the simulation, is what `create_connection` does."""
+
+    def __init__(self, connect: Callable[[Callable[[], asyncio.BaseProtocol], str, int], Coroutine[Any, Any, Any]]):
+        self._jumping = _Jumping()
+        self._connect = connect
+        super().__init__(self._jumping)
+
+    def time(self) -> float:
+        return self._jumping.now_s
+
+    async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, **_: Any) -> Any:
+        return await self._connect(protocol_factory, host, port)
