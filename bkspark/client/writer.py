@@ -337,8 +337,9 @@ class LedgerWriter:
     def _send(self, send: effects.SendAdds) -> None:
         link = self._links.get(send.slot)
         if link is None or link.bookie != send.bookie or (link.channel is not None and link.channel.lost is not None):
-            if link is not None and link.channel is not None:
-                link.channel.unlisten_adds(self.ledger_id)
+            # The bookie may have had another slot, to which nothing was sent since it was replaced there.
+            for slot in [slot for slot, it in self._links.items() if slot == send.slot or it.bookie == send.bookie]:
+                self._drop_link(slot)
             link = self._links[send.slot] = _Link(send.bookie)
             self._spawn(self._connect(send.slot, link))
         data = _frames(send.entries, send.positions)
@@ -346,6 +347,11 @@ class LedgerWriter:
             link.backlog.append(data)
         else:
             link.channel.send_adds(data)
+
+    def _drop_link(self, slot: int) -> None:
+        link = self._links.pop(slot)
+        if link.channel is not None:
+            link.channel.unlisten_adds(self.ledger_id)
 
     async def _connect(self, slot: int, link: _Link) -> None:
         try:

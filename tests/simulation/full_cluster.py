@@ -25,7 +25,7 @@ from bkspark.wire import v2
 from bkspark.wire.framing import scan_frames
 from tests.crash import history as storage_history
 from tests.crash.images import Loss, crash_image
-from tests.crash.twins import BookieTwin, Setup
+from tests.crash.twins import BookieTwin, Setup, TakingClient
 
 URI = "zk://simulated:2181/ledgers"
 HOST = "127.0.0.1"
@@ -96,7 +96,7 @@ class _NoSocket:
         """There is nothing to set."""
 
 
-class Served:
+class Served(TakingClient):
     """The bookie's end: frames to runs of requests, as `bookie_service.connection` does."""
 
     def __init__(self, link: Link, bookie: FullBookie) -> None:
@@ -130,8 +130,7 @@ class Served:
                 elif requests.opcodes[row] == v2.READ:
                     taken = twin.bookie.read(self, octets, requests, row, end)
                 else:
-                    twin.bookie.batch_read(self, octets, requests, row)
-                    taken = 1
+                    taken = int(twin.bookie.batch_read(self, octets, requests, row))
                 if not taken:
                     self._waiting[0] = (octets, requests, row)
                     self._bookie.work()

@@ -16,7 +16,7 @@ from tests.simulation.full_cluster import URI, Cluster, FullBookie
 from tests.simulation.full_schedule import run_full
 from tests.simulation.virtual_loop import VirtualLoop
 
-SCHEDULES = 160
+SCHEDULES = 100
 _PARTS = 4
 
 
