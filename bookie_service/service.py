@@ -285,16 +285,13 @@ class BookieService:
 
     def _on_checkpoint_done(self, checkpoint: Checkpoint) -> None:
         self._bookie.on_checkpoint_done(checkpoint)
-        flushed, self._flushed = self._flushed, []
-        for waiter in flushed:
-            if not waiter.done():
-                waiter.set_result(None)
+        self._release_flushed()
 
     async def _flush(self) -> None:
-        """Return when all that was added before is in entry logs and index."""
+        """Return when all that was added before is in entry logs and index, or when there is no space for that."""
         for _ in range(2):  # a checkpoint that runs already was begun before
             self._bookie.checkpoint()
-            if not self._storage.store.is_flushing:
+            if not self._storage.store.is_flushing or self._disks.is_stuck:
                 return
             waiter: asyncio.Future[None] = self._loop.create_future()
             self._flushed.append(waiter)
@@ -310,6 +307,14 @@ class BookieService:
         if not self._disks.is_stuck:
             logger.warning("a checkpoint waits for space, the journal keeps all that is not flushed: %s", error)
         self._bookie.on_checkpoint_stuck()
+        # Garbage collection may be what makes space.
+        self._release_flushed()
+
+    def _release_flushed(self) -> None:
+        flushed, self._flushed = self._flushed, []
+        for waiter in flushed:
+            if not waiter.done():
+                waiter.set_result(None)
 
     def _look_at_disks(self) -> None:
         self._bookie.look_at_disks()

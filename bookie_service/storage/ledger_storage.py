@@ -114,12 +114,14 @@ class Flush:
     positions: where its entries lie in entry logs, durably; None as long as they do not. A flush that is tried again
         goes on behind what is done.
     is_repeated: it was tried before.
+    is_stored: all of it is durable; from then on garbage collection may move the positions.
     """
 
     half: CacheHalf
     headers: Sequence[LedgerHeader]
     positions: np.ndarray | None = None
     is_repeated: bool = False
+    is_stored: bool = False
 
 
 class LedgerStorage(Protocol):

@@ -94,6 +94,7 @@ class LedgerStore:
         self._ledgers: dict[int, Ledger] = {}
         self._changed: set[int] = set()
         self._headers_in_flight: frozenset[int] = frozenset()
+        self._is_index_behind = False
         self.writing = threading.Lock()
 
     # ---- ledgers ----
@@ -212,6 +213,8 @@ class LedgerStore:
         return Flush(self._flushing, headers)
 
     def write_flush(self, flush: Flush, *, names_are_durable: bool = True) -> None:
+        if flush.is_stored:
+            return
         with self.writing:
             # Names that a flush made before it found no space are there, but not durable.
             names_are_durable = names_are_durable and not flush.is_repeated
@@ -221,8 +224,9 @@ class LedgerStore:
             self._settle_logs()
 
     def _settle_logs(self) -> None:
-        """The index is durable for all that was appended so far: only the logs that go on are unsettled."""
-        self.logs.settle_appended(self._appender.active_log_ids)
+        """Note that only the logs that go on are unsettled, where the index is durable for all that was appended."""
+        if not self._is_index_behind:
+            self.logs.settle_appended(self._appender.active_log_ids)
 
     def _write_flush(self, flush: Flush, names_are_durable: bool) -> None:
         half = flush.half
@@ -231,6 +235,8 @@ class LedgerStore:
         positions: list[np.ndarray] = []
         if held:
             if flush.positions is None:
+                # Until the index is stored, which may have to wait for space, nothing else tells what the log holds.
+                self._is_index_behind = True
                 flush.positions = self._append(half, np.concatenate([at for _, at in held]))
             positions = np.split(flush.positions, np.cumsum([len(at) for _, at in held])[:-1])
         headers = {header.ledger_id: header for header in flush.headers}
@@ -241,6 +247,8 @@ class LedgerStore:
         nothing = np.empty(0, np.int64)
         updates += [LedgerUpdate(ledger_id, header, nothing, nothing) for ledger_id, header in headers.items()]
         self.index.store(updates, names_are_durable)
+        self._is_index_behind = False
+        flush.is_stored = True
 
     def _append(self, half: CacheHalf, addresses: np.ndarray) -> np.ndarray:
         """Write items of a half to entry logs, durably; return their positions, in the order of the addresses."""

@@ -1,8 +1,10 @@
 """Failing calls and damaged bytes: what must not come of them.
 
 Errors: a script runs once for every call that it makes of the file interface, and that call fails, with ENOSPC, EIO or
-EMFILE, once or from then on. The process ends, as the real one does, and starts again on a disk that works, as the kill
-left it and as a power cut leaves it: every acknowledged entry is there.
+EMFILE, once, or from then on, or, for want of space, from then on in all ledger directories. The process ends, as the
+real one does, and starts again on a disk that works, as the kill left it and as a power cut leaves it: every
+acknowledged entry is there. Or, where only a checkpoint found no space, it goes on read-only, and is writable when there
+is space.
 
 Flips: every byte that a script left on disk is changed in three ways. The bookie must refuse to start, naming the file,
 or answer EIO, or serve the right bytes or such as the client's digest refuses; never another entry, never "no such
@@ -14,6 +16,7 @@ entry". Killed bookies had a quiet moment before: until then, damage in the last
 from __future__ import annotations
 
 import argparse
+import enum
 import errno
 import json
 import logging
@@ -36,6 +39,7 @@ from tests.crash.twins import BookieTwin, Setup
 
 CODES = (errno.ENOSPC, errno.EIO, errno.EMFILE)
 ERROR_STEPS = 12
+_TAKING_SPACE = frozenset({"write", "create", "create_directory", "preallocate", "reserve", "rename", "sync_data"})
 FLIP_STEPS = 25
 _CHANGES = {"bit": lambda byte, random: byte ^ 1 << random.randrange(8), "00": lambda *_: 0, "ff": lambda *_: 255}
 
@@ -57,33 +61,62 @@ def fail_every_call(seed: int, counts: Counter[str], share: float = 1.0) -> None
     _run_failing(seed, count)
     for index in range(calls):
         for code in CODES:
-            for lasts in (False, True):
-                if random.random() < share:
+            for duration in Duration:
+                if random.random() < share and (duration is not Duration.NO_SPACE or code == errno.ENOSPC):
                     counts["calls failed"] += 1
-                    _fail_call(seed, index, code, lasts, counts)
+                    _fail_call(seed, index, code, duration, counts)
 
 
-def _fail_call(seed: int, index: int, code: int, lasts: bool, counts: Counter[str]) -> None:
-    at = 0
+class Duration(enum.Enum):
+    """How long calls fail."""
+
+    ONCE = "once"
+    LASTING = "from then on"
+    NO_SPACE = "from then on, writes in ledger directories"
+
+    def includes(self, at: int, first: int, operation: str, path: str) -> bool:
+        """Return whether the call number `at` fails, where `first` is the first that does."""
+        if self is Duration.NO_SPACE:
+            return at >= first and "/ledgers" in path and operation in _TAKING_SPACE
+        return at == first or (self is Duration.LASTING and at > first)
+
+
+def _fail_call(seed: int, index: int, code: int, duration: Duration, counts: Counter[str]) -> None:
+    at = -1
 
     def fault(operation: str, path: str) -> OSError | None:
         nonlocal at
         at += 1
-        fails = at > index if lasts else at == index + 1
-        return OSError(code, os.strerror(code), path) if fails else None
+        return OSError(code, os.strerror(code), path) if duration.includes(at, index, operation, path) else None
 
     script, died = _run_failing(seed, fault)
     counts["processes ended"] += died
     script.disk.before_operation = script.disk.fault = None
+    what = f"seed {seed}, call {index} fails with {errno.errorcode[code]}, {duration.value}"
+    if not died:
+        _audit_living(script, counts, what)
     for loss in (Loss.KEPT, Loss.LOST):
         counts["images"] += 1
         try:
             audit(reopened(crash_image(script.disk, loss, Random(seed)), script.setup, script.history), script.history)
         except Violation as violation:
-            raise Violation(
-                f"seed {seed}, call {index} fails with {errno.errorcode[code]}, lasting {lasts}, then {loss.value}: "
-                f"{violation}"
-            ) from violation
+            raise Violation(f"{what}, then {loss.value}: {violation}") from violation
+
+
+def _audit_living(script: Script, counts: Counter[str], what: str) -> None:
+    """Hold a process that went on against what it promised, before there is space again and after."""
+    twin = script.twin
+    assert twin is not None
+    counts["processes without space"] += twin.disks.is_stuck
+    try:
+        audit(twin, script.history)
+        twin.settle()
+        twin.bookie.look_at_disks()
+        if twin.disks.is_read_only:
+            raise Violation(f"still read-only: {twin.disks.verdict.refusal}")
+        audit(twin, script.history)
+    except Violation as violation:
+        raise Violation(f"{what}; the process goes on: {violation}") from violation
 
 
 def _run_failing(seed: int, fault: Fault) -> tuple[Script, bool]:
@@ -94,7 +127,8 @@ def _run_failing(seed: int, fault: Fault) -> tuple[Script, bool]:
         script.run()
     except (OSError, StorageDamaged):
         return script, True
-    return script, False
+    twin = script.twin
+    return script, twin is None or any(journal.failure for journal in twin.journals)
 
 
 def flip_bytes(seed: int, counts: Counter[str], share: float = 1.0, *, clean: bool = True) -> None:

@@ -8,6 +8,7 @@ that a real store could make of damage without noticing it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import struct
@@ -63,8 +64,14 @@ class SimulatedKeyValues:
     def sync(self) -> None:
         records = b"".join(_FRONT.pack(len(each), crc32c(each)) + each for each in self._unsynced)
         if records:
-            self._file.write([records], self._end)
-            self._file.sync_data()
+            try:
+                self._file.write([records], self._end)
+                self._file.sync_data()
+            except OSError:
+                # A real store abandons the file whose sync failed: nobody reads what may not be durable.
+                with contextlib.suppress(OSError):
+                    self._file.truncate(self._end)
+                raise
             self._end += len(records)
             self._unsynced.clear()
 

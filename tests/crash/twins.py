@@ -30,6 +30,7 @@ from bookie_service.outbox import Parts
 from bookie_service.storage import checkpoint as checkpoint_steps
 from bookie_service.storage.byte_source import Fetched, Place
 from bookie_service.storage.checkpoint import Checkpoint, Marks
+from bookie_service.storage.files import is_out_of_space
 from bookie_service.storage.journal import Journal, JournalOptions, Record
 from bookie_service.storage.ledger_storage import LedgerStorage
 from bookie_service.storage.ledger_store import StoreOptions
@@ -82,6 +83,8 @@ class JournalTwin:
         self._queue: deque[tuple[int, Sequence[Record], Future[JournalPosition] | None]] = deque()
         self._sequence = 0
         self.bookie: Bookie
+        self.failure: OSError | None = None
+        """Why the process ends: a journal that failed once is not used again."""
 
     @property
     def is_idle(self) -> bool:
@@ -109,10 +112,17 @@ class JournalTwin:
             sequence, more, mark = self._queue.popleft()
             records.extend(more)
             submissions_max -= 1
-        if records:
-            self._journal.append(records)
+        if self.failure is not None:
+            raise self.failure
+        try:
+            if records:
+                self._journal.append(records)
+            if mark is not None:
+                self._journal.sync()
+        except OSError as error:
+            self.failure = error
+            raise
         if mark is not None:
-            self._journal.sync()
             mark.set_result(self._journal.end)
         if sequence:
             self.bookie.on_durable(self._index, sequence)
@@ -146,15 +156,23 @@ class CheckpointTwin:
     def submit(self, checkpoint: Checkpoint) -> None:
         self._queue.append(checkpoint)
 
-    def step(self) -> None:
-        """Carry one checkpoint out."""
+    def step(self) -> bool:
+        """Carry one checkpoint out; return False when there is no space: it stays, to be tried again."""
         checkpoint = self._queue[0]
         for journal, mark in zip(self._journals, checkpoint.marks):
             while not mark.done():
                 journal.step()
-        checkpoint_steps.carry_out(checkpoint, self._store, self._marks, self._journals)
+        try:
+            checkpoint_steps.carry_out(checkpoint, self._store, self._marks, self._journals)
+        except OSError as error:
+            # A journal's step may have come between two of a checkpoint's operations.
+            if not is_out_of_space(error) or any(journal.failure for journal in self._journals):
+                raise
+            self.bookie.on_checkpoint_stuck()
+            return False
         self._queue.popleft()
         self.bookie.on_checkpoint_done(checkpoint)
+        return True
 
 
 class TakingClient:
@@ -323,8 +341,8 @@ class BookieTwin:
         for journal in self.journals:
             while not journal.is_idle:
                 journal.step()
-        while not self.checkpoints.is_idle:
-            self.checkpoints.step()
+        while not self.checkpoints.is_idle and self.checkpoints.step():
+            pass
 
     def checkpoint(self) -> None:
         """Begin a checkpoint and carry it out."""
@@ -335,7 +353,12 @@ class BookieTwin:
     def compact(self, log_id: int, between: Callable[[], None] = lambda: None) -> None:
         """Rewrite one entry log, step by step as the collector does; `between()` comes before positions move."""
         compactor = self._storage.compactor
-        intent = compactor.copy(log_id, _at_once)
+        try:
+            intent = compactor.copy(log_id, _at_once)
+        except OSError:
+            if any(journal.failure for journal in self.journals):
+                raise
+            return  # the collector leaves such a log out
         between()
         if intent is not None:
             compactor.finish(intent, _at_once)
@@ -378,8 +401,12 @@ class BookieTwin:
         if flush is not None:
             checkpoint = Checkpoint(flush, [journal.take_mark() for journal in self.journals])
             self.settle()
-            checkpoint_steps.carry_out(checkpoint, self.store, self._storage.marks, self.journals)
-            self.store.end_flush(flush)
+            try:
+                checkpoint_steps.carry_out(checkpoint, self.store, self._storage.marks, self.journals)
+                self.store.end_flush(flush)
+            except OSError as error:
+                if not is_out_of_space(error):
+                    raise
         for journal in self.journals:
             journal.close()
         self.store.close()
