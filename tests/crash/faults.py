@@ -3,8 +3,8 @@
 Errors: a script runs once for every call that it makes of the file interface, and that call fails, with ENOSPC, EIO or
 EMFILE, once, or from then on, or, for want of space, from then on in all ledger directories. The process ends, as the
 real one does, and starts again on a disk that works, as the kill left it and as a power cut leaves it: every
-acknowledged entry is there. Or, where only a checkpoint found no space, it goes on read-only, and is writable when there
-is space.
+acknowledged entry is there. Or, where only a checkpoint found no space, it goes on read-only, and is writable again
+when there is space.
 
 Flips: every byte that a script left on disk is changed in three ways. The bookie must refuse to start, naming the file,
 or answer EIO, or serve the right bytes or such as the client's digest refuses; never another entry, never "no such

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 from collections import Counter
+from random import Random
 
 import pytest
 
+from bookie_service.storage.ledger_store import StoreOptions
+from bookie_service.storage.storage_class import StorageClass
+from tests.crash.audit import audit
+from tests.crash.campaign import reopened
 from tests.crash.faults import fail_every_call, flip_bytes
+from tests.crash.history import History
+from tests.crash.images import Loss, crash_image
+from tests.crash.simulated_files import os_error
+from tests.crash.twins import BookieTwin, Setup
 
 
 def test_every_call_of_a_script_may_fail_without_loss() -> None:
@@ -27,3 +37,42 @@ def test_damaged_byte_gives_no_wrong_bytes_and_no_false_negative(seed: int, clea
     counts: Counter[str] = Counter()
     flip_bytes(seed, counts, 0.004, clean=clean)
     assert counts["flips"] > 50
+
+
+def stuck_twin(place: str, storage_class: StorageClass) -> BookieTwin:
+    """Return a bookie whose checkpoint found no space at a place, and waits."""
+    setup = Setup(store=StoreOptions(storage_class=storage_class, cache_half_bytes=6144))
+    twin = BookieTwin(setup.new_disk(), setup, History())
+    twin.disk.fault = lambda operation, path: (
+        os_error(errno.ENOSPC, path) if operation in ("create", "write") and place in path else None
+    )
+    twin.add(1, [(0, b"first"), (1, b"second")])
+    twin.checkpoint()
+    assert twin.disks.is_stuck
+    assert twin.disks.is_read_only
+    twin.disk.fault = None
+    return twin
+
+
+STORAGES = [StorageClass.SORTED, StorageClass.DB]
+
+
+@pytest.mark.parametrize("storage_class", STORAGES)
+def test_log_whose_index_waits_for_space_is_not_collected(storage_class: StorageClass) -> None:
+    twin = stuck_twin("positions" if storage_class is StorageClass.DB else ".idx", storage_class)
+    twin.store.seal_logs()
+    assert twin.store.logs.settled() == []
+    twin.settle()
+    audit(twin, twin.history)
+    assert len(twin.store.logs.settled()) == 1
+
+
+@pytest.mark.parametrize("storage_class", STORAGES)
+def test_positions_that_were_moved_while_the_marks_wait_for_space_stay_moved(storage_class: StorageClass) -> None:
+    twin = stuck_twin("lastMark", storage_class)
+    twin.store.seal_logs()
+    (log_id,) = twin.store.logs.settled()
+    twin.compact(log_id)
+    twin.settle()
+    audit(twin, twin.history)
+    audit(reopened(crash_image(twin.disk, Loss.LOST, Random(0)), twin.setup, twin.history), twin.history)
