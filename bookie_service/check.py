@@ -5,6 +5,7 @@
 Holds the directory locks meanwhile, so that no bookie can start, and changes nothing. What must be true:
 
 * every directory has a readable cookie, all cookies are equal, and name the configured directories;
+* what garbage collection noted is readable;
 * every mark is readable, and the journal file where replay begins exists;
 * the journals can be replayed from there, and every ledger in them has a master key;
 * the configured storage is the one that wrote the index;
@@ -52,6 +53,7 @@ from bookie_service.inspection.findings import (
     Incomplete,
     PositionRun,
 )
+from bookie_service.inspection.garbage import read_garbage_file
 from bookie_service.inspection.index import LogLookup, read_index
 from bookie_service.inspection.journal import file_ids, read_journal
 from bookie_service.inspection.key_value_index import read_key_value_index
@@ -171,6 +173,7 @@ class Check:
         with self._closing:
             if self._check_cookies():
                 self._check_marks()
+                self._check_garbage()
                 self._check_indexes()
                 for journal_index, directory in enumerate(self._journals):
                     self._check_journal(journal_index, directory)
@@ -213,6 +216,11 @@ class Check:
 
     def _directories(self) -> list[str]:
         return list(dict.fromkeys([*self._journals, *self._ledgers]))
+
+    def _check_garbage(self) -> None:
+        for path in places.files_of(self._files, self._ledgers, "garbage", None):
+            for finding in read_garbage_file(self._files, path):
+                self._note(finding)
 
     def _check_marks(self) -> None:
         for path in places.files_of(self._files, self._ledgers, "marks", None):

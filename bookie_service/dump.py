@@ -1,6 +1,6 @@
 """Printing a bookie's files: what is in them, which checksums hold, what is damaged and where.
 
-    python -m bookie_service.dump journal|entry-log|index|marks [PATH]... [--config FILE] [--set KEY=VALUE]...
+    python -m bookie_service.dump journal|entry-log|index|marks|garbage [PATH]... [--config FILE] [--set KEY=VALUE]...
                                   [--ledger ID] [--entry ID] [--json]
 
 Reads files of a stopped or running bookie, takes no lock and changes nothing. What a running bookie is just writing is
@@ -26,6 +26,7 @@ from bookie_service.inspection import output, places
 from bookie_service.inspection.digests import DigestJudge
 from bookie_service.inspection.entry_log import read_entry_log
 from bookie_service.inspection.findings import Damage, Finding
+from bookie_service.inspection.garbage import read_garbage_file
 from bookie_service.inspection.index import LogLookup, read_index
 from bookie_service.inspection.journal import read_journal
 from bookie_service.inspection.key_value_index import read_key_value_index
@@ -127,7 +128,7 @@ def _named(files: ReadOnlyFiles, path: str, kind: str, ledger_id: int | None) ->
         for each in directories
     ]
     found = [source for source in sources if source.paths]
-    if not found:
+    if not found and kind not in places.SOMETIMES:
         whose = f" of ledger {ledger_id}" if kind == "index" and ledger_id is not None else ""
         raise ConfigurationError(f"{path} holds no {kind} files{whose}: looked in {', '.join(directories)}")
     return found
@@ -161,6 +162,8 @@ class Dump:
             return read_journal(self.files, path, self._mark(source))
         if self.kind == "entry-log":
             return read_entry_log(self.files, path, judge)
+        if self.kind == "garbage":
+            return read_garbage_file(self.files, path)
         return read_mark_file(self.files, path)
 
     def _mark(self, source: Source) -> JournalPosition | None:

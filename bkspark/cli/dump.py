@@ -37,6 +37,11 @@ _KINDS = {
         "last log marks and last log ids",
         "Where replay of each journal would begin, and the number of the newest entry log.",
     ),
+    "garbage": (
+        "files of garbage collection (compaction, fencedDeleted)",
+        "The compaction that is under way, or that the next start finishes; ledgers that were fenced and are deleted.\n"
+        "A bookie without either is none that anything is wrong with.",
+    ),
 }
 
 _EXAMPLES = """\

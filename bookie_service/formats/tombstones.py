@@ -25,6 +25,8 @@ FILE_NAME = "fencedDeleted"
 
 _MAGIC = b"BKST"
 _HEAD = struct.Struct(">4sii")
+HEAD_BYTES = _HEAD.size
+ROW_BYTES = 16
 _CRC = struct.Struct(">I")
 
 
@@ -49,7 +51,7 @@ def decode(data: bytes) -> dict[int, int] | None:
         return None
     if version != VERSION:
         raise ValueError(f"version {version}, this bookie reads {VERSION}: run the bookie that wrote it")
-    if end != _HEAD.size + 16 * count:
+    if end != HEAD_BYTES + ROW_BYTES * count:
         return None
     pairs = np.frombuffer(data, ">i8", 2 * count, _HEAD.size).reshape(count, 2)
     return dict(zip(pairs[:, 0].tolist(), pairs[:, 1].tolist()))

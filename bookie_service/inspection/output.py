@@ -11,7 +11,8 @@ JSON keys: `kind`, `file`, `offset` and `length` (bytes, where the thing lies in
     index         ledger, generation, fenced, explicit_lac (only where there is one)
     position      ledger, entry, log, log_offset
     mark          journal_index, journal, journal_file, journal_offset
-    last-id       log
+    last-id       log                                         compaction  new_log, old_log
+    fenced-deleted  ledger, dropped_at_s (seconds since the epoch)
     damage        reason, ledger, entry (null: not known)     incomplete  reason
     summary       files, entries, unverified, damaged, incomplete (the last line; no file)
 """

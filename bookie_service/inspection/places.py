@@ -10,7 +10,7 @@ from bkspark.errors import ConfigurationError, MetadataFormat
 from bkspark.metadata import cookies
 from bookie_service import layout
 from bookie_service.formats import entry_log, index, journal, key_value_index
-from bookie_service.inspection import marks
+from bookie_service.inspection import garbage, marks
 from bookie_service.storage.files import ReadOnlyFiles
 
 KINDS: dict[str, Callable[[str], bool]] = {
@@ -18,8 +18,11 @@ KINDS: dict[str, Callable[[str], bool]] = {
     "entry-log": lambda name: entry_log.parse_file_name(name) is not None,
     "index": lambda name: index.parse_file_name(name) is not None,
     "marks": lambda name: marks.parse_file_name(name) is not None or name == entry_log.LAST_ID_NAME,
+    "garbage": lambda name: name in garbage.NAMES,
 }
 """Which file names each kind has."""
+SOMETIMES = frozenset({"garbage"})
+"""Kinds of which a bookie may have no file."""
 
 
 def directories_below(files: ReadOnlyFiles, path: str) -> list[str]:

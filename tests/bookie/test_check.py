@@ -14,6 +14,7 @@ import pytest
 from bkspark.cli.__main__ import main as bkspark
 from bkspark.metadata import cookies
 from bookie_service.__main__ import main
+from bookie_service.formats import compaction, tombstones
 from bookie_service.storage.files import LocalFiles
 from tests.bookie.folders import FENCED, LARGE_PAYLOADS, SMALL, SMALL_PAYLOADS, Folder, add, cut, flip
 from tests.bookie.serving import Serving, service_options, stored
@@ -189,6 +190,12 @@ def test_damaged_mark_and_last_id_are_named(name: str, stopped: Folder, capsys: 
     path = stopped.ledgers / name
     path.write_bytes(b"?" + path.read_bytes()[1:])
     assert damage(stopped, capsys) == [(str(path), 0)]
+
+
+@pytest.mark.parametrize("name", [compaction.FILE_NAME, tombstones.FILE_NAME])
+def test_damaged_files_of_garbage_collection_are_named(name: str, stopped: Folder, capsys: Capture) -> None:
+    (stopped.ledgers / name).write_bytes(b"no such thing")
+    assert damage(stopped, capsys) == [(str(stopped.ledgers / name), 0)]
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,8 @@ from bkspark.entries import EntryBatch
 from bkspark.wire import v2
 from bkspark.wire.digest import DigestType, EntryDigest
 from bookie_service.dump import main
+from bookie_service.formats import compaction, tombstones
+from bookie_service.formats.compaction import Intent
 from tests.bookie.folders import FENCED, LARGE_PAYLOADS, SMALL, SMALL_PAYLOADS, Folder, add, cut, flip, serve
 from tests.bookie.serving import KEY, Peer, Serving, service_options, stored
 
@@ -48,6 +50,32 @@ def payload_of(ledger_id: int, entry_id: int) -> bytes:
 
 
 # ---- whole files ----
+
+
+def test_garbage_shows_the_compaction_under_way_and_fenced_ledgers_that_are_deleted(
+    stopped: Folder, capsys: Capture
+) -> None:
+    assert dump(capsys, "garbage", stopped.directory)[1][-1]["files"] == 0, "there is none, and nothing is wrong"
+    (stopped.ledgers / compaction.FILE_NAME).write_bytes(compaction.encode(Intent(7, 3)))
+    (stopped.ledgers / tombstones.FILE_NAME).write_bytes(tombstones.encode({5: 100, 9: 200}))
+    code, rows = dump(capsys, "garbage", stopped.directory)
+    assert code == 0
+    assert [(row["new_log"], row["old_log"]) for row in of_kind(rows, "compaction")] == [(7, 3)]
+    found = [(row["ledger"], row["dropped_at_s"], row["offset"]) for row in of_kind(rows, "fenced-deleted")]
+    assert found == [(5, 100, 12), (9, 200, 28)]
+    _, rows = dump(capsys, "garbage", "--ledger", 9, stopped.ledgers)
+    assert [row["ledger"] for row in of_kind(rows, "fenced-deleted")] == [9]
+
+
+@pytest.mark.parametrize("name", [compaction.FILE_NAME, tombstones.FILE_NAME])
+def test_damaged_files_of_garbage_collection_are_named(name: str, stopped: Folder, capsys: Capture) -> None:
+    encoded = {compaction.FILE_NAME: compaction.encode(Intent(7, 3)), tombstones.FILE_NAME: tombstones.encode({5: 100})}
+    path = stopped.ledgers / name
+    path.write_bytes(encoded[name])
+    flip(path, 9)
+    code, rows = dump(capsys, "garbage", path)
+    assert code == 1
+    assert [row["file"] for row in of_kind(rows, "damage")] == [str(path)]
 
 
 @pytest.mark.parametrize("kind", ["journal", "entry-log"])
@@ -343,7 +371,7 @@ def test_command_line_runs_it_and_hands_on_the_exit_code(stopped: Folder) -> Non
     assert json.loads(done.stdout.splitlines()[-1])["damaged"] == 1
 
 
-@pytest.mark.parametrize("kind", ["journal", "entry-log", "index", "marks"])
+@pytest.mark.parametrize("kind", ["journal", "entry-log", "index", "marks", "garbage"])
 def test_help_of_each_kind_shows_how_to_call_it(kind: str, capsys: Capture) -> None:
     assert bkspark(["dump", kind, "--help"]) == 0
     assert f"bkspark dump {kind} --ledger 17 --entry 4 DIR" in capsys.readouterr().out
