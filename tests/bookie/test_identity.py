@@ -14,6 +14,7 @@ OURS = Cookie("b-1", ("/j",), ("/l1", "/l2"), "instance")
 STAMPED = DirectoryState(OURS, True)
 FRESH_STAMP = DirectoryState(OURS, False)
 EMPTY = DirectoryState(None, False)
+EMPTIED = DirectoryState(OURS, False, has_marks=False)
 
 
 def all_as(state: DirectoryState, **others: DirectoryState) -> dict[str, DirectoryState]:
@@ -29,6 +30,7 @@ def test_new_bookie_and_interrupted_first_boot_are_stamped() -> None:
     assert judge(OURS, None, all_as(EMPTY)) is Verdict.STAMP
     assert judge(OURS, None, all_as(EMPTY, j=FRESH_STAMP)) is Verdict.STAMP
     assert judge(OURS, None, all_as(FRESH_STAMP)) is Verdict.STAMP
+    assert judge(OURS, None, all_as(EMPTY, l1=EMPTIED)) is Verdict.STAMP
 
 
 @pytest.mark.parametrize(
@@ -36,6 +38,7 @@ def test_new_bookie_and_interrupted_first_boot_are_stamped() -> None:
     [
         (OURS, all_as(EMPTY), "directory /j of bookie b-1 has lost its contents"),
         (OURS, all_as(STAMPED, l2=EMPTY), "directory /l2 of bookie b-1 has lost its contents"),
+        (OURS, all_as(STAMPED, l2=EMPTIED), "directory /l2 of bookie b-1 has lost its contents (no lastMark)"),
         (OURS, all_as(STAMPED, l2=DirectoryState(None, True)), "directory /l2 holds a bookie's files but no cookie"),
         (None, all_as(EMPTY, l1=DirectoryState(None, True)), "directory /l1 holds a bookie's files but no cookie"),
         (None, all_as(FRESH_STAMP, j=STAMPED), "the cluster does not know bookie b-1"),

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import resource
+import shutil
 import signal
 import socket
 import subprocess
@@ -20,6 +21,7 @@ from bkspark.blocking import Client
 from bkspark.cli.bookie import bookie_command
 from bkspark.cli.child_process import ChildProcess
 from bkspark.cli.cluster_process import free_ports
+from bkspark.errors import LedgerRecoveryFailed
 from bkspark.metadata import cookies
 from bkspark.metadata.cookies import Cookie
 from bkspark.wire import v2
@@ -306,6 +308,54 @@ def test_lost_directory(bookie: BookieChild, lost: str) -> None:
     assert not (bookie.directory / lost).exists()
 
 
+@pytest.mark.parametrize(
+    ("place", "code", "complaint"),
+    [
+        ("ledgers", 1, "has lost its contents (no lastMark)"),
+        ("journal", 1, "where replay begins, is missing"),
+    ],
+)
+def test_emptied_directory(bookie: BookieChild, place: str, code: int, complaint: str) -> None:
+    """Faults D11 and D12: everything is gone but the cookie."""
+    with bookie.running(), bookie.connect() as peer:
+        assert peer.add(5, 0, [b"x"]) == [Status.EOK]
+    current = bookie.directory / place / "current"
+    cookie = (current / "VERSION").read_bytes()
+    shutil.rmtree(current)
+    current.mkdir()
+    (current / "VERSION").write_bytes(cookie)
+    assert bookie.refusal()[0] == code
+    assert complaint in bookie.refusal()[1]
+
+
+def test_lost_cookie(bookie: BookieChild) -> None:
+    """Operator error O2, the other way round."""
+    with bookie.running(), bookie.connect() as peer:
+        assert peer.add(5, 0, [b"x"]) == [Status.EOK]
+    (bookie.directory / "ledgers" / "current" / "VERSION").unlink()
+    code, line = bookie.refusal()
+    assert code == 1
+    assert "holds a bookie's files but no cookie VERSION: restore it" in line
+
+
+def test_swapped_directories(tmp_path: Path, uri: str) -> None:
+    """Operator error O10: two ledger directories in another order; a disk of another bookie in place of one."""
+    paths = [str(tmp_path / "bookie" / name) for name in ("a", "b")]
+    bookie = BookieChild(tmp_path / "bookie", uri, ledgerDirectories=",".join(paths))
+    other = BookieChild(tmp_path / "other", uri, ledgerDirectories=str(tmp_path / "other" / "a"))
+    with bookie.running(), other.running():
+        pass
+    code, line = bookie.refusal(ledgerDirectories=",".join(reversed(paths)))
+    assert code == 1
+    assert "ledger directories" in line
+    (tmp_path / "bookie" / "a").rename(tmp_path / "away")
+    (tmp_path / "other" / "a").rename(tmp_path / "bookie" / "a")
+    code, line = bookie.refusal()
+    assert code == 1
+    assert f"directory {paths[0]} belongs to another bookie or cluster: bookie id {other.id} instead of" in line
+    assert other.refusal()[0] == 1
+
+
 def test_added_directory(bookie: BookieChild) -> None:
     with bookie.running():
         pass
@@ -413,3 +463,25 @@ def test_bookie_that_does_not_journal_entries_says_so_and_keeps_them_when_stoppe
     with bookie.running(), bookie.connect() as peer:
         assert peer.read(5, 9).status == Status.EOK
         assert peer.add(6, 0, [b"late"]) == [Status.EFENCED]
+
+
+def test_ledgers_in_limbo_are_those_that_the_metadata_name_until_they_are_whole(tmp_path: Path, uri: str) -> None:
+    """B2, P29: an add that only memory held is not answered "no such entry" after a crash."""
+    bookie = BookieChild(tmp_path / "bookie", uri, journalWriteData="false", gcWaitTime="200", zkTimeout="1500")
+    for name in ("minor", "major"):
+        bookie.settings[f"{name}CompactionThreshold"] = "0"
+    with bookie.running() as process, Client(uri) as client:
+        writer = client.create(ensemble=1, write_quorum=1, ack_quorum=1)
+        writer.append(b"lost")
+        ledger_id = writer.ledger_id
+        process.kill()
+    with bookie.running(), bookie.connect() as peer:
+        assert peer.read(ledger_id, 0).status == Status.EIO
+        assert peer.read(ledger_id, v2.LAST_ENTRY).status == Status.EIO
+        assert peer.read(ledger_id + 1, 0).status == Status.ENOLEDGER
+        with Client(uri) as client:
+            with pytest.raises(LedgerRecoveryFailed):
+                client.recover(ledger_id)
+            client.delete(ledger_id)
+        wait_until(lambda: peer.read(ledger_id, 0).status == Status.ENOLEDGER, "the end of limbo")
+    assert "1 ledgers are in limbo" in (bookie.directory / "bookie.log").read_text()

@@ -107,6 +107,38 @@ def test_bookie_without_read_only_mode_ends_with_a_line(files: FaultyFiles, opti
         assert peer.read(5, 0).body == stored(5, 0, b"x")
 
 
+# ---- several ledger directories ----
+
+
+def logs_in(directory: str) -> set[str]:
+    return {path.name for path in Path(directory, "current").glob("*.log")}
+
+
+def test_entry_logs_go_where_most_is_free_and_leave_a_full_disk(files: FaultyFiles, tmp_path: Path) -> None:
+    """One full directory: another one is used, and the bookie stays writable."""
+    first, second = (str(tmp_path / f"ledgers-{name}") for name in ("a", "b"))
+    options = replace(small(service_options(tmp_path, disks=OFTEN)), ledger_directories=[first, second])
+    files.used = {"journal": EMPTY, "ledgers-a": 0.2, "ledgers-b": 0.6}
+    with Serving(options, files) as serving, serving.connect() as peer:
+        assert peer.add(5, 0, [b"x"]) == [Status.EOK]
+        wait_until(lambda: logs_in(first), "the first entry log")
+        assert not logs_in(second)
+        files.used["ledgers-a"] = FULL
+
+        def moved() -> set[str]:
+            assert next_add(peer) == Status.EOK
+            return logs_in(second)
+
+        wait_until(moved, "an entry log on the other disk")
+        before = logs_in(first)
+        assert next_add(peer) == Status.EOK
+        files.used["ledgers-b"] = FULL
+        wait_for(peer, Status.EREADONLY)
+    assert logs_in(first) == before
+    with Serving(options, files) as serving, serving.connect() as peer:
+        assert peer.read(5, 0).body == stored(5, 0, b"x")
+
+
 # ---- no space for a checkpoint ----
 
 
