@@ -107,7 +107,9 @@ class Bookie:
         adds taken are overwritten.
         """
         run = AddRun.of(requests, start, end)
-        count = self._count_with_room(run) or (self.checkpoint() and self._count_with_room(run))
+        count = self._count_with_room(run)
+        if not count and self.checkpoint(moves_mark=False):
+            count = self._count_with_room(run)
         if not count and self._disks.is_stuck:
             # There will be no room until somebody makes space on the disks: waiting would look like a hang.
             client.send((v2.encode_replies(v2.ADD, Status.EREADONLY, run.ledger_ids, run.entry_ids),))
@@ -354,9 +356,12 @@ class Bookie:
             self._reads.promise(read)
         self._resume_blocked()
 
-    def checkpoint(self) -> bool:
-        """Begin a checkpoint; False when there is nothing to flush or another one runs."""
-        flush = None if self._store.is_clean else self._store.begin_flush()
+    def checkpoint(self, *, moves_mark: bool = True) -> bool:
+        """Begin a checkpoint; False when there is nothing to flush or another one runs.
+
+        Without `moves_mark` it makes room for adds: the index may stay in memory, and the journal goes on to keep it.
+        """
+        flush = None if self._store.is_clean else self._store.begin_flush(moves_mark=moves_mark)
         if flush is None:
             return False
         self._checkpoints.submit(Checkpoint(flush, [journal.take_mark() for journal in self._journals]))

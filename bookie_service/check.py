@@ -60,6 +60,7 @@ from bookie_service.inspection.key_value_index import read_key_value_index
 from bookie_service.inspection.marks import highest_mark, read_mark_file
 from bookie_service.storage.files import ReadOnlyFiles
 from bookie_service.storage.index import IndexPaths, IndexReader
+from bookie_service.storage.index_pages import IndexPages
 from bookie_service.storage.items import rows_by_ledger
 from bookie_service.storage.key_value_index import open_view
 from bookie_service.storage.ledger_storage import IndexView
@@ -69,6 +70,9 @@ _PROGRAM = "bookie"
 _SHOWN_MAX = 1000
 """Damages listed; all are counted."""
 _FILES_OPEN_MAX = 16
+_PAGE_BYTES = 8192
+_PAGES_BYTES = 1024 * 1024
+"""Of the index, kept in memory while entry logs are held against it."""
 _GAP_MAX = 8192
 """Entry ids that lie further apart than this are looked up separately."""
 _COUNTS = (
@@ -156,7 +160,8 @@ class Check:
         self._ledgers = [layout.current(each) for each in ledgers]
         self._report = Report(list(dict.fromkeys([*journals, *ledgers])))
         self._paths = IndexPaths(self._ledgers)
-        self._index: IndexView = IndexReader(files, self._paths, _FILES_OPEN_MAX)
+        pages = IndexPages(_PAGE_BYTES, _PAGES_BYTES)
+        self._index: IndexView = IndexReader(files, self._paths, pages, _FILES_OPEN_MAX)
         self._index_place: str | None = None
         """The key-value store that holds the index, None when files do."""
         self._closing = contextlib.ExitStack()

@@ -31,6 +31,7 @@ from bookie_service.disk_watch import DiskOptions
 from bookie_service.disks import DiskLimits
 from bookie_service.reads import ReadOptions
 from bookie_service.service import ServiceOptions
+from bookie_service.storage.file_index import PageOptions
 from bookie_service.storage.flush_policy import SETTLE_NS, FlushLimits
 from bookie_service.storage.journal import JournalOptions
 from bookie_service.storage.key_values import KeyValueOptions
@@ -39,6 +40,7 @@ from bookie_service.storage.log_appender import AppendOptions
 from bookie_service.storage.storage_class import StorageClass
 
 _MIB = 1024 * 1024
+_PAGES_BYTES = 64 * _MIB
 _DEFAULT_URI = "zk+hierarchical://localhost:2181/ledgers"
 _WHOLE = re.compile("[+-]?[0-9]{1,18}")
 """What is below Java's largest long without counting; and none of the digits and marks that int() takes besides."""
@@ -282,6 +284,12 @@ def _disks(keys: _Values, log_bytes_max: int) -> DiskOptions:
     )
 
 
+def _pages(keys: _Values) -> PageOptions:
+    page_bytes = keys.number("pageSize", 8192, least=64, most=_MIB, unit="bytes, a multiple of 8")
+    pages_max = keys.number("pageLimit", -1, most=1 << 30, unit="pages, 0 or less: 64 MiB of them")
+    return PageOptions(page_bytes, pages_max if pages_max > 0 else max(1, _PAGES_BYTES // page_bytes))
+
+
 def _store(keys: _Values, log_bytes_max: int, disks: DiskLimits) -> StoreOptions:
     default = StorageClass.SORTED.short_name
     storage_class = StorageClass.parse(keys.text("ledgerStorageClass", default=default) or default)
@@ -302,6 +310,7 @@ def _store(keys: _Values, log_bytes_max: int, disks: DiskLimits) -> StoreOptions
             reserves=keys.flag("entryLogFilePreallocationEnabled", True),
         ),
         open_files_max=open_files,
+        pages=_pages(keys),
         disks=disks,
         read_ahead=ReadAheadOptions(
             cache_bytes=read_ahead_bytes,

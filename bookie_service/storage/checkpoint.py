@@ -1,5 +1,7 @@
 """Checkpoints: flush the store, then move the mark, then let go of journals; in this order, always.
 
+A flush that does not move the mark ends with the first step: it made room for adds, and the journal keeps everything.
+
 The mark of each journal is taken when the flush is, behind every record whose entry or header the flush carries. It is
 written to every ledger directory only after entry logs and index are durable, and journals behind it go only after the
 mark is durable everywhere. A crash between any two steps repeats work at the next start and loses nothing.
@@ -84,6 +86,8 @@ def carry_out(checkpoint: Checkpoint, store: LedgerStorage, marks: Marks, journa
     """
     positions = [mark.result() for mark in checkpoint.marks]
     store.write_flush(checkpoint.flush)
+    if not checkpoint.flush.moves_mark:
+        return
     marks.write(positions)
     for journal, position in zip(journals, positions):
         journal.forget_before(position)

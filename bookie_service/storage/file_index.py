@@ -3,27 +3,53 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from bookie_service.formats.index import LedgerHeader
 from bookie_service.storage.files import LocalFiles
-from bookie_service.storage.index import IndexPaths, IndexReader, IndexWriter, LedgerUpdate
+from bookie_service.storage.index import IndexPaths, IndexReader, LedgerUpdate
+from bookie_service.storage.index_pages import IndexPages
+from bookie_service.storage.index_writer import IndexWriter
+
+POSITION_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class PageOptions:
+    """How much of the index is kept in memory: `pages_max` full pages of `page_bytes`, or more that are not full.
+
+    files_synced_singly_max: above so many changed files the whole file system is synced instead.
+    """
+
+    page_bytes: int = 8192
+    pages_max: int = 8192
+    files_synced_singly_max: int = 128
+
+    def __post_init__(self) -> None:
+        if self.page_bytes % POSITION_BYTES:
+            raise ValueError(f"pageSize {self.page_bytes} must be a multiple of {POSITION_BYTES}, a position's size")
 
 
 class FileIndex:
     """A `LedgerIndex` over index files; which thread may call what stands there."""
 
-    def __init__(self, files: LocalFiles, directories: Sequence[str], open_files_max: int) -> None:
+    def __init__(
+        self, files: LocalFiles, directories: Sequence[str], options: PageOptions, open_files_max: int
+    ) -> None:
         """`directories`: the `current` directories of all ledger directories, in configured order."""
         self._files = files
         self._paths = IndexPaths(directories)
-        self._writer = IndexWriter(files, self._paths)
-        self._reader = self.view(open_files_max)
+        self._pages = IndexPages(options.page_bytes, options.pages_max * options.page_bytes)
+        opened = [files.open_file_system(directory) for directory in directories]
+        self._file_systems = [each for each in opened if each is not None]
+        self._writer = IndexWriter(files, self._paths, self._pages, self._file_systems, options.files_synced_singly_max)
+        self._reader = IndexReader(files, self._paths, self._pages, open_files_max)
 
     def header(self, ledger_id: int) -> LedgerHeader | None:
-        return self._reader.header(ledger_id)
+        return self._writer.pending_header(ledger_id) or self._reader.header(ledger_id)
 
     def positions(self, ledger_id: int, first_entry: int, count: int) -> np.ndarray:
         return self._reader.positions(ledger_id, first_entry, count)
@@ -32,7 +58,7 @@ class FileIndex:
         return self._reader.last_entry(ledger_id)
 
     def view(self, open_files_max: int) -> IndexReader:
-        return IndexReader(self._files, self._paths, open_files_max)
+        return IndexReader(self._files, self._paths, self._pages, open_files_max, keeps_pages=False)
 
     def ledger_ids(self) -> np.ndarray:
         return self._paths.ledgers(self._files)
@@ -40,8 +66,20 @@ class FileIndex:
     def has(self, ledger_id: int) -> bool:
         return self._files.exists(self._paths.path(ledger_id))
 
-    def store(self, updates: Sequence[LedgerUpdate], names_are_durable: bool = True) -> None:
-        self._writer.store(updates, names_are_durable)
+    @property
+    def pages_bytes(self) -> int:
+        """Memory that positions take now."""
+        return self._pages.bytes
+
+    @property
+    def is_clean(self) -> bool:
+        return self._writer.is_clean
+
+    def hold(self, updates: Iterable[LedgerUpdate]) -> None:
+        self._writer.hold(updates)
+
+    def sync(self, names_are_durable: bool = True) -> None:
+        self._writer.sync(names_are_durable)
 
     def remove(self, ledger_id: int) -> None:
         self._reader.forget(ledger_id)
@@ -54,3 +92,5 @@ class FileIndex:
 
     def close(self) -> None:
         self._reader.close()
+        for file_system in self._file_systems:
+            file_system.close()

@@ -20,7 +20,7 @@ class SortedLedgerStorage(LedgerStore):
     """Each flush goes to the entry log sorted by (ledger, entry)."""
 
     def __init__(self, files: LocalFiles, directories: Sequence[str], options: StoreOptions) -> None:
-        super().__init__(files, directories, options, FileIndex(files, directories, options.reader_files_max))
+        super().__init__(files, directories, options, _index(files, directories, options))
 
     def _log_order(self, addresses: np.ndarray) -> slice:
         return slice(None)
@@ -30,8 +30,12 @@ class InterleavedLedgerStorage(LedgerStore):
     """Each flush goes to the entry log in the order in which the entries arrived."""
 
     def __init__(self, files: LocalFiles, directories: Sequence[str], options: StoreOptions) -> None:
-        super().__init__(files, directories, options, FileIndex(files, directories, options.reader_files_max))
+        super().__init__(files, directories, options, _index(files, directories, options))
 
     def _log_order(self, addresses: np.ndarray) -> np.ndarray:
         # The write cache is filled from its beginning, so addresses ascend with the time of arrival.
         return np.argsort(addresses)
+
+
+def _index(files: LocalFiles, directories: Sequence[str], options: StoreOptions) -> FileIndex:
+    return FileIndex(files, directories, options.pages, options.reader_files_max)

@@ -16,7 +16,9 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import itertools
 import os
+import sys
 import tempfile
 from collections.abc import Sequence
 
@@ -43,6 +45,16 @@ _OUT_OF_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 def is_out_of_space(error: BaseException) -> bool:
     """Say whether an error means that a disk or a quota is full: what it stopped can be tried again later."""
     return isinstance(error, OSError) and error.errno in _OUT_OF_SPACE
+
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def _syncs_file_systems() -> bool:
+    if sys.platform != "linux" or not hasattr(_LIBC, "syncfs"):
+        return False
+    major, minor = os.uname().release.split(".")[:2]
+    return (int(major), int("".join(itertools.takewhile(str.isdigit, minor)))) >= (5, 8)
 
 
 class _Naming:
@@ -155,6 +167,24 @@ class File:
     def truncate(self, size: int) -> None:
         with _Naming(self.path):
             os.ftruncate(self._fd, size)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+class FileSystem:
+    """The file system that holds a directory; errors since it was opened are reported by `sync`."""
+
+    def __init__(self, fd: int, path: str) -> None:
+        self._fd = fd
+        self.path = path
+
+    def sync(self) -> None:
+        """Make everything durable that was written to the file system before: bytes, sizes and names."""
+        with _Naming(self.path):
+            if _LIBC.syncfs(self._fd):
+                code = ctypes.get_errno()
+                raise OSError(code, os.strerror(code))
 
     def close(self) -> None:
         os.close(self._fd)
@@ -295,6 +325,15 @@ class LocalFiles(ReadOnlyFiles):
             with contextlib.suppress(FileExistsError):
                 self.create_directory(directory)
             self.sync_directory(os.path.dirname(directory))
+
+    def open_file_system(self, path: str) -> FileSystem | None:
+        """Return the file system of a directory; None where syncing all of it may hide an error.
+
+        Linux reports errors of writes that it did in the background since 5.8.
+        """
+        if not _syncs_file_systems():
+            return None
+        return FileSystem(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), path)
 
     def create_directory(self, path: str) -> None:
         """Create a directory that must not exist yet, in one that does; its name is not durable."""

@@ -1,12 +1,10 @@
-"""The index on disk: per ledger one file of header and positions, format in `formats.index`.
+"""The index on disk, per ledger one file of header and positions (`formats.index`): where it lies, how it is read.
 
-Reading goes straight to the files: the operating system's page cache is the cache, so memory does not grow with the
-number of ledgers. Writing happens at checkpoints only, after the entry logs that positions point to are durable.
+What was changed and is not written yet is in memory (`index_pages`); `index_writer` takes changes and writes them.
 """
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,12 +15,10 @@ from bkspark.errors import StorageDamaged
 from bkspark.ids import NO_ENTRY
 from bookie_service.formats import index as index_format
 from bookie_service.formats.index import POSITION_BYTES, POSITIONS_AT, SLOT_BYTES, LedgerHeader
-from bookie_service.storage.files import File, LocalFiles
+from bookie_service.storage.files import LocalFiles
+from bookie_service.storage.index_pages import IndexPages, overlaid
 from bookie_service.storage.open_files import OpenFiles
 
-_DENSE_GAP_MAX = 512
-"""Positions with wider gaps between them are written separately."""
-_FILES_PER_SYNC = 256
 _SCAN_POSITIONS = 1024
 _HEX = frozenset("0123456789abcdef")
 
@@ -70,14 +66,19 @@ class IndexPaths:
 
 
 class IndexReader:
-    """Reads headers and positions. For one thread."""
+    """Reads headers and positions, in memory first. For one thread."""
 
-    def __init__(self, files: LocalFiles, paths: IndexPaths, open_files_max: int) -> None:
+    def __init__(
+        self, files: LocalFiles, paths: IndexPaths, pages: IndexPages, open_files_max: int, keeps_pages: bool = True
+    ) -> None:
+        """`keeps_pages`: what is read stays in memory for the next time; not so for those who read everything once."""
         self._paths = paths
+        self._pages = pages
         self._open = OpenFiles(files, open_files_max)
+        self._keeps_pages = keeps_pages
 
     def header(self, ledger_id: int) -> LedgerHeader | None:
-        """Return a ledger's header, None when the ledger has no index file.
+        """Return the header in a ledger's file, None when the ledger has none.
 
         Raises:
             StorageDamaged: there is a file, but its header is unreadable.
@@ -96,7 +97,27 @@ class IndexReader:
         return header
 
     def positions(self, ledger_id: int, first_entry: int, count: int) -> np.ndarray:
-        """Return positions of `first_entry`, ... as int64, 0 where not held; shorter when the file ends before."""
+        """Return positions of `first_entry`, ... as int64, 0 where not held; shorter when nothing is held behind."""
+        each = self._pages.positions_per_page
+        first_page, end_page = first_entry // each, (first_entry + count - 1) // each + 1
+        changes = self._pages.changes
+        found = self._pages.find(ledger_id, first_page, end_page)
+        stored = np.empty(0, np.int64)
+        if len(found) < end_page - first_page:
+            stored = self._stored(ledger_id, first_page * each, (end_page - first_page) * each)
+            if self._keeps_pages:
+                self._keep(ledger_id, first_page, stored, changes)
+        skipped = first_entry - first_page * each
+        return overlaid(stored, found, first_page, each)[skipped : skipped + count]
+
+    def _keep(self, ledger_id: int, first_page: int, stored: np.ndarray, changes: int) -> None:
+        """Keep the pages of which a file holds anything."""
+        each = self._pages.positions_per_page
+        for first in range(0, len(stored), each):
+            self._pages.keep(ledger_id, first_page + first // each, stored[first : first + each].copy(), changes)
+
+    def _stored(self, ledger_id: int, first_entry: int, count: int) -> np.ndarray:
+        """Return positions as the file has them; shorter when it ends before, or within a position."""
         try:
             file = self._open.get(self._paths.path(ledger_id))
         except FileNotFoundError:
@@ -105,7 +126,7 @@ class IndexReader:
         return np.frombuffer(data, ">i8", len(data) // POSITION_BYTES).astype(np.int64)
 
     def last_entry(self, ledger_id: int) -> int:
-        """Return the highest entry id with a position, NO_ENTRY when there is none."""
+        """Return the highest entry id with a position in a ledger's file, NO_ENTRY when there is none."""
         try:
             file = self._open.get(self._paths.path(ledger_id))
         except FileNotFoundError:
@@ -114,7 +135,7 @@ class IndexReader:
         while end > 0:
             # A crash can leave a file longer than what was written into it: zeros at the end are no entries.
             first = max(0, end - _SCAN_POSITIONS)
-            held = np.flatnonzero(self.positions(ledger_id, first, end - first))
+            held = np.flatnonzero(self._stored(ledger_id, first, end - first))
             if len(held):
                 return first + int(held[-1])
             end = first
@@ -122,90 +143,18 @@ class IndexReader:
 
     def forget(self, ledger_id: int) -> None:
         """Let go of a ledger whose file is about to be removed."""
-        self._open.forget(self._paths.path(ledger_id))
+        path = self._paths.path(ledger_id)
+        try:
+            size = self._open.get(path).size()
+        except FileNotFoundError:
+            return
+        self._pages.forget(ledger_id, size // POSITION_BYTES // self._pages.positions_per_page + 1)
+        self._open.forget(path)
 
     def close(self) -> None:
         self._open.close()
 
 
-class IndexWriter:
-    """Writes the updates of a checkpoint. For one thread."""
-
-    def __init__(self, files: LocalFiles, paths: IndexPaths) -> None:
-        self._files = files
-        self._paths = paths
-
-    def store(self, updates: Sequence[LedgerUpdate], names_are_durable: bool = True) -> None:
-        """Write headers and positions; all are durable on return.
-
-        Args:
-            names_are_durable: False: a process that was killed may have created any of the files and directories, and
-                a power cut may take their names again.
-        """
-        new_names: set[str] = set()
-        for first in range(0, len(updates), _FILES_PER_SYNC):
-            self._store_together(updates[first : first + _FILES_PER_SYNC], new_names)
-        if not names_are_durable:
-            for update in updates:
-                new_names.update(self._paths.directories(update.ledger_id))
-        for directory in sorted(new_names):
-            self._files.sync_directory(directory)
-
-    def _store_together(self, updates: Sequence[LedgerUpdate], new_names: set[str]) -> None:
-        opened: list[tuple[File, LedgerUpdate, bool]] = []
-        try:
-            for update in updates:
-                file, is_new = self._open(update, new_names)
-                opened.append((file, update, is_new))
-                _write_positions(file, update)
-                if update.header is not None:
-                    slot = index_format.encode_slot(update.header)
-                    # A new file gets both slots at once: while it is not durable, the journal holds the header.
-                    file.write([slot, slot] if is_new else [slot], 0)
-            for file, _, _ in opened:
-                file.sync_data()
-            changed = [(file, update.header) for file, update, is_new in opened if update.header and not is_new]
-            for file, header in changed:
-                file.write([index_format.encode_slot(header)], SLOT_BYTES)
-            for file, _ in changed:
-                file.sync_data()
-        finally:
-            for file, _, _ in opened:
-                file.close()
-
-    def _open(self, update: LedgerUpdate, new_names: set[str]) -> tuple[File, bool]:
-        path = self._paths.path(update.ledger_id)
-        try:
-            return self._files.open(path), False
-        except FileNotFoundError:
-            assert update.header is not None, f"ledger {update.ledger_id} has entries but neither index file nor key"
-        directory = os.path.dirname(path)
-        self._files.make_directory(directory)
-        new_names.add(directory)
-        return self._files.create(path), True
-
-
 def _hex_directories(files: LocalFiles, directory: str) -> list[str]:
     names = [name for name in files.names(directory) if 0 < len(name) <= 2 and set(name) <= _HEX]
     return [path for name in names if files.is_directory(path := os.path.join(directory, name))]
-
-
-def _write_positions(file: File, update: LedgerUpdate) -> None:
-    entry_ids, positions = update.entry_ids, update.positions
-    if not len(entry_ids):
-        return
-    gaps = np.flatnonzero(np.diff(entry_ids) > _DENSE_GAP_MAX) + 1
-    for start, end in itertools.pairwise([0, *gaps.tolist(), len(entry_ids)]):
-        first, count = int(entry_ids[start]), int(entry_ids[end - 1] - entry_ids[start]) + 1
-        at = index_format.position_at(first)
-        if count == end - start:
-            span = positions[start:end].astype(">i8")
-        else:
-            # A striped ledger: keep what stands between.
-            span = np.zeros(count, ">i8")
-            data = file.read(count * POSITION_BYTES, at)
-            # After a crash the file may end inside a position: that one was not durable, so replay brings it back.
-            stored = np.frombuffer(data, ">i8", len(data) // POSITION_BYTES)
-            span[: len(stored)] = stored
-            span[entry_ids[start:end] - first] = positions[start:end]
-        file.write([span.tobytes()], at)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -131,6 +131,7 @@ class KeyValueIndex(KeyValueView):
         # A process that was killed may have made it and not its name durable.
         files.sync_directory(directory)
         super().__init__(path, files.open_key_values(path, options))
+        self._is_clean = True
         try:
             self._commit_number = _check_commit(self._key_values, reached, path)
         except BaseException:
@@ -140,8 +141,13 @@ class KeyValueIndex(KeyValueView):
     def view(self, open_files_max: int) -> KeyValueView:
         return KeyValueView(self.path, self._key_values)
 
-    def store(self, updates: Sequence[LedgerUpdate], names_are_durable: bool = True) -> None:
-        # Whatever a killed process left: what an opened store shows is durable.
+    @property
+    def is_clean(self) -> bool:
+        return self._is_clean
+
+    def hold(self, updates: Iterable[LedgerUpdate]) -> None:
+        updates = list(updates)
+        self._is_clean = self._is_clean and not updates
         blocks = (block for update in updates for block in _blocks(update))
         headers = (
             (index_format.header_key(update.ledger_id), index_format.encode_header(update.header))
@@ -152,10 +158,16 @@ class KeyValueIndex(KeyValueView):
             self._key_values.write(some_headers)
         while some_blocks := list(itertools.islice(blocks, _PUTS_PER_WRITE)):
             self._key_values.write(self._merged(some_blocks))
+
+    def sync(self, names_are_durable: bool = True) -> None:
+        # Whatever a killed process left: what an opened store shows is durable.
+        if self._is_clean:
+            return
         self._commit_number += 1
         self._key_values.write([(index_format.COMMIT_KEY, index_format.encode_commit_number(self._commit_number))])
         self._key_values.sync()
         self._files.replace(self._commit_path, index_format.encode_commit(self._commit_number))
+        self._is_clean = True
 
     def _merged(self, blocks: Sequence[tuple[bytes, np.ndarray, np.ndarray]]) -> list[tuple[bytes, bytes]]:
         """Return keys and values that set positions[i] at slots[i] of each (key, slots, positions); the rest stays."""

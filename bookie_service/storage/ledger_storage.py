@@ -13,7 +13,7 @@ Adds, reads and everything else that bookie, replay, checkpoints and garbage col
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -52,7 +52,7 @@ class LedgerIndex(IndexView, Protocol):
     """Headers and positions of all ledgers of a bookie; reading is for the event loop, `view` for other threads."""
 
     def view(self, open_files_max: int) -> IndexView:
-        """Return a view for another thread, which that one closes; it sees what `store` made durable."""
+        """Return a view for another thread, which that one closes; it sees positions as soon as they are held."""
 
     def ledger_ids(self) -> np.ndarray:
         """Return the ids of all ledgers, int64, ascending. For any thread."""
@@ -60,15 +60,28 @@ class LedgerIndex(IndexView, Protocol):
     def has(self, ledger_id: int) -> bool:
         """Return whether the index knows the ledger, be its header readable or not. For any thread."""
 
-    def store(self, updates: Sequence[LedgerUpdate], names_are_durable: bool = True) -> None:
-        """Write headers and positions; all are durable on return. For one thread at a time.
+    @property
+    def is_clean(self) -> bool:
+        """True when all that was held is durable. For any thread."""
+
+    def hold(self, updates: Iterable[LedgerUpdate]) -> None:
+        """Take headers and positions; views see the positions at once. For one thread at a time.
+
+        The entry log bytes that positions point to must be durable: what is held may go to the disk at any moment.
+
+        Raises:
+            OSError: a write failed; which of the updates are held is unknown.
+        """
+
+    def sync(self, names_are_durable: bool = True) -> None:
+        """Make all that was held durable. For one thread at a time, the same as for `hold`.
 
         Args:
             names_are_durable: False in replay: a process that was killed may have written any of it already, so that
                 it is there and not durable.
 
         Raises:
-            OSError: a write failed; which of the updates are durable is unknown.
+            OSError: a write failed; what is durable is unknown.
         """
 
     def remove(self, ledger_id: int) -> None:
@@ -109,19 +122,20 @@ class Ledger:
 
 @dataclass(slots=True)
 class Flush:
-    """What one checkpoint makes durable: a full half and the headers that changed before it was taken.
+    """A full half and the headers that changed before it was taken, on their way to entry logs and index.
 
+    moves_mark: the index is synced behind it, so that the marks may move; else positions and headers may stay in
+        memory, and the journal goes on to keep what they say.
     positions: where its entries lie in entry logs, durably; None as long as they do not. A flush that is tried again
         goes on behind what is done.
-    is_repeated: it was tried before.
-    is_stored: all of it is durable; from then on garbage collection may move the positions.
+    is_held: the index has all of it; from then on garbage collection may move the positions.
     """
 
     half: CacheHalf
     headers: Sequence[LedgerHeader]
+    moves_mark: bool
     positions: np.ndarray | None = None
-    is_repeated: bool = False
-    is_stored: bool = False
+    is_held: bool = False
 
 
 class LedgerStorage(Protocol):
@@ -181,7 +195,7 @@ class LedgerStorage(Protocol):
 
     @property
     def is_clean(self) -> bool:
-        """True when nothing waits to be flushed."""
+        """True when nothing waits to be flushed, and the marks stand behind all that was."""
 
     @property
     def is_flushing(self) -> bool:
@@ -191,13 +205,16 @@ class LedgerStorage(Protocol):
     def waiting_bytes(self) -> int:
         """How many bytes of items are not known to be in an entry log."""
 
-    def begin_flush(self) -> Flush | None:
-        """Take the filling half and the changed headers out to be flushed; None while another flush runs."""
+    def begin_flush(self, *, moves_mark: bool = True) -> Flush | None:
+        """Take the filling half and the changed headers out to be flushed; None while another flush runs.
+
+        The flush moves the mark also when that was not asked for, if otherwise too much would depend on the journal.
+        """
 
     def write_flush(self, flush: Flush, *, names_are_durable: bool = True) -> None:
-        """Make a flush durable: entry logs first, then the index that points into them.
+        """Make entries durable in entry logs, then let the index hold their positions; sync it if the mark moves.
 
-        `names_are_durable` is False in replay, see `LedgerIndex.store`.
+        `names_are_durable` is False in replay, see `LedgerIndex.sync`.
 
         Raises:
             OSError: a write failed, and the mark must not move. Where there was no space (`files.is_out_of_space`) the
@@ -205,12 +222,12 @@ class LedgerStorage(Protocol):
         """
 
     def end_flush(self, flush: Flush) -> None:
-        """Forget what a flush wrote; from now on it is read from the disk."""
+        """Forget what a flush wrote; from now on it is read from entry logs. The marks have moved if they should."""
 
     # ---- dropping and moving, for garbage collection ----
 
     def droppable(self, ledger_ids: Sequence[int]) -> list[tuple[int, bool]]:
-        """Return (ledger id, is fenced) of those ledgers of which nothing waits to be flushed.
+        """Return (ledger id, is fenced) of those ledgers of which everything lies before the marks.
 
         A ledger whose header is unreadable counts as fenced.
         """

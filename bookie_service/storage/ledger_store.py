@@ -7,13 +7,17 @@ entry that was added is not found.
 The event loop calls everything but what takes the lock `writing`: `write_flush`, on the checkpoint thread, for one
 flush at a time, and `move` and `seal_logs`, on the collector's thread. So a position never changes under a flush.
 
-A ledger is dropped only when nothing of it is in a half or in a flush. Its journal records then lie behind the durable
-marks, and neither a flush nor replay can bring it back.
+A flush makes entries durable in the entry log; the index may hold their positions in memory until a flush that moves
+the marks syncs it. Until then the journal keeps the entries, and a crash lets replay find them again.
+
+A ledger is dropped only when nothing of it is in a half, or flushed and not yet before the marks. So its journal
+records lie before the marks, and neither a flush nor replay can bring it back.
 """
 
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -26,6 +30,7 @@ from bookie_service.formats import index as index_format
 from bookie_service.formats.index import LedgerHeader
 from bookie_service.storage.byte_source import WAITING, ByteSource, NotCached
 from bookie_service.storage.entry_log import ENTRY_BYTES_MIN, EntryLogs
+from bookie_service.storage.file_index import PageOptions
 from bookie_service.storage.files import LocalFiles, is_out_of_space
 from bookie_service.storage.index import LedgerUpdate
 from bookie_service.storage.items import Items
@@ -39,6 +44,13 @@ from bookie_service.storage.tombstones import Tombstones
 from bookie_service.storage.write_cache import CacheHalf
 
 _POSITIONS_PER_LOOKUP = 8192
+_LEDGERS_MAX = 16 * 1024
+"""Ledgers kept in memory beside those of which something is not before the marks yet."""
+_LEDGERS_LOOKED_AT = 8
+"""How many of the oldest are looked at, when another comes, for one that can go."""
+_UNMARKED_LEDGERS_MAX = 64 * 1024
+_UNMARKED_BYTES_MAX = 256 * 1024 * 1024
+"""More than this is never flushed behind the marks: it is what replay has to read again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +76,7 @@ class StoreOptions:
     cache_half_bytes: int = 64 * 1024 * 1024
     append: AppendOptions = field(default_factory=AppendOptions)
     open_files_max: int = 20_000
+    pages: PageOptions = field(default_factory=PageOptions)
     read_ahead: ReadAheadOptions = field(default_factory=ReadAheadOptions)
     key_values: KeyValueOptions = field(default_factory=KeyValueOptions)
     disks: DiskLimits = field(default_factory=DiskLimits)
@@ -91,27 +104,43 @@ class LedgerStore:
         self.filling = CacheHalf(options.cache_half_bytes)
         self._idle: CacheHalf | None = CacheHalf(options.cache_half_bytes)
         self._flushing: CacheHalf | None = None
-        self._ledgers: dict[int, Ledger] = {}
+        self._ledgers: OrderedDict[int, Ledger] = OrderedDict()
         self._changed: set[int] = set()
-        self._headers_in_flight: frozenset[int] = frozenset()
         self._is_index_behind = False
+        self._unmarked: set[int] = set()
+        """Ledgers of flushes, of the one that runs too, since the marks last moved."""
+        self._unmarked_bytes = 0
         self.writing = threading.Lock()
 
     # ---- ledgers ----
 
     def ledger(self, ledger_id: int) -> Ledger | None:
         ledger = self._ledgers.get(ledger_id)
-        if ledger is None and ledger_id >= 0:
+        if ledger is not None:
+            self._ledgers.move_to_end(ledger_id)
+        elif ledger_id >= 0:
             header = self.index.header(ledger_id)
             if header is not None:
-                ledger = self._ledgers[ledger_id] = Ledger(header, self.index.last_entry(ledger_id))
+                ledger = self._remember(header)
+        return ledger
+
+    def _remember(self, header: LedgerHeader) -> Ledger:
+        """Keep a ledger in memory, and let go of one or two others when there are too many."""
+        ledger = self._ledgers[header.ledger_id] = Ledger(header, self.index.last_entry(header.ledger_id))
+        for _ in range(_LEDGERS_LOOKED_AT):
+            if len(self._ledgers) <= _LEDGERS_MAX:
+                break
+            oldest = next(iter(self._ledgers))
+            if self._is_settled(oldest) and oldest != header.ledger_id:
+                del self._ledgers[oldest]
+            else:
+                self._ledgers.move_to_end(oldest)
         return ledger
 
     def create_ledger(self, ledger_id: int, master_key: bytes) -> Ledger:
         ledger = self._ledgers.get(ledger_id)
         if ledger is None:
-            header = LedgerHeader(ledger_id, 0, False, master_key)
-            ledger = self._ledgers[ledger_id] = Ledger(header, self.index.last_entry(ledger_id))
+            ledger = self._remember(LedgerHeader(ledger_id, 0, False, master_key))
         ledger.master_key = master_key
         self._changed.add(ledger_id)
         return ledger
@@ -195,9 +224,9 @@ class LedgerStore:
 
     @property
     def is_clean(self) -> bool:
-        return not self.filling.used and not self._changed
+        return not self.filling.used and not self._changed and not self._unmarked
 
-    def begin_flush(self) -> Flush | None:
+    def begin_flush(self, *, moves_mark: bool = True) -> Flush | None:
         if self._idle is None:
             return None
         self._flushing, self.filling, self._idle = self.filling, self._idle, None
@@ -208,27 +237,27 @@ class LedgerStore:
             headers.append(
                 LedgerHeader(ledger_id, ledger.generation, ledger.fenced, ledger.master_key, ledger.explicit_lac)
             )
-        self._headers_in_flight = frozenset(self._changed)
+        self._unmarked.update(self._flushing.ledgers, self._changed)
+        self._unmarked_bytes += self._flushing.used
         self._changed.clear()
-        return Flush(self._flushing, headers)
+        is_much = len(self._unmarked) > _UNMARKED_LEDGERS_MAX or self._unmarked_bytes > _UNMARKED_BYTES_MAX
+        return Flush(self._flushing, headers, moves_mark or is_much)
 
     def write_flush(self, flush: Flush, *, names_are_durable: bool = True) -> None:
-        if flush.is_stored:
-            return
         with self.writing:
-            # Names that a flush made before it found no space are there, but not durable.
-            names_are_durable = names_are_durable and not flush.is_repeated
-            flush.is_repeated = True
-            self._write_flush(flush, names_are_durable)
+            if not flush.is_held:
+                self._write_flush(flush)
             self._appender.seal_idle()
-            self._settle_logs()
+            if flush.moves_mark:
+                self._sync_index(names_are_durable)
 
-    def _settle_logs(self) -> None:
-        """Note that only the logs that go on are unsettled, where the index is durable for all that was appended."""
+    def _sync_index(self, names_are_durable: bool = True) -> None:
+        """Make the index durable; only the logs that go on are unsettled then, if it has all that was appended."""
+        self.index.sync(names_are_durable)
         if not self._is_index_behind:
             self.logs.settle_appended(self._appender.active_log_ids)
 
-    def _write_flush(self, flush: Flush, names_are_durable: bool) -> None:
+    def _write_flush(self, flush: Flush) -> None:
         half = flush.half
         ledger_ids = sorted(half.ledgers)
         held = [half.ledgers[ledger_id].sorted() for ledger_id in ledger_ids]
@@ -246,9 +275,9 @@ class LedgerStore:
         ]
         nothing = np.empty(0, np.int64)
         updates += [LedgerUpdate(ledger_id, header, nothing, nothing) for ledger_id, header in headers.items()]
-        self.index.store(updates, names_are_durable)
+        self.index.hold(updates)
         self._is_index_behind = False
-        flush.is_stored = True
+        flush.is_held = True
 
     def _append(self, half: CacheHalf, addresses: np.ndarray) -> np.ndarray:
         """Write items of a half to entry logs, durably; return their positions, in the order of the addresses."""
@@ -275,7 +304,9 @@ class LedgerStore:
     def end_flush(self, flush: Flush) -> None:
         flush.half.clear()
         self._idle, self._flushing = flush.half, None
-        self._headers_in_flight = frozenset()
+        if flush.moves_mark:
+            self._unmarked.clear()
+            self._unmarked_bytes = 0
 
     # ---- dropping and moving ----
 
@@ -311,9 +342,7 @@ class LedgerStore:
 
     def _is_settled(self, ledger_id: int) -> bool:
         """True when all that the bookie knows of a ledger is in entry logs and index, and the marks are behind it."""
-        halves = [self.filling] if self._flushing is None else [self.filling, self._flushing]
-        held = any(ledger_id in half.ledgers for half in halves)
-        return not held and ledger_id not in self._changed and ledger_id not in self._headers_in_flight
+        return not any(ledger_id in ledgers for ledgers in (self.filling.ledgers, self._changed, self._unmarked))
 
     def forget_log(self, log_id: int) -> None:
         path = self.logs.path(log_id)
@@ -323,12 +352,13 @@ class LedgerStore:
 
     def move(self, updates: Sequence[LedgerUpdate]) -> None:
         assert self.writing.locked()
-        self.index.store(updates)
+        self.index.hold(updates)
+        self.index.sync()
 
     def seal_logs(self) -> None:
         with self.writing:
             self._appender.seal()
-            self._settle_logs()
+            self._sync_index()
 
     def close(self) -> None:
         self._appender.close()

@@ -155,7 +155,11 @@ class _Replay:
 
     def flush(self) -> None:
         """Make everything applied so far durable in entry logs and index."""
-        flush = None if self._store.is_clean else self._store.begin_flush()
+        if not self._store.is_clean:
+            self._flush(moves_mark=True)
+
+    def _flush(self, *, moves_mark: bool) -> None:
+        flush = self._store.begin_flush(moves_mark=moves_mark)
         if flush is not None:
             self._store.write_flush(flush, names_are_durable=False)
             self._store.end_flush(flush)
@@ -189,7 +193,7 @@ class _Replay:
         while first < count:
             taken = int((filled - (filled[first - 1] if first else 0)).searchsorted(self._store.filling.room, "right"))
             if taken <= first:
-                self.flush()
+                self._flush(moves_mark=False)
                 continue
             rows = slice(first, taken)
             self._hold(octets, starts[rows], sizes[rows])

@@ -211,7 +211,8 @@ def test_positions_are_read_as_they_were_stored_whatever_the_gaps(tmp_path: Path
     for _ in range(30):
         entry_ids = np.unique(random.integers(0, 3000, random.integers(1, 400)))
         positions = random.integers(1, 1 << 60, len(entry_ids))
-        index.store([LedgerUpdate(7, LedgerHeader(7, 1, False, KEY), entry_ids, positions)])
+        index.hold([LedgerUpdate(7, LedgerHeader(7, 1, False, KEY), entry_ids, positions)])
+        index.sync()
         model |= dict(zip(entry_ids.tolist(), positions.tolist()))
         first, count = int(random.integers(3100)), int(random.integers(1, 2000))
         last = max(model)

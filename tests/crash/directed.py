@@ -7,6 +7,7 @@ from dataclasses import replace
 from random import Random
 
 from bkspark.wire.v2 import RECOVERY_ADD
+from bookie_service.storage.file_index import PageOptions
 from bookie_service.storage.journal import JournalOptions
 from bookie_service.storage.ledger_store import StoreOptions
 from bookie_service.storage.log_appender import AppendOptions
@@ -41,7 +42,8 @@ def crash_striped_ledger() -> None:
     Raises:
         Violation: the second flush took positions of the first away.
     """
-    setup = Setup()
+    # Pages of eight positions, and room for none: each is read back from its file when it changes.
+    setup = Setup(store=StoreOptions(cache_half_bytes=6144, pages=PageOptions(page_bytes=64, pages_max=1)))
     twin = BookieTwin(setup.new_disk(), setup, History())
     for first in (0, 1):
         twin.add(1, [(entry_id, b"striped") for entry_id in range(first, 12 + first, 2)])
@@ -161,3 +163,20 @@ def read_during_collection() -> None:
     twin.collect(DoubtfulCensus({1, 3}))
     twin.disk.before_operation = None
     audit(twin, twin.history)
+
+
+def crash_held_index() -> None:
+    """Flush several times into one index page, which only the last flush makes durable; crash after each.
+
+    Raises:
+        Violation: the index lacks what was flushed and the journal no longer has.
+    """
+    setup = Setup()
+    twin = BookieTwin(setup.new_disk(), setup, History())
+    for first, moves_mark in ((0, True), (3, False), (6, False), (9, True)):
+        twin.add(1, [(entry_id, b"held") for entry_id in range(first, first + 3)])
+        twin.settle()
+        twin.bookie.checkpoint(moves_mark=moves_mark)
+        twin.settle()
+        history = twin.history.after_crash()
+        audit(reopened(crash_image(twin.disk, Loss.LOST, Random(first)), setup, history), history)

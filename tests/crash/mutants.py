@@ -144,6 +144,19 @@ MUTANTS = (
     _crash("index not synced", "S07: the mark moves past positions in the page cache", planted.unsynced_index),
     _crash("index name not synced", "an index file's name is lost behind the mark", planted.unsynced_index_name),
     _crash("index folder not synced", "an index folder's name is lost behind the mark", planted.unsynced_index_folder),
+    _crash(
+        "mark at every flush", "S07: the mark passes positions that are only in memory", planted.mark_at_every_flush
+    ),
+    _crash("dirty page dropped", "S07, #1534: dirty pages never reach their files", planted.dropped_dirty_page),
+    _crash("evicted page dropped", "a dirty page is thrown out without being written", planted.dropped_evicted_page),
+    _crash("evicted page not synced", "an evicted page counts as durable", planted.unsynced_evicted_page),
+    Mutant(
+        "page partly written",
+        "S17: the earlier change of a page is forgotten",
+        planted.partly_written_page,
+        directed.crash_held_index,
+    ),
+    Mutant("page hides changes", "S17: a reader's copy of a page stays as it was", planted.stale_page, hunt_answers),
     _crash("log ids collide", "S09, BOOKKEEPER-142: a restart overwrites entry log 1", planted.colliding_log_ids),
     _crash("older version wins", "a flush drops the newer of two versions", planted.older_version_wins),
     _crash("flush drops late entries", "a sorted flush forgets entries out of order", planted.late_entries_dropped),
@@ -235,6 +248,7 @@ EQUIVALENT = {
     "intent not synced": "before the index moves both logs are whole, and when it has moved the old one holds nothing",
     "removed ledgers not synced": "a ledger that returns is garbage again; its fence is in its header and remembered",
     "equal generations": "both header slots of one change hold the same bytes; while they differ the journal has it",
+    "both header slots written without a sync between": "each is one sector, and a disk writes a sector or does not",
     "key not put back when the index shows it": "a key is journaled with the entries or the fence that brought it, so "
     "replay writes and syncs that index file again, and the key with it",
 }

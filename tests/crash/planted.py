@@ -20,23 +20,23 @@ from bookie_service.formats import marks as mark_format
 from bookie_service.formats.index import LedgerHeader
 from bookie_service.formats.journal import RecordKind
 from bookie_service.formats.marks import JournalPosition
-from bookie_service.storage import checkpoint, index, log_reader, opening, replay, write_cache
+from bookie_service.storage import checkpoint, log_reader, opening, replay, write_cache
 from bookie_service.storage.checkpoint import Checkpoint, Marks
 from bookie_service.storage.entry_log import EntryLogs
-from bookie_service.storage.files import LocalFiles
-from bookie_service.storage.index import IndexWriter
+from bookie_service.storage.index_pages import IndexPages, Page
+from bookie_service.storage.index_writer import IndexWriter
 from bookie_service.storage.journal import Journal
 from bookie_service.storage.ledger_store import LedgerStore
 from bookie_service.storage.log_appender import EntryLogAppender
 from bookie_service.storage.replay import ReplayedJournal
 from bookie_service.storage.write_cache import LedgerWrites
-from tests.crash.simulated_files import SimulatedDisk, SimulatedFile, SimulatedFiles
+from tests.crash.simulated_files import SimulatedDisk, SimulatedFile, SimulatedFiles, SimulatedFileSystem
 from tests.planting import Plant, changed, replaced
 
 
 @contextlib.contextmanager
 def skipping(owner: Any, name: str, operation: str) -> Iterator[None]:
-    """Make `sync_data` or `sync_directory` do nothing while a method runs."""
+    """Make `sync_data`, `sync_directory`, or `sync` of a file system, do nothing while a method runs."""
     depth = 0
 
     def counting(old: Any) -> Any:
@@ -65,7 +65,7 @@ def skipping(owner: Any, name: str, operation: str) -> Iterator[None]:
     def unless_inside(old: Any) -> Any:
         return lambda *arguments: None if depth else old(*arguments)
 
-    owner_of = SimulatedFile if operation == "sync_data" else SimulatedFiles
+    owner_of = {"sync_data": SimulatedFile, "sync_directory": SimulatedFiles, "sync": SimulatedFileSystem}[operation]
     with (
         changed(owner, name, counting),
         changed(SimulatedDisk, "begin", apart),
@@ -249,8 +249,11 @@ def wrong_key_fences() -> Plant:
 def mark_before_flush() -> Plant:
     def carry_out(todo: Checkpoint, store: Any, marks: Any, journals: Any) -> None:
         positions = [mark.result() for mark in todo.marks]
-        marks.write(positions)
+        if todo.flush.moves_mark:
+            marks.write(positions)
         store.write_flush(todo.flush)
+        if not todo.flush.moves_mark:
+            return
         for journal, position in zip(journals, positions):
             journal.forget_before(position)
 
@@ -260,7 +263,22 @@ def mark_before_flush() -> Plant:
 def mark_newer_than_flush() -> Plant:
     def carry_out(todo: Checkpoint, store: Any, marks: Any, journals: Any) -> None:
         store.write_flush(todo.flush)
+        if not todo.flush.moves_mark:
+            return
         positions = [journal._journal.end for journal in journals]
+        marks.write(positions)
+        for journal, position in zip(journals, positions):
+            journal.forget_before(position)
+
+    return replaced(checkpoint, "carry_out", carry_out)
+
+
+def mark_at_every_flush() -> Plant:
+    """The mark moves although the index still holds in memory what was flushed."""
+
+    def carry_out(todo: Checkpoint, store: Any, marks: Any, journals: Any) -> None:
+        positions = [mark.result() for mark in todo.marks]
+        store.write_flush(todo.flush)
         marks.write(positions)
         for journal, position in zip(journals, positions):
             journal.forget_before(position)
@@ -272,6 +290,8 @@ def journal_removed_first() -> Plant:
     def carry_out(todo: Checkpoint, store: Any, marks: Any, journals: Any) -> None:
         positions = [mark.result() for mark in todo.marks]
         store.write_flush(todo.flush)
+        if not todo.flush.moves_mark:
+            return
         for journal, position in zip(journals, positions):
             journal.forget_before(position)
         marks.write(positions)
@@ -376,7 +396,7 @@ def trusting_replay() -> Plant:
 
 
 def trusted_names() -> Plant:
-    return changed(IndexWriter, "store", lambda old: lambda self, updates, names_are_durable=True: old(self, updates))
+    return changed(IndexWriter, "sync", lambda old: lambda self, names_are_durable=True: old(self))
 
 
 def uncut_tail() -> Plant:
@@ -479,43 +499,101 @@ def unverified_ids() -> Plant:
 # ---- index ----
 
 
-def unsynced_index() -> Plant:
-    return skipping(IndexWriter, "_store_together", "sync_data")
+@contextlib.contextmanager
+def unsynced_index() -> Iterator[None]:
+    with skipping(IndexWriter, "sync", "sync_data"), skipping(IndexWriter, "sync", "sync"):
+        yield
 
 
 def unsynced_index_name() -> Plant:
-    return skipping(IndexWriter, "store", "sync_directory")
+    return changed(IndexWriter, "_make_durable", lambda old: lambda self, ledger_ids, names: old(self, ledger_ids, ()))
 
 
 def unsynced_index_folder() -> Plant:
-    return skipping(LocalFiles, "make_directory", "sync_directory")
+    """Only the directory of the file itself is synced, not those above it."""
+
+    def make(old: Any) -> Any:
+        def make_durable(self: IndexWriter, ledger_ids: Any, names: Any) -> None:
+            old(self, ledger_ids, {self._paths.directories(ledger_id)[-1] for ledger_id in ledger_ids} & set(names))
+
+        return make_durable
+
+    return changed(IndexWriter, "_make_durable", make)
 
 
 def zeroed_gaps() -> Plant:
-    def make(old: Any) -> Any:
-        def write_positions(file: Any, update: Any) -> None:
-            if not len(update.entry_ids):
-                return
-            first = int(update.entry_ids[0])
-            span = np.zeros(int(update.entry_ids[-1]) - first + 1, ">i8")
-            span[update.entry_ids - first] = update.positions
-            file.write([span.tobytes()], index_format.position_at(first))
-
-        return write_positions
-
-    return changed(index, "_write_positions", make)
+    """A page is made anew, not of what its file holds."""
+    return replaced(IndexWriter, "_load", lambda self, ledger_id, number: np.empty(0, np.int64))
 
 
 def cut_position() -> Plant:
     def make(old: Any) -> Any:
-        def write_positions(file: Any, update: Any) -> None:
-            if (file.size() - index_format.POSITIONS_AT) % index_format.POSITION_BYTES and len(update.entry_ids):
-                raise ValueError("buffer size must be a multiple of element size")
-            old(file, update)
+        def load(self: IndexWriter, ledger_id: int, number: int) -> np.ndarray:
+            path = self._paths.path(ledger_id)
+            if self._files.exists(path):
+                with contextlib.closing(self._files.open(path)) as file:
+                    if (file.size() - index_format.POSITIONS_AT) % index_format.POSITION_BYTES:
+                        raise ValueError("buffer size must be a multiple of element size")
+            return old(self, ledger_id, number)
 
-        return write_positions
+        return load
 
-    return changed(index, "_write_positions", make)
+    return changed(IndexWriter, "_load", make)
+
+
+def dropped_dirty_page() -> Plant:
+    return replaced(IndexWriter, "_write_pages", lambda self, file, pages: None)
+
+
+def dropped_evicted_page() -> Plant:
+    def make(old: Any) -> Any:
+        def make_room(self: IndexWriter) -> None:
+            with replaced(IndexWriter, "_write_pages", lambda self, file, pages: None):
+                old(self)
+
+        return make_room
+
+    return changed(IndexWriter, "_make_room", make)
+
+
+def unsynced_evicted_page() -> Plant:
+    """What was evicted counts as durable: only files written by `sync` itself are synced."""
+
+    def make(old: Any) -> Any:
+        def make_room(self: IndexWriter) -> None:
+            old(self)
+            self._unsynced &= {ledger_id for (ledger_id, _), _ in self._pages.dirty()} | set(self._headers)
+
+        return make_room
+
+    return changed(IndexWriter, "_make_room", make)
+
+
+def partly_written_page() -> Plant:
+    """Of a page that changed twice only the later change is written."""
+
+    def make(old: Any) -> Any:
+        def set_positions(self: Page, slots: np.ndarray, positions: np.ndarray, slots_max: int) -> None:
+            self.dirty_first = self.dirty_end = 0
+            old(self, slots, positions, slots_max)
+
+        return set_positions
+
+    return changed(Page, "set", make)
+
+
+def stale_page() -> Plant:
+    """A page that a reader brought in hides what a flush changed."""
+
+    def make(old: Any) -> Any:
+        def find(self: IndexPages, ledger_id: int, first_page: int, end_page: int) -> Any:
+            found = old(self, ledger_id, first_page, end_page)
+            stale = self.__dict__.setdefault("stale", {})
+            return {number: stale.setdefault((ledger_id, number), page.copy()) for number, page in found.items()}
+
+        return find
+
+    return changed(IndexPages, "find", make)
 
 
 def unverified_header() -> Plant:

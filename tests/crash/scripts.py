@@ -7,6 +7,7 @@ from random import Random
 from typing import ClassVar
 
 from bkspark.wire import v2
+from bookie_service.storage.file_index import PageOptions
 from bookie_service.storage.journal import JournalOptions
 from bookie_service.storage.ledger_store import ReadAheadOptions, StoreOptions
 from bookie_service.storage.log_appender import AppendOptions
@@ -48,6 +49,11 @@ def random_setup(random: Random, storage_class: StorageClass | None = None) -> S
                 reserves=random.random() < 0.5,
             ),
             open_files_max=random.choice((2, 4, 100)),
+            pages=PageOptions(
+                page_bytes=random.choice((16, 64, 8192)),
+                pages_max=random.choice((1, 100)),
+                files_synced_singly_max=random.choice((0, 2, 128)),
+            ),
         ),
         journal=JournalOptions(
             file_bytes_max=random.choice((half_bytes // 6, half_bytes // 3, half_bytes, 1 << 20)),
@@ -135,7 +141,7 @@ class Script:
         elif kind == "quiet":
             self.random.choice(self.twin.journals).settle()
         elif kind == "checkpoint":
-            self.twin.bookie.checkpoint()
+            self.twin.bookie.checkpoint(moves_mark=self.random.random() < 0.5)
             if not self.twin.checkpoints.is_idle:
                 self.twin.checkpoints.step()
         elif kind == "fence":

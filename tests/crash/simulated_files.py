@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from bookie_service.disks import DiskSpace
-from bookie_service.storage.files import Buffer, File, LocalFiles
+from bookie_service.storage.files import Buffer, File, FileSystem, LocalFiles
 from bookie_service.storage.key_values import KeyValueOptions
 from tests.crash.simulated_key_values import SimulatedKeyValues
 
@@ -89,6 +89,16 @@ def apply_names(to: Names, names: dict[str, Inode | Directory | None]) -> None:
             to.pop(name, None)
         else:
             to[name] = node
+
+
+def apply_pending(node: Inode | Directory) -> None:
+    """Bring what is durable to what is cached; the caller forgets what was pending."""
+    if isinstance(node, Inode):
+        for change in node.pending:
+            change.apply(node.durable)
+    else:
+        for names in node.pending:
+            apply_names(node.durable, names)
 
 
 _EMPTY_DISK = DiskSpace(1, 1 << 40, 1 << 40)
@@ -194,8 +204,7 @@ class SimulatedFile(File):
         except OSError:
             self._inode.pending.clear()
             raise
-        for change in self._inode.pending:
-            change.apply(self._inode.durable)
+        apply_pending(self._inode)
         self._inode.pending.clear()
 
     def preallocate(self, offset: int, size: int) -> None:
@@ -217,6 +226,35 @@ class SimulatedFile(File):
     def _change(self, change: Change) -> None:
         self._inode.pending.append(change)
         change.apply(self._inode.cached)
+
+
+class SimulatedFileSystem(FileSystem):
+    """A file system that holds one directory with all below it, so that its sync promises no more than that."""
+
+    def __init__(self, disk: SimulatedDisk, path: str) -> None:
+        self.path = path
+        self._disk = disk
+
+    def sync(self) -> None:
+        """Make all below the directory durable; when it fails, nothing of it ever will be."""
+        try:
+            self._disk.begin("sync_file_system", self.path)
+        except OSError:
+            self._settle(lambda node: None)
+            raise
+        self._settle(apply_pending)
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+    def _settle(self, apply: Callable[[Inode | Directory], None]) -> None:
+        todo: list[Inode | Directory] = [self._disk.directory(self.path)]
+        while todo:
+            node = todo.pop()
+            apply(node)
+            node.pending.clear()
+            if isinstance(node, Directory):
+                todo += node.cached.values()
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,8 +320,7 @@ class SimulatedFiles(LocalFiles):
     def sync_directory(self, path: str) -> None:
         names = self.disk.directory(path)
         self.disk.begin("sync_directory", path)
-        for change in names.pending:
-            apply_names(names.durable, change)
+        apply_pending(names)
         names.pending.clear()
 
     def open_key_values(self, path: str, options: KeyValueOptions) -> SimulatedKeyValues:
@@ -293,6 +330,9 @@ class SimulatedFiles(LocalFiles):
         self.disk.directory(directory)
         paths = [path for path in self.disk.spaces if f"{directory}/".startswith(f"{path}/")]
         return self.disk.spaces[max(paths, key=len)] if paths else _EMPTY_DISK
+
+    def open_file_system(self, path: str) -> SimulatedFileSystem:
+        return SimulatedFileSystem(self.disk, path)
 
     def lock(self, path: str) -> SimulatedLock:
         self.disk.directory(path)

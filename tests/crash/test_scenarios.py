@@ -29,7 +29,7 @@ from bookie_service.storage.ledger_store import StoreOptions
 from bookie_service.storage.log_appender import AppendOptions
 from tests.crash.audit import Violation, audit
 from tests.crash.campaign import reopened
-from tests.crash.directed import crash_reused_journals, crash_striped_ledger
+from tests.crash.directed import crash_held_index, crash_reused_journals, crash_striped_ledger
 from tests.crash.faults import misdirect_position
 from tests.crash.history import History
 from tests.crash.images import Loss, crash_image
@@ -516,6 +516,10 @@ def test_d4_stale_records_of_a_reused_journal_file_are_none() -> None:
 
 def test_s17_entries_between_those_of_an_earlier_flush_take_nothing_away() -> None:
     crash_striped_ledger()
+
+
+def test_s07_positions_that_an_earlier_flush_left_in_memory_are_synced_before_the_mark_moves() -> None:
+    crash_held_index()
 
 
 def test_d6_misdirected_position_never_serves_another_entry() -> None:

@@ -1,0 +1,202 @@
+"""Pages of index positions in memory: bounded, dirty ones apart from clean ones. Knows no files.
+
+A page holds the positions of consecutive entries of one ledger, entry e at slot e mod `positions_per_page` of page
+e div `positions_per_page`. It takes memory for its last position only, so a ledger of few entries costs few bytes.
+A dirty page holds positions that its ledger's file may lack; a clean one equals what the file holds.
+
+One thread at a time changes pages and gives back what it wrote (the holder of the storage's `writing` lock); any thread
+reads. Only the changing thread brings in dirty pages or takes them out; a reader's page is dropped when anything
+changed since the reader looked at the file, so a page is never older than its file.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import numpy as np
+
+PageKey = tuple[int, int]
+"""(ledger id, number of the page)."""
+
+_PAGE_COST_BYTES = 400
+"""What a page takes beside its positions: measured, rounded up."""
+_POSITIONS_MIN = 16
+_KEPT_SHARE = 0.9
+"""Making room frees this much at once, so that it is seldom done."""
+
+
+class Page:
+    """Positions from the page's first entry on, and which of them [dirty_first, dirty_end) a file may lack."""
+
+    __slots__ = ("_room", "dirty_end", "dirty_first", "positions")
+
+    def __init__(self, positions: np.ndarray) -> None:
+        self._room = positions
+        self.positions = positions
+        """int64, native; a view that is replaced when the page grows."""
+        self.dirty_first = self.dirty_end = 0
+
+    @property
+    def cost(self) -> int:
+        """Bytes of memory."""
+        return _PAGE_COST_BYTES + self._room.nbytes
+
+    def set(self, slots: np.ndarray, positions: np.ndarray, slots_max: int) -> None:
+        """Change positions at ascending slots."""
+        first, end = int(slots[0]), int(slots[-1]) + 1
+        if end > len(self._room):
+            room = np.zeros(min(slots_max, max(end, 2 * len(self._room), _POSITIONS_MIN)), np.int64)
+            room[: len(self.positions)] = self.positions
+            self._room = room
+        if end > len(self.positions):
+            self.positions = self._room[:end]
+        if end - first == len(slots):
+            self.positions[first:end] = positions
+        else:
+            self.positions[slots] = positions
+        if self.dirty_first == self.dirty_end:
+            self.dirty_first, self.dirty_end = first, end
+        else:
+            self.dirty_first, self.dirty_end = min(self.dirty_first, first), max(self.dirty_end, end)
+
+    @property
+    def dirty(self) -> np.ndarray:
+        return self.positions[self.dirty_first : self.dirty_end]
+
+
+class IndexPages:
+    """The pages of all ledgers, within `bytes_max` bytes but for one update that is being taken."""
+
+    def __init__(self, page_bytes: int, bytes_max: int) -> None:
+        """`page_bytes`: positions of 8 bytes on a full page."""
+        self.positions_per_page = page_bytes // 8
+        self._bytes_max = bytes_max
+        self.bytes = 0
+        """Memory that all pages take now."""
+        self._clean: OrderedDict[PageKey, Page] = OrderedDict()
+        self._dirty: OrderedDict[PageKey, Page] = OrderedDict()
+        self._lock = threading.Lock()
+        self.changes = 0
+        """Grows with every change; a reader notes it before it looks at a file."""
+
+    # ---- for readers ----
+
+    def find(self, ledger_id: int, first_page: int, end_page: int) -> dict[int, np.ndarray]:
+        """Return the positions on those of the pages [first_page, end_page) that are here, by the pages' numbers."""
+        found = {}
+        with self._lock:
+            for key in self._present(ledger_id, first_page, end_page):
+                page = self._dirty.get(key)
+                if page is None:
+                    page = self._clean.get(key)
+                    if page is None:
+                        continue
+                    self._clean.move_to_end(key)
+                found[key[1]] = page.positions
+        return found
+
+    def _present(self, ledger_id: int, first_page: int, end_page: int) -> Sequence[PageKey]:
+        """Return the keys of a ledger's pages in a range, and maybe of pages that are not here."""
+        if end_page - first_page <= len(self._clean) + len(self._dirty):
+            return [(ledger_id, number) for number in range(first_page, end_page)]
+        return [key for key in (*self._dirty, *self._clean) if key[0] == ledger_id and first_page <= key[1] < end_page]
+
+    def keep(self, ledger_id: int, number: int, positions: np.ndarray, changes: int) -> None:
+        """Keep what a file held of a page, unless something changed since `changes` was noted."""
+        page = Page(positions)
+        with self._lock:
+            key = (ledger_id, number)
+            if self.changes != changes or key in self._clean or key in self._dirty:
+                return
+            self._clean[key] = page
+            self.bytes += page.cost
+            self._drop_clean(self._bytes_max)
+
+    # ---- for the thread that changes ----
+
+    @property
+    def is_full(self) -> bool:
+        return self.bytes > self._bytes_max
+
+    def change(
+        self, ledger_id: int, number: int, slots: np.ndarray, positions: np.ndarray, load: Callable[[], np.ndarray]
+    ) -> None:
+        """Set positions at ascending slots of a page, which is dirty then; `load()` returns what its file holds."""
+        key = (ledger_id, number)
+        page = self._dirty.get(key)
+        loaded = None if page is not None or key in self._clean else Page(load())
+        with self._lock:
+            self.changes += 1
+            if page is None:
+                # A reader may have brought it in meanwhile, or thrown it out to make room.
+                page = self._clean.pop(key, None)
+                if page is None:
+                    page = loaded or Page(load())
+                    self.bytes += page.cost
+                self._dirty[key] = page
+            before = page.cost
+            page.set(slots, positions, self.positions_per_page)
+            self.bytes += page.cost - before
+
+    def dirty(self) -> list[tuple[PageKey, Page]]:
+        """Return all dirty pages, ordered by ledger and number."""
+        return sorted(self._dirty.items(), key=lambda item: item[0])
+
+    def make_room(self) -> list[tuple[PageKey, Page]]:
+        """Drop clean pages; return the dirty ones, oldest first, that must be written and given to `evict` too."""
+        with self._lock:
+            self._drop_clean(self._bytes_max)
+        victims = []
+        excess = self.bytes - self._bytes_max * _KEPT_SHARE if self.is_full else 0
+        for item in self._dirty.items():
+            if excess <= 0:
+                break
+            victims.append(item)
+            excess -= item[1].cost
+        return victims
+
+    def evict(self, keys: Iterable[PageKey]) -> None:
+        """Let go of dirty pages that were written to their files."""
+        with self._lock:
+            self.changes += 1
+            for key in keys:
+                self.bytes -= self._dirty.pop(key).cost
+
+    def written(self, keys: Iterable[PageKey]) -> None:
+        """Note that dirty pages equal their files now."""
+        with self._lock:
+            for key in keys:
+                page = self._clean[key] = self._dirty.pop(key)
+                page.dirty_first = page.dirty_end = 0
+
+    def forget(self, ledger_id: int, pages_max: int) -> None:
+        """Let go of the clean pages of a ledger that has no more than `pages_max`; it has no dirty one."""
+        with self._lock:
+            self.changes += 1
+            for key in self._present(ledger_id, 0, pages_max):
+                page = self._clean.pop(key, None)
+                if page is not None:
+                    self.bytes -= page.cost
+
+    def _drop_clean(self, bytes_max: int) -> None:
+        while self.bytes > bytes_max and self._clean:
+            _, page = self._clean.popitem(last=False)
+            self.bytes -= page.cost
+
+
+def overlaid(stored: np.ndarray, pages: Mapping[int, np.ndarray], first_page: int, each: int) -> np.ndarray:
+    """Return positions from page `first_page` on: those of a file, and over them those of pages; a copy.
+
+    `each`: positions on a full page. The result ends where the last of them ends.
+    """
+    end = len(stored)
+    for number, page in pages.items():
+        end = max(end, (number - first_page) * each + len(page))
+    positions = np.zeros(end, np.int64)
+    positions[: len(stored)] = stored
+    for number, page in pages.items():
+        first = (number - first_page) * each
+        positions[first : first + len(page)] = page
+    return positions

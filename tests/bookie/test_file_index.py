@@ -1,0 +1,221 @@
+"""The ledger cache against a dictionary: however little memory it has, readers see every change at once, and files get
+all of them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bookie_service.formats.index import LedgerHeader
+from bookie_service.storage.file_index import FileIndex, PageOptions
+from bookie_service.storage.files import File, FileSystem, LocalFiles
+from bookie_service.storage.index import LedgerUpdate
+from bookie_service.storage.index_pages import IndexPages
+
+KEY = b"k" * 20
+NOTHING = np.empty(0, np.int64)
+
+
+class CountingFiles(LocalFiles):
+    """The real file system; notes what is synced, and how many files are open at once."""
+
+    def __init__(self) -> None:
+        self.synced: list[str] = []
+        self.open_now = 0
+        self.open_most = 0
+
+    def open(self, path: str) -> File:
+        return self._counted(os.open(path, os.O_RDWR), path)
+
+    def create(self, path: str) -> File:
+        return self._counted(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644), path)
+
+    def open_file_system(self, path: str) -> FileSystem:
+        return _CountedFileSystem(os.open(path, os.O_RDONLY), path, self)
+
+    def sync_directory(self, path: str) -> None:
+        self.synced.append(path)
+        super().sync_directory(path)
+
+    def _counted(self, fd: int, path: str) -> File:
+        self.open_now += 1
+        self.open_most = max(self.open_most, self.open_now)
+        return _CountedFile(fd, path, self)
+
+
+class _CountedFile(File):
+    __slots__ = ("_files",)
+
+    def __init__(self, fd: int, path: str, files: CountingFiles) -> None:
+        super().__init__(fd, path)
+        self._files = files
+
+    def sync_data(self) -> None:
+        self._files.synced.append(self.path)
+        super().sync_data()
+
+    def close(self) -> None:
+        self._files.open_now -= 1
+        super().close()
+
+
+class _CountedFileSystem(FileSystem):
+    def __init__(self, fd: int, path: str, files: CountingFiles) -> None:
+        super().__init__(fd, path)
+        self._files = files
+
+    def sync(self) -> None:
+        self._files.synced.append("everything")
+        super().sync()
+
+
+def update(ledger_id: int, first_entry: int, positions: list[int], generation: int = 0) -> LedgerUpdate:
+    header = LedgerHeader(ledger_id, generation, False, KEY) if generation else None
+    ids = np.arange(first_entry, first_entry + len(positions))
+    return LedgerUpdate(ledger_id, header, ids, np.array(positions, np.int64))
+
+
+def new_index(files: LocalFiles, directory: Path, options: PageOptions, open_files: int = 4) -> FileIndex:
+    return FileIndex(files, [str(directory)], options, open_files)
+
+
+def held_by(index: FileIndex, ledger_id: int, count: int) -> dict[int, int]:
+    found = index.positions(ledger_id, 0, count)
+    return {int(entry): int(found[entry]) for entry in np.flatnonzero(found)}
+
+
+@pytest.mark.parametrize("page_bytes", [64, 8192])
+@pytest.mark.parametrize("pages_max", [1, 40])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_reads_as_a_dictionary_would(tmp_path: Path, page_bytes: int, pages_max: int, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    options = PageOptions(page_bytes, pages_max, int(random.choice([0, 3, 128])))
+    files = LocalFiles()
+    index = new_index(files, tmp_path, options)
+    model: dict[int, dict[int, int]] = {}
+    for step in range(1, 300):
+        ledger_id = int(random.integers(8)) << int(random.integers(3) * 8)
+        action = random.random()
+        if action < 0.6:
+            ids = np.unique(random.integers(0, 300, int(random.integers(1, 40))))
+            positions = random.integers(1, 1 << 62, len(ids))
+            header = LedgerHeader(ledger_id, step, bool(step % 2), KEY) if ledger_id not in model else None
+            index.hold([LedgerUpdate(ledger_id, header, ids, positions)])
+            model.setdefault(ledger_id, {}).update(zip(ids.tolist(), positions.tolist()))
+        elif action < 0.9:
+            first, count = int(random.integers(300)), int(random.integers(1, 300))
+            found = index.positions(ledger_id, first, count)
+            wanted = [model.get(ledger_id, {}).get(entry, 0) for entry in range(first, first + count)]
+            assert found.tolist() == wanted[: len(found)]
+            assert not any(wanted[len(found) :])
+        else:
+            index.sync()
+            assert index.is_clean
+            other = new_index(files, tmp_path, options)
+            assert {each: held_by(other, each, 300) for each in model} == model
+            assert other.ledger_ids().tolist() == sorted(model)
+            assert all(other.last_entry(each) == max(entries) for each, entries in model.items())
+            other.close()
+    index.close()
+
+
+def test_view_of_another_thread_sees_what_is_only_held(tmp_path: Path) -> None:
+    index = new_index(LocalFiles(), tmp_path, PageOptions())
+    view = index.view(2)
+    index.hold([update(5, 0, [10, 11, 12], 1)])
+    assert view.positions(5, 1, 100).tolist() == [11, 12]
+    index.sync()
+    index.hold([update(5, 1, [99])])
+    assert view.positions(5, 0, 3).tolist() == [10, 99, 12]
+    view.close()
+    index.close()
+
+
+def test_memory_stays_within_its_limit_and_evicted_pages_are_read_back(tmp_path: Path) -> None:
+    pages = PageOptions(page_bytes=512, pages_max=64)
+    index = new_index(LocalFiles(), tmp_path, pages)
+    for first in range(0, 2000, 100):
+        for ledger_id in range(20):
+            index.hold([update(ledger_id, first, list(range(first + 1, first + 101)), first + 1)])
+            assert index.pages_bytes <= 64 * 512
+    written = sum(path.stat().st_size for path in tmp_path.rglob("*.idx"))
+    assert written > 10 * 64 * 512, "dirty pages were evicted, for there is no room"
+    for ledger_id in range(20):
+        assert index.positions(ledger_id, 0, 2000).tolist() == list(range(1, 2001))
+        assert index.pages_bytes <= 64 * 512
+    index.close()
+
+
+def test_hundred_thousand_small_ledgers_fit_into_the_default_cache(tmp_path: Path) -> None:
+    """Apache's pages have one size; here a page of few positions takes few bytes."""
+    pages = IndexPages(8192, 64 * 1024 * 1024)
+    for ledger_id in range(100_000):
+        pages.change(ledger_id, 0, np.arange(5), np.arange(1, 6), lambda: NOTHING)
+    assert not pages.is_full
+
+
+def test_few_files_are_synced_one_by_one_and_many_at_once(tmp_path: Path) -> None:
+    files = CountingFiles()
+    index = new_index(files, tmp_path, PageOptions(files_synced_singly_max=8))
+    index.hold([update(1, 0, [10], 1)])
+    index.sync()
+    names = [os.path.relpath(path, tmp_path) for path in files.synced]
+    assert names == ["0/1/1.idx", ".", "0", "0/1"]
+    files.synced.clear()
+    index.hold(update(ledger_id, 0, [10], 1) for ledger_id in range(2, 50))
+    index.sync()
+    assert files.synced == ["everything"]
+    files.synced.clear()
+    index.hold([update(1, 1, [10], 2)])
+    index.sync()
+    assert [os.path.relpath(path, tmp_path) for path in files.synced] == ["0/1/1.idx"] * 2, "a header slot, the other"
+    files.synced.clear()
+    index.sync()
+    assert files.synced == [], "nothing was held"
+    index.close()
+
+
+def test_open_files_stay_within_their_limit(tmp_path: Path) -> None:
+    files = CountingFiles()
+    index = new_index(files, tmp_path, PageOptions(page_bytes=64, pages_max=4), open_files=10)
+    for turn in range(3):
+        index.hold(update(ledger_id, turn * 8, [7] * 8, turn + 1) for ledger_id in range(100))
+        for ledger_id in range(100):
+            assert held_by(index, ledger_id, 100) == dict.fromkeys(range(turn * 8 + 8), 7)
+        index.sync()
+    assert files.open_most <= 10 + 1, "the reader's limit, and the file that the writer has at hand"
+    index.close()
+    assert files.open_now == 0
+
+
+def test_removed_ledger_is_gone_from_memory_too_and_its_id_may_return(tmp_path: Path) -> None:
+    index = new_index(LocalFiles(), tmp_path, PageOptions())
+    index.hold([update(5, 0, [10, 11], 1)])
+    index.sync()
+    assert held_by(index, 5, 10) == {0: 10, 1: 11}
+    index.remove(5)
+    assert held_by(index, 5, 10) == {}
+    assert index.header(5) is None
+    index.hold([update(5, 3, [20], 1)])
+    index.sync()
+    assert held_by(index, 5, 10) == {3: 20}
+    index.close()
+
+
+def test_page_that_a_reader_read_before_a_change_is_not_kept(tmp_path: Path) -> None:
+    pages = IndexPages(64, 1 << 20)
+    before = pages.changes
+    pages.change(1, 0, np.array([0]), np.array([5]), lambda: NOTHING)
+    pages.evict([(1, 0)])
+    pages.keep(1, 0, np.array([3]), before)
+    assert pages.find(1, 0, 1) == {}
+    pages.keep(1, 0, np.array([5]), pages.changes)
+    assert pages.find(1, 0, 1)[0].tolist() == [5]
+
+
+def test_page_size_must_hold_whole_positions() -> None:
+    with pytest.raises(ValueError, match="pageSize 100 must be a multiple of 8"):
+        PageOptions(page_bytes=100)
