@@ -35,6 +35,8 @@ class Marks:
         """`directories`: the `current` directories of all ledger directories."""
         self._files = files
         self._directories = directories
+        self.unreadable: list[str] = []
+        """Files that `read` found damaged."""
 
     def read(self, journal_index: int) -> JournalPosition | None:
         """Return the highest readable mark of a journal; None when there is none.
@@ -50,7 +52,9 @@ class Marks:
                     mark = mark_format.decode_mark(self._files.read_all(path))
                 except ValueError as error:
                     raise StorageDamaged(f"{path}: {error}") from error
-                if mark is not None:
+                if mark is None:
+                    self.unreadable.append(path)
+                else:
                     found.append(mark)
         mark = max(found, default=None)
         return None if mark == mark_format.NO_JOURNAL else mark

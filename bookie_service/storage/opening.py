@@ -84,7 +84,17 @@ def open_storage(
     replay = _Replay(store)
     ends = []
     for index, directory in enumerate(journals_at):
-        replayed = replay_journal(files, directory, marks.read(index), replay.apply)
+        mark = marks.read(index)
+        try:
+            replayed = replay_journal(files, directory, mark, replay.apply)
+        except StorageDamaged as error:
+            if mark is not None or not marks.unreadable:
+                raise
+            # Records behind which the mark stood may be of ledgers that are deleted, keys and all.
+            damaged = ", ".join(marks.unreadable)
+            raise StorageDamaged(
+                f"{error}; replay began at the first record there is, as {damaged} is damaged"
+            ) from error
         ends.append(replayed.end)
         if replayed.torn is not None:
             notices.append(replayed.torn)

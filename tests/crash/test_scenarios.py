@@ -570,3 +570,18 @@ def test_power_cut_after_a_kill_takes_nothing_that_the_restart_built_on() -> Non
     twin.disk.fault = None
     twin = restarted(twin, Loss.KEPT)
     assert crash_everywhere(twin, lambda: put(twin, 1, range(4, 7), 300)) > 2
+
+
+def test_refusal_behind_a_damaged_mark_names_it() -> None:
+    """Without the mark, replay begins at records of ledgers that were deleted since, whose keys are gone."""
+    setup = replace(ROOMY, journal=replace(ROOMY.journal, file_bytes_max=600))
+    twin = new_bookie(setup)
+    put(twin, 1, range(2), size=300)
+    put(twin, 1, range(2, 4))
+    twin.checkpoint()
+    assert twin.store.droppable([1])
+    twin.store.index.sync_removed(twin.store.drop([1]))
+    _, mark = file_at(twin.disk, "lastMark")
+    overwrite(mark, 12, b"\xff")
+    with pytest.raises(StorageDamaged, match=r"master key.*/lastMark is damaged"):
+        BookieTwin(crash_image(twin.disk, Loss.KEPT, Random(0)), setup, History())
