@@ -358,7 +358,12 @@ class LedgerStore:
     def seal_logs(self) -> None:
         with self.writing:
             self._appender.seal()
-            self._sync_index()
+            try:
+                self._sync_index()
+            except OSError as error:
+                # The logs stay unsettled; the flush that waits for the same space tells, and tries again.
+                if not is_out_of_space(error):
+                    raise
 
     def close(self) -> None:
         self._appender.close()

@@ -40,7 +40,7 @@ def test_damaged_byte_gives_no_wrong_bytes_and_no_false_negative(seed: int, clea
 
 
 def stuck_twin(place: str, storage_class: StorageClass) -> BookieTwin:
-    """Return a bookie whose checkpoint found no space at a place, and waits."""
+    """Return a bookie whose checkpoint found no space at a place, where there is none still, and waits."""
     setup = Setup(store=StoreOptions(storage_class=storage_class, cache_half_bytes=6144))
     twin = BookieTwin(setup.new_disk(), setup, History())
     twin.disk.fault = lambda operation, path: (
@@ -50,7 +50,6 @@ def stuck_twin(place: str, storage_class: StorageClass) -> BookieTwin:
     twin.checkpoint()
     assert twin.disks.is_stuck
     assert twin.disks.is_read_only
-    twin.disk.fault = None
     return twin
 
 
@@ -62,6 +61,7 @@ def test_log_whose_index_waits_for_space_is_not_collected(storage_class: Storage
     twin = stuck_twin("positions" if storage_class is StorageClass.DB else ".idx", storage_class)
     twin.store.seal_logs()
     assert twin.store.logs.settled() == []
+    twin.disk.fault = None
     twin.settle()
     audit(twin, twin.history)
     assert len(twin.store.logs.settled()) == 1
@@ -70,6 +70,7 @@ def test_log_whose_index_waits_for_space_is_not_collected(storage_class: Storage
 @pytest.mark.parametrize("storage_class", STORAGES)
 def test_positions_that_were_moved_while_the_marks_wait_for_space_stay_moved(storage_class: StorageClass) -> None:
     twin = stuck_twin("lastMark", storage_class)
+    twin.disk.fault = None
     twin.store.seal_logs()
     (log_id,) = twin.store.logs.settled()
     twin.compact(log_id)
