@@ -250,9 +250,14 @@ class RecoveryCore:
         ]
 
     def _decide(self) -> list[effects.Effect]:
-        """Once nobody owes an answer: escalate what is undecided, or take the entries up to the first missing one."""
+        """Take the window once every entry up to the first missing one is decided; ask on where one replica did not do.
+
+        An entry is asked on as soon as whoever was asked has answered: a bookie that is silent about a later one holds
+        up neither the end of the ledger nor the entries in front.
+        """
         needed = negatives_needed(self.metadata.write_quorum, self.metadata.ack_quorum)
         undecided = []
+        is_blocked = False
         for entry_id, entry in self._entries.items():
             if entry.payload is not None:
                 continue
@@ -260,10 +265,11 @@ class RecoveryCore:
                 # Entries above the first missing one are not part of the ledger, whoever may hold them.
                 break
             if entry.waiting:
-                return []
+                is_blocked = True
+                break
             undecided.append(entry_id)
         if not undecided:
-            return self._take_window()
+            return [] if is_blocked else self._take_window()
         asked = self._ask(undecided, replicas=self.metadata.write_quorum)
         hopeless = [entry_id for entry_id in undecided if not self._entries[entry_id].waiting]
         if hopeless and hopeless[0] == undecided[0]:

@@ -135,38 +135,63 @@ def _recovery_key(core: RecoveryCore | None) -> Hashable:
 class Model:
     """The rules by which one state follows another."""
 
-    def __init__(self, quorums: tuple[int, int, int], entries: int, losses: int = 2, crashes: int = 1) -> None:
+    def __init__(
+        self,
+        quorums: tuple[int, int, int],
+        entries: int,
+        losses: int = 2,
+        crashes: int = 1,
+        bookies: tuple[str, ...] = BOOKIES,
+    ) -> None:
         self.quorums = quorums
+        self.bookies = bookies
         self.entries = entries
         self.losses = losses
         self.crashes = crashes
 
     def first(self) -> State:
         """Return the state in which the owner has sent its adds and a recoverer is about to begin."""
-        metadata = LedgerMetadata(*self.quorums, (Fragment(0, BOOKIES[: self.quorums[0]]),))
+        metadata = LedgerMetadata(*self.quorums, (Fragment(0, self.bookies[: self.quorums[0]]),))
         owner = WriterCore(1, metadata, 0, FirstOnes())
         owner._votes = owner._votes[:4].copy()
-        disks = {name: Disk() for name in BOOKIES}
+        disks = {name: Disk() for name in self.bookies}
         state = State(owner, None, None, -1, disks, metadata, 0, frozenset())
         state.losses_left, state.crashes_left = self.losses, self.crashes
-        for entry_id in range(self.entries):
-            entries = SimulatedEntries.of(entry_id, [b"%d" % entry_id], entry_id, -1)
-            self._perform(state, "owner", owner.add(entries, 1, 0))
+        for _ in range(self.entries):
+            state = self.with_add(state)
+        self._post(state, ("begin", "recoverer"))
+        return state
+
+    def with_add(self, state: State) -> State:
+        """Return the state in which the owner has added one more entry."""
+        state = self._next(state)
+        core = self._core(state, "owner")
+        entry_id = core.next_entry
+        entries = SimulatedEntries.of(entry_id, [b"%d" % entry_id], entry_id, core.lac)
+        self._perform(state, "owner", core.add(entries, 1, 0))
+        return state
+
+    def with_new_recoverer(self, state: State) -> State:
+        """Return the state in which the recoverer is gone, with all it was told, and another one begins."""
+        state = self._next(state)
+        state.recovery = state.rewriter = None
+        state.messages = frozenset(it for it in state.messages if it[1] == "owner")
+        state.writes = {who: effect for who, effect in state.writes.items() if who == "owner"}
         self._post(state, ("begin", "recoverer"))
         return state
 
     def following(self, state: State) -> Iterator[tuple[str, State]]:
         """Yield (what happened, state) for everything that can happen next."""
         for message in sorted(state.messages, key=lambda message: message[-1]):
-            yield f"{message[:-1]}", self._delivered(state, message)
+            yield f"{message[:-1]}", self.delivered(state, message)
             if state.losses_left and message[0] in ("add", "added", "fence", "fenced", "read", "was read"):
-                yield f"lost: {message[:-1]}", self._lost(state, message)
+                yield f"lost: {message[:-1]}", self.lost(state, message)
         for who in state.writes:
-            yield f"{who} writes metadata", self._written(state, who)
+            yield f"{who} writes metadata", self.written(state, who)
         if state.crashes_left:
             for name, disk in state.disks.items():
                 if disk.is_up:
-                    yield f"{name} crashes", self._crashed(state, name)
+                    yield f"{name} crashes", self.crashed(state, name)
 
     def wrong(self, state: State) -> str:
         """Say what is wrong with a state, "" if nothing is."""
@@ -202,7 +227,8 @@ class Model:
         setattr(state, name, core)
         return core
 
-    def _delivered(self, state: State, message: Message) -> State:
+    def delivered(self, state: State, message: Message) -> State:
+        """Return the state after a message has arrived."""
         state = self._next(state, message)
         kind, who, *facts, _ = message
         if kind == "begin":
@@ -248,6 +274,8 @@ class Model:
                 ids, statuses = np.array([facts[0]], np.int64), np.array([facts[1]], np.int32)
                 self._perform(state, who, core.on_add_replies(slot, name, ids, statuses, 0))
             return
+        if state.recovery is None:
+            return
         core = self._core(state, who)
         answer = facts[-1]
         error = AWAY if answer is Answer.FAILED else None
@@ -258,7 +286,8 @@ class Model:
             todo = core.on_read_answer(slot, entry_id, answer, b"%d" % entry_id, entry_id + 1, error=error)
         self._perform(state, who, todo)
 
-    def _lost(self, state: State, message: Message) -> State:
+    def lost(self, state: State, message: Message) -> State:
+        """Return the state after a message is lost: who waits for the answer learns that none came."""
         state = self._next(state, message)
         state.losses_left -= 1
         self._unheard(state, message)
@@ -274,7 +303,8 @@ class Model:
         elif kind in ("read", "was read"):
             self._post(state, ("was read", who, slot, name, message[4], Answer.FAILED))
 
-    def _crashed(self, state: State, name: str) -> State:
+    def crashed(self, state: State, name: str) -> State:
+        """Return the state after a bookie is gone for good."""
         state = self._next(state)
         state.crashes_left -= 1
         state.disks = {**state.disks, name: replace(state.disks[name], is_up=False)}
@@ -284,7 +314,8 @@ class Model:
                 self._unheard(state, message)
         return state
 
-    def _written(self, state: State, who: str) -> State:
+    def written(self, state: State, who: str) -> State:
+        """Return the state after a client's compare-and-set was decided."""
         state = self._next(state)
         effect = state.writes.pop(who)
         core = self._core(state, who)
