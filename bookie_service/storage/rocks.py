@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import threading
 from collections.abc import Iterator, Sequence
 
 from rocksdict import (
@@ -19,6 +20,7 @@ from rocksdict import (
     BlockBasedOptions,
     Cache,
     ChecksumType,
+    DbClosedError,
     DBCompressionType,
     DBRecoveryMode,
     Options,
@@ -31,6 +33,7 @@ from bkspark.errors import StorageDamaged
 from bookie_service.storage.key_values import KeyValueOptions
 
 _BACKGROUND_JOBS = 2
+_KEYS_PER_TURN = 1000
 _LOG_BYTES_MAX = 1024 * 1024
 _DISK_FULL = "No space left on device"
 
@@ -50,25 +53,27 @@ class RocksKeyValues:
             OSError: it cannot be read or written, or another process has it open.
         """
         self._path = path
+        self._opened_at = links or path
         self._unlogged = WriteOptions()
         self._unlogged.disable_wal = True
-        settings = _settings(options)
-        access = AccessType.read_write()
+        self._settings = _settings(options)
+        self._access = AccessType.read_write()
         if links is not None:
-            access = AccessType.read_only(False)
+            self._access = AccessType.read_only(False)
             # A running bookie may delete files that it merged: those open stay readable.
-            settings.set_max_open_files(-1)
-        settings.create_if_missing(links is None)
-        self._opened_at = links or path
-        with self._naming():
-            self._database = Rdict(self._opened_at, settings, access_type=access)
+            self._settings.set_max_open_files(-1)
+        self._settings.create_if_missing(links is None)
+        self._using = threading.Lock()
+        """Held while the database is used, but for `sync`, and while it is opened anew."""
+        self._is_stuck = False
+        self._open()
 
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        with self._naming():
+        with self._using, self._naming():
             return self._database.get(list(keys))
 
     def last(self, first: bytes, end: bytes) -> tuple[bytes, bytes] | None:
-        with self._naming():
+        with self._using, self._naming():
             at = self._database.iter()
             at.seek_for_prev(end)
             if at.valid() and at.key() == end:
@@ -80,13 +85,21 @@ class RocksKeyValues:
             return (key, at.value()) if key >= first else None
 
     def keys(self, first: bytes, end: bytes) -> Iterator[bytes]:
-        with self._naming():
+        while some := self._some_keys(first, end):
+            yield from some
+            first = some[-1] + b"\0"
+
+    def _some_keys(self, first: bytes, end: bytes) -> list[bytes]:
+        """Return the leading keys, few enough that nobody waits long, none when there are no more."""
+        found: list[bytes] = []
+        with self._using, self._naming():
             at = self._database.iter()
             at.seek(first)
-            while at.valid() and (key := at.key()) < end:
-                yield key
+            while len(found) < _KEYS_PER_TURN and at.valid() and (key := at.key()) < end:
+                found.append(key)
                 at.next()
             at.status()
+        return found
 
     def write(self, puts: Sequence[tuple[bytes, bytes]], removed: Sequence[tuple[bytes, bytes]] = ()) -> None:
         batch = WriteBatch(raw_mode=True)
@@ -94,22 +107,47 @@ class RocksKeyValues:
             batch.delete_range(first, end)
         for key, value in puts:
             batch.put(key, value)
-        with self._naming():
-            self._database.write(batch, self._unlogged)
+        with self._using, self._noting_failure():
+            if self._is_stuck:
+                # After a disk without space RocksDB refuses all writes until it is opened anew.
+                with contextlib.suppress(OSError, StorageDamaged):
+                    self._close()
+                self._open()
+                self._is_stuck = False
+            with self._naming():
+                self._database.write(batch, self._unlogged)
 
     def sync(self) -> None:
-        with self._naming():
+        with self._noting_failure(), self._naming():
             self._database.flush(True)
 
     def close(self) -> None:
+        with self._using:
+            self._close()
+
+    def _open(self) -> None:
+        with self._naming():
+            self._database = Rdict(self._opened_at, self._settings, access_type=self._access)
+
+    def _close(self) -> None:
         with self._naming():
             self._database.close()
+
+    @contextlib.contextmanager
+    def _noting_failure(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError:
+            self._is_stuck = True
+            raise
 
     @contextlib.contextmanager
     def _naming(self) -> Iterator[None]:
         """Turn what rocksdict raises into our errors. It raises bare Exceptions, and others for misuse."""
         try:
             yield
+        except DbClosedError as error:
+            raise OSError(errno.EIO, "the key-value store could not be opened again", self._path) from error
         except Exception as error:
             if type(error) is not Exception:
                 raise

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from random import Random
@@ -323,3 +325,47 @@ def test_run_that_was_read_while_a_flush_ended_is_not_kept() -> None:
     cache.forget({9})
     cache.keep(1, Items(0, bytes(50), np.full(1, 50)), epoch)
     assert cache.find(1, 0, 1, 1000) is None
+
+
+# ---- a disk without space ----
+
+_FULL_DISK = """
+import os, resource, signal, sys
+from bookie_service.storage.files import LocalFiles
+from bookie_service.storage.key_values import KeyValueOptions
+
+def limit(size):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+store = LocalFiles().open_key_values(sys.argv[1], KeyValueOptions())
+store.write([(b"before", b"1")])
+store.sync()
+puts = [(b"%06d" % i, os.urandom(1000)) for i in range(500)]
+limit(100_000)
+for _ in range(3):
+    try:
+        store.write(puts)
+        store.sync()
+    except OSError as error:
+        assert error.filename == sys.argv[1], error
+    else:
+        raise AssertionError("the disk was full")
+    assert store.get([b"before"]) == [b"1"]
+limit(resource.RLIM_INFINITY)
+store.write(puts)
+store.sync()
+store.close()
+store = LocalFiles().open_key_values(sys.argv[1], KeyValueOptions())
+assert store.get([key for key, _ in puts]) == [value for _, value in puts]
+assert len(list(store.keys(b"", b"z"))) == 501
+store.close()
+"""
+
+
+def test_a_key_value_store_whose_disk_was_full_goes_on_when_there_is_space(tmp_path: Path) -> None:
+    """What a repeated flush relies on; RocksDB by itself refuses every write from then on."""
+    done = subprocess.run(
+        [sys.executable, "-c", _FULL_DISK, str(tmp_path)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
