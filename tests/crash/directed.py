@@ -11,7 +11,8 @@ from bookie_service.storage.file_index import PageOptions
 from bookie_service.storage.journal import JournalOptions
 from bookie_service.storage.ledger_store import StoreOptions
 from bookie_service.storage.log_appender import AppendOptions
-from tests.crash.audit import audit, audit_space
+from bookie_service.storage.storage_class import StorageClass
+from tests.crash.audit import Violation, audit, audit_space
 from tests.crash.campaign import reopened
 from tests.crash.census import DoubtfulCensus
 from tests.crash.history import History
@@ -180,3 +181,43 @@ def crash_held_index() -> None:
         twin.settle()
         history = twin.history.after_crash()
         audit(reopened(crash_image(twin.disk, Loss.LOST, Random(first)), setup, history), history)
+
+
+def reread_rewritten_entry() -> None:
+    """Write an entry again that single reads before it brought into a cache.
+
+    Raises:
+        Violation: the older version is served.
+    """
+    for storage_class in StorageClass:
+        setup = Setup(store=StoreOptions(storage_class, cache_half_bytes=6144))
+        twin = BookieTwin(setup.new_disk(), setup, History())
+        twin.add(1, [(entry_id, b"first") for entry_id in range(4)])
+        twin.checkpoint()
+        twin.read(1, 0)
+        twin.add(1, [(1, b"second")], RECOVERY_ADD)
+        for entry_id in (0, 2):  # that the run in memory may reach over the newer one
+            twin.read(1, entry_id)
+        twin.checkpoint()
+        for entry_id in range(4):
+            _, _, content = twin.read(1, entry_id)
+            if not twin.history.ledgers[1].entries[entry_id].may_be(content):
+                raise Violation(f"{storage_class.short_name}: entry {entry_id}: an older version is served")
+
+
+def compact_while_written() -> None:
+    """Rewrite every settled log while the newest goes on, shared and per ledger.
+
+    Raises:
+        Violation: what followed in a log that was taken away is gone.
+    """
+    for log_per_ledger in (False, True):
+        setup = Setup(store=StoreOptions(cache_half_bytes=6144, append=AppendOptions(log_per_ledger=log_per_ledger)))
+        twin = BookieTwin(setup.new_disk(), setup, History())
+        for first in range(0, 6, 2):
+            for ledger_id in (1, 2):
+                twin.add(ledger_id, [(entry_id, b"entry") for entry_id in (first, first + 1)])
+            twin.checkpoint()
+            for log_id in twin.store.logs.settled():
+                twin.compact(log_id)
+        audit(twin, twin.history)

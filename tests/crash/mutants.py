@@ -15,9 +15,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from tests.crash import directed, planted
+from bookie_service.storage.storage_class import StorageClass
+from tests.crash import directed, planted, planted_storages
 from tests.crash import planted_collection as collecting
 from tests.crash.campaign import STEPS, Campaign, rare_collections
 from tests.crash.faults import fail_every_call, flip_bytes, misdirect_position
@@ -38,19 +40,27 @@ class Mutant:
     hunt: Callable[[], None]
 
 
-def hunt_crashes(deep_every: int = 40, script: type[Script] = Script) -> None:
+def hunt_crashes(
+    deep_every: int = 40, script: type[Script] = Script, storage_class: StorageClass | None = None
+) -> None:
     """Crash scripts of ascending seeds, many scripts at some boundaries rather than few at all."""
-    campaign = Campaign(lambda campaign: campaign.images >= IMAGES_MAX, deep_every, script=script, share=_SHARE)
+    campaign = Campaign(
+        lambda campaign: campaign.images >= IMAGES_MAX,
+        deep_every,
+        script=script,
+        share=_SHARE,
+        storage_class=storage_class,
+    )
     seed = 1
     while campaign.images < IMAGES_MAX:
         campaign.run_script(seed)
         seed += 1
 
 
-def hunt_answers() -> None:
+def hunt_answers(storage_class: StorageClass | None = None) -> None:
     """Run scripts of ascending seeds for what they and the audits of the living bookie find, without a crash image."""
     for seed in range(1, 101):
-        Script(seed, STEPS, lambda script: None).run()
+        Script(seed, STEPS, lambda script: None, storage_class).run()
 
 
 def hunt_twice() -> None:
@@ -64,11 +74,11 @@ def hunt_errors() -> None:
         fail_every_call(seed, Counter(), 0.2)
 
 
-def hunt_flips() -> None:
+def hunt_flips(storage_class: StorageClass | None = None) -> None:
     """Damage bytes that scripts of ascending seeds left."""
     for seed in range(1, 5):
-        flip_bytes(seed, Counter(), 0.02, clean=False)
-        flip_bytes(seed, Counter(), 0.02)
+        flip_bytes(seed, Counter(), 0.02, clean=False, storage_class=storage_class)
+        flip_bytes(seed, Counter(), 0.02, storage_class=storage_class)
 
 
 def _crash(name: str, bug: str, plant: Callable[[], AbstractContextManager[Any]]) -> Mutant:
@@ -84,7 +94,58 @@ def _collect(name: str, bug: str, plant: Callable[[], AbstractContextManager[Any
     return Mutant(name, bug, plant, hunt_collections)
 
 
+def _db(name: str, bug: str, plant: Callable[[], AbstractContextManager[Any]]) -> Mutant:
+    return Mutant(name, bug, plant, partial(hunt_crashes, storage_class=StorageClass.DB))
+
+
+STORAGE_MUTANTS = (
+    Mutant(
+        "positions of arrival in order of ledgers",
+        "entries of an unsorted flush get each other's positions",
+        planted_storages.unordered_positions,
+        partial(hunt_answers, StorageClass.INTERLEAVED),
+    ),
+    _db("key-value store not synced", "the mark moves past positions in memory", planted_storages.unsynced_store),
+    _db("commit number before sync", "a crash in between stops the start", planted_storages.commit_before_sync),
+    _db("blocks overwritten", "a flush takes older positions of a block away", planted_storages.overwritten_blocks),
+    _db("headers without entries left out", "a fence without an add is lost", planted_storages.headers_left_out),
+    Mutant(
+        "commit number not checked",
+        "a store that lost its end is taken for whole",
+        planted_storages.unchecked_commit,
+        partial(hunt_flips, StorageClass.DB),
+    ),
+    Mutant(
+        "read-ahead cache never forgets",
+        "an entry's older version is served after a flush",
+        planted_storages.stale_read_ahead,
+        directed.reread_rewritten_entry,
+    ),
+    Mutant(
+        "read-ahead cache first",
+        "an entry's older version is served from behind the write cache",
+        planted_storages.read_ahead_in_front,
+        partial(hunt_answers, StorageClass.DB),
+    ),
+    _crash("one log of many synced", "positions of bytes that are lost", planted_storages.only_last_log_synced),
+    _crash("log evicted without sync", "positions of bytes that are lost", planted_storages.unsynced_seal),
+    Mutant(
+        "logs settled while written to",
+        "a compaction removes what follows",
+        planted_storages.active_logs_settled,
+        directed.compact_while_written,
+    ),
+    Mutant(
+        "positions of ledgers' own logs mixed",
+        "entries of several ledgers get each other's positions",
+        planted_storages.ledgers_in_one_anothers_log,
+        hunt_answers,
+    ),
+)
+"""Of one storage, or of entry logs per ledger."""
+
 MUTANTS = (
+    *STORAGE_MUTANTS,
     _crash("reply before sync", "a group is acknowledged from the page cache", planted.unsynced_group),
     _crash("reply before write", "a group is acknowledged and never written", planted.unwritten_group),
     _crash("journal header not synced", "a new file is used before its header is durable", planted.unsynced_header),
@@ -106,7 +167,7 @@ MUTANTS = (
     _crash("explicit LAC answered early", "the answer leaves before the LAC is durable", planted.early_lac_answer),
     _crash("explicit LAC not flushed", "the mark passes an explicit LAC the index lacks", planted.unflushed_lac),
     _crash("explicit LAC lost in the header", "the flushed header forgets the LAC", planted.lacless_header),
-    _crash("explicit LAC goes back", "a late, lower LAC replaces a higher one", planted.receding_lac),
+    Mutant("explicit LAC goes back", "a late, lower LAC replaces a higher one", planted.receding_lac, hunt_answers),
     _crash("replay drops explicit LACs", "replay does not know the record", planted.replay_drops_lacs),
     _crash("mark before flush", "S15, #659: the mark moves before the entry logs", planted.mark_before_flush),
     _crash("mark newer than flush", "S15, #1345: the mark is taken when the flush ends", planted.mark_newer_than_flush),

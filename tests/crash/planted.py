@@ -463,8 +463,8 @@ def unsynced_log_name() -> Plant:
 @contextlib.contextmanager
 def colliding_log_ids() -> Iterator[None]:
     def forgetting(old: Any) -> Any:
-        def init(self: EntryLogs, *arguments: Any) -> None:
-            old(self, *arguments)
+        def init(self: EntryLogs, *arguments: Any, **named: Any) -> None:
+            old(self, *arguments, **named)
             self._last_id = 0
 
         return init

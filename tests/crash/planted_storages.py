@@ -1,0 +1,129 @@
+"""Defects of one ledger storage, or of entry logs per ledger, as `planted` has those of what all storages share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from bookie_service.formats import key_value_index as index_format
+from bookie_service.storage.db_storage import DbLedgerStorage
+from bookie_service.storage.entry_log import EntryLogs
+from bookie_service.storage.key_value_index import KeyValueIndex
+from bookie_service.storage.ledger_store import LedgerStore
+from bookie_service.storage.log_appender import EntryLogAppender
+from bookie_service.storage.log_writer import LogWriter
+from bookie_service.storage.read_ahead import ReadAheadCache
+from tests.crash.simulated_key_values import SimulatedKeyValues
+from tests.planting import Plant, changed, replaced
+
+
+def unordered_positions() -> Plant:
+    def make(old: Any) -> Any:
+        def append(self: LedgerStore, half: Any, addresses: np.ndarray) -> np.ndarray:
+            return np.sort(old(self, half, addresses))
+
+        return append
+
+    return changed(LedgerStore, "_append", make)
+
+
+def unsynced_store() -> Plant:
+    return replaced(SimulatedKeyValues, "sync", lambda self: None)
+
+
+def commit_before_sync() -> Plant:
+    def make(old: Any) -> Any:
+        def store(self: KeyValueIndex, updates: Any, names_are_durable: bool = True) -> None:
+            self._files.replace(self._commit_path, index_format.encode_commit(self._commit_number + 1))
+            old(self, updates, names_are_durable)
+
+        return store
+
+    return changed(KeyValueIndex, "store", make)
+
+
+def overwritten_blocks() -> Plant:
+    def make(old: Any) -> Any:
+        def merged(self: KeyValueIndex, blocks: Any) -> Any:
+            found, self._key_values = self._key_values, _Nothing()
+            try:
+                return old(self, blocks)
+            finally:
+                self._key_values = found
+
+        return merged
+
+    return changed(KeyValueIndex, "_merged", make)
+
+
+class _Nothing:
+    """A store without a key."""
+
+    def get(self, keys: Any) -> list[None]:
+        return [None] * len(keys)
+
+
+def headers_left_out() -> Plant:
+    def make(old: Any) -> Any:
+        def store(self: KeyValueIndex, updates: Any, names_are_durable: bool = True) -> None:
+            # Those with positions bring their header, the others do not.
+            old(self, [update for update in updates if len(update.entry_ids)], names_are_durable)
+
+        return store
+
+    return changed(KeyValueIndex, "store", make)
+
+
+def unchecked_commit() -> Plant:
+    return replaced(index_format, "decode_commit", lambda data: 0)
+
+
+def stale_read_ahead() -> Plant:
+    return replaced(ReadAheadCache, "forget", lambda self, ledger_ids: None)
+
+
+def read_ahead_in_front() -> Plant:
+    def make(old: Any) -> Any:
+        def read_run(self: Any, ledger: Any, first_entry: int, count_max: int, bytes_max: int) -> Any:
+            if isinstance(self, DbLedgerStorage):
+                found = self._read_ahead.find(ledger.ledger_id, first_entry, count_max, bytes_max)
+                if found is not None:
+                    return found
+            return old(self, ledger, first_entry, count_max, bytes_max)
+
+        return read_run
+
+    return changed(LedgerStore, "_read_run", make)
+
+
+def only_last_log_synced() -> Plant:
+    def sync(self: EntryLogAppender) -> None:
+        for log in list(self._unsynced.values())[-1:]:
+            log.sync()
+        self._note_synced()
+
+    return replaced(EntryLogAppender, "sync", sync)
+
+
+def unsynced_seal() -> Plant:
+    def seal(self: LogWriter, *, may_lack_map: bool = False) -> None:
+        """Neither map nor sync."""
+
+    return replaced(LogWriter, "seal", seal)
+
+
+def active_logs_settled() -> Plant:
+    return changed(EntryLogs, "settle_appended", lambda old: lambda self, except_for: old(self, set()))
+
+
+def ledgers_in_one_anothers_log() -> Plant:
+    def make(old: Any) -> Any:
+        def append(self: EntryLogAppender, memory: np.ndarray, addresses: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+            positions = old(self, memory, addresses, sizes)
+            # Scattered by ledger as they were written, not as they were given.
+            return positions if not self._options.log_per_ledger else positions[np.argsort(positions)]
+
+        return append
+
+    return changed(EntryLogAppender, "append", make)
