@@ -56,7 +56,10 @@ class FullSchedule:
         found: list[str] = []
         self.loop.set_exception_handler(lambda loop, context: found.append(f"exception: {context.get('exception')!r}"))
         try:
-            with changed(secrets, "randbits", lambda old: self.random.getrandbits):
+            with (
+                changed(secrets, "randbits", lambda old: self.random.getrandbits),
+                changed(secrets, "token_hex", lambda old: lambda count: self.random.randbytes(count).hex()),
+            ):
                 self.loop.run_until_complete(self._main())
                 self.loop.run_until_complete(asyncio.sleep(0))
         except Stuck as stuck:

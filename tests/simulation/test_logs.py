@@ -1,0 +1,75 @@
+"""Leaders of a log duel on virtual time; the checks of a log's content are checked themselves."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from bkspark.log import writer
+from bkspark.log.formats import LedgerFacts
+from tests.planting import replaced
+from tests.simulation.full_logs import LogSchedule, Term, log_faults
+
+SCHEDULES = 40
+
+
+@pytest.fixture(autouse=True)
+def quiet_bookies() -> Iterator[None]:
+    """Bookies log each error that they answer."""
+    logging.disable()
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def test_duelling_leaders_never_interleave_and_lose_nothing() -> None:
+    read = deposed = 0
+    for seed in range(1, SCHEDULES + 1):
+        outcome = LogSchedule(seed).run()
+        assert outcome.violations == [], f"seed {seed}"
+        read += outcome.history.faults["entries in the log"]
+        deposed += outcome.history.faults["leader deposed"]
+    assert read > 10 * SCHEDULES
+    assert deposed > SCHEDULES / 2
+
+
+def test_leader_that_fences_nobody_is_noticed() -> None:
+    async def no_fence(client: Any, snapshot: Any) -> list[tuple[int, LedgerFacts]]:
+        ledgers = [(it, await snapshot.ledger(it)) for it in snapshot.open_ordinals]
+        return [(ordinal, LedgerFacts(ledger.ledger_id)) for ordinal, ledger in ledgers]
+
+    with replaced(writer, "fence", no_fence):
+        assert any(LogSchedule(seed).run().violations for seed in range(1, SCHEDULES))
+
+
+def term(name: str, opened_at: int, *appended: tuple[bytes, int]) -> Term:
+    return Term(name, opened_at, list(appended), [payload for payload, _ in appended])
+
+
+FIRST = term("a.0", 0, (b"a.0:0", 1), (b"a.0:1", 2))
+SECOND = term("b.0", 10, (b"b.0:0", 11))
+GOOD = [b"a.0:0", b"a.0:1", b"b.0:0"]
+
+
+def test_of_a_good_log_nothing_is_reported() -> None:
+    assert log_faults([FIRST, SECOND], GOOD) == []
+
+
+@pytest.mark.parametrize(
+    ("what", "read"),
+    [
+        ("twice", [*GOOD, b"b.0:0"]),
+        ("not there", [b"a.0:0", b"b.0:0"]),
+        ("out of order", [b"a.0:1", b"a.0:0", b"b.0:0"]),
+        ("interleave", [b"a.0:0", b"b.0:0", b"a.0:1"]),
+    ],
+)
+def test_bad_log_is_reported(what: str, read: list[bytes]) -> None:
+    assert any(what in fault for fault in log_faults([FIRST, SECOND], read))
+
+
+def test_append_behind_a_later_leader_is_reported() -> None:
+    late = term("a.0", 0, (b"a.0:0", 1), (b"a.0:1", 12))
+    assert any("later leader" in fault for fault in log_faults([late, SECOND], GOOD))
