@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from bookie_service import bookie, rules
+from bookie_service import bookie, reads, rules
 from bookie_service.formats import index as index_format
 from bookie_service.formats import journal as journal_format
 from bookie_service.formats import marks as mark_format
@@ -630,7 +630,7 @@ def late_entries_dropped() -> Plant:
 
 
 def negative_doubt() -> Plant:
-    return replaced(bookie, "_failed", lambda error: bookie.Status.ENOENTRY)
+    return replaced(reads, "failed", lambda error: reads.Status.ENOENTRY)
 
 
 def _ignoring_errors(old: Any) -> Any:
