@@ -46,7 +46,7 @@ class DbLedgerStorage(LedgerStore):
         run = super()._read_stored(ledger, first_entry, self._ahead_entries, max(bytes_max, self._ahead_bytes), source)
         if run is None:
             return None
-        self._read_ahead.keep(ledger.ledger_id, run, epoch)
+        self._read_ahead.keep(ledger.ledger_id, run.owned(), epoch)
         return part_of(run, first_entry, count_max, bytes_max)
 
     def end_flush(self, flush: Flush) -> None:

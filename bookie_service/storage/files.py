@@ -307,7 +307,9 @@ class LocalFiles(ReadOnlyFiles):
         # Here, because most bookies have none and start without it.
         from bookie_service.storage.rocks import RocksKeyValues
 
-        return RocksKeyValues(path, options)
+        return RocksKeyValues(
+            path, options, has_space=lambda: self.space(path).free_bytes > 2 * options.write_buffer_bytes
+        )
 
     def rename(self, old: str, new: str) -> None:
         os.rename(old, new)

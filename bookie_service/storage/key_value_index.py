@@ -18,7 +18,7 @@ from bkspark.ids import NO_ENTRY
 from bookie_service.formats import key_value_index as index_format
 from bookie_service.formats.index import LedgerHeader
 from bookie_service.formats.key_value_index import ENTRIES_PER_BLOCK
-from bookie_service.storage.files import LocalFiles, ReadOnlyFiles
+from bookie_service.storage.files import LocalFiles, ReadOnlyFiles, is_out_of_space
 from bookie_service.storage.index import LedgerUpdate
 from bookie_service.storage.key_values import KeyValueOptions, KeyValues
 
@@ -189,8 +189,14 @@ class KeyValueIndex(KeyValueView):
         self._key_values.write([], [(header, header + b"\0"), index_format.blocks_of(ledger_id)])
 
     def sync_removed(self, ledger_ids: Collection[int]) -> None:
-        if ledger_ids:
+        if not ledger_ids:
+            return
+        try:
             self._key_values.sync()
+        except OSError as error:
+            # A crash then brings the ledgers back, and the next pass drops them again.
+            if not is_out_of_space(error):
+                raise
 
     def close(self) -> None:
         self.close_store()

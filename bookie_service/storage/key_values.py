@@ -5,8 +5,8 @@
 * What a newly opened store shows is durable.
 * Damage to its files is noticed when what was damaged is read, or when the store is opened; not so a whole older state
   of the store, which `key_value_index` finds by itself.
-* After an OSError of `write` or `sync`, calls since the last `sync` may be undone. When they are repeated and there is
-  space again, all is as if there had been no error.
+* An OSError of `write` or `sync` for want of space takes nothing back: what was visible stays so, the call that failed
+  may be visible or not, and repeating it is all that is needed when there is space again.
 * Any number of threads may read, while one writes.
 
 `rocks` is the store; the crash campaigns run on a model of just these sentences.

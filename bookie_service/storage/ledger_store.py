@@ -335,7 +335,13 @@ class LedgerStore:
         dropped = []
         for ledger_id in ledger_ids:
             if self._is_settled(ledger_id):
-                self.index.remove(ledger_id)
+                try:
+                    self.index.remove(ledger_id)
+                except OSError as error:
+                    # A key-value store may have no space even to note that; a later pass drops it again.
+                    if not is_out_of_space(error):
+                        raise
+                    break
                 self._ledgers.pop(ledger_id, None)
                 dropped.append(ledger_id)
         return dropped

@@ -94,7 +94,8 @@ def part_of(run: Items, first_entry: int, count_max: int, bytes_max: int) -> Ite
     count = int(ends[row:].searchsorted(begin + bytes_max, side="right"))
     count = max(1, min(count, count_max))
     end = int(ends[row + count - 1])
-    return Items(first_entry, memoryview(run.buffer)[begin:end], run.sizes[row : row + count])
+    is_full = count < count_max and (row + count < len(run) or run.is_full)
+    return Items(first_entry, memoryview(run.buffer)[begin:end], run.sizes[row : row + count], is_full)
 
 
 def _cost(run: Items) -> int:

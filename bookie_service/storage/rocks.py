@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from rocksdict import (
     AccessType,
@@ -41,10 +41,18 @@ _DISK_FULL = "No space left on device"
 class RocksKeyValues:
     """An open database, `KeyValues` to those who use it."""
 
-    def __init__(self, path: str, options: KeyValueOptions, *, links: str | None = None) -> None:
+    def __init__(
+        self,
+        path: str,
+        options: KeyValueOptions,
+        *,
+        has_space: Callable[[], bool] = lambda: True,
+        links: str | None = None,
+    ) -> None:
         """Open the database in a directory that exists; an empty one becomes a database.
 
         Args:
+            has_space: says whether it is worth while to try again after the disk had no space.
             links: a directory with links to all its files: it is only read, through them, as a running bookie has made
                 it durable so far. RocksDB and rocksdict write files of their own in any case, then there.
 
@@ -65,7 +73,10 @@ class RocksKeyValues:
         self._settings.create_if_missing(links is None)
         self._using = threading.Lock()
         """Held while the database is used, but for `sync`, and while it is opened anew."""
+        self._has_space = has_space
         self._is_stuck = False
+        self._unsynced: list[tuple[Sequence[tuple[bytes, bytes]], Sequence[tuple[bytes, bytes]]]] = []
+        """What was written since the last sync; it is written again when the database had to be opened anew."""
         self._open()
 
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
@@ -102,24 +113,45 @@ class RocksKeyValues:
         return found
 
     def write(self, puts: Sequence[tuple[bytes, bytes]], removed: Sequence[tuple[bytes, bytes]] = ()) -> None:
-        batch = WriteBatch(raw_mode=True)
-        for first, end in removed:
-            batch.delete_range(first, end)
-        for key, value in puts:
-            batch.put(key, value)
-        with self._using, self._noting_failure():
-            if self._is_stuck:
-                # After a disk without space RocksDB refuses all writes until it is opened anew.
-                with contextlib.suppress(OSError, StorageDamaged):
-                    self._close()
-                self._open()
-                self._is_stuck = False
-            with self._naming():
-                self._database.write(batch, self._unlogged)
+        batch = _batch(puts, removed)
+        with self._using:
+            self._unsynced.append((puts, removed))
+            with self._noting_failure():
+                if self._is_stuck:
+                    self._open_again()
+                else:
+                    with self._naming():
+                        self._database.write(batch, self._unlogged)
 
     def sync(self) -> None:
-        with self._noting_failure(), self._naming():
-            self._database.flush(True)
+        with self._using:
+            written, self._unsynced = self._unsynced, []
+        try:
+            with self._noting_failure():
+                with self._using:
+                    if self._is_stuck:
+                        self._unsynced = written + self._unsynced
+                        written = []
+                        self._open_again()
+                        written, self._unsynced = self._unsynced, []
+                with self._naming():
+                    self._database.flush(True)
+        except OSError:
+            with self._using:
+                self._unsynced = written + self._unsynced
+            raise
+
+    def _open_again(self) -> None:
+        """Leave the state in which RocksDB refuses all writes after a disk without space, which it does for ever."""
+        if not self._has_space():
+            raise OSError(errno.ENOSPC, "there is still no space for the key-value store", self._path)
+        with contextlib.suppress(OSError, StorageDamaged):
+            self._close()
+        self._open()
+        for puts, removed in self._unsynced:
+            with self._naming():
+                self._database.write(_batch(puts, removed), self._unlogged)
+        self._is_stuck = False
 
     def close(self) -> None:
         with self._using:
@@ -152,6 +184,15 @@ class RocksKeyValues:
             if type(error) is not Exception:
                 raise
             raise _error_of(str(error).replace(self._opened_at, self._path), self._path) from None
+
+
+def _batch(puts: Sequence[tuple[bytes, bytes]], removed: Sequence[tuple[bytes, bytes]]) -> WriteBatch:
+    batch = WriteBatch(raw_mode=True)
+    for first, end in removed:
+        batch.delete_range(first, end)
+    for key, value in puts:
+        batch.put(key, value)
+    return batch
 
 
 def _error_of(text: str, path: str) -> Exception:

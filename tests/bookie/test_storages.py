@@ -341,6 +341,7 @@ signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 store = LocalFiles().open_key_values(sys.argv[1], KeyValueOptions())
 store.write([(b"before", b"1")])
 store.sync()
+store.write([(b"held", b"2")])
 puts = [(b"%06d" % i, os.urandom(1000)) for i in range(500)]
 limit(100_000)
 for _ in range(3):
@@ -351,14 +352,15 @@ for _ in range(3):
         assert error.filename == sys.argv[1], error
     else:
         raise AssertionError("the disk was full")
-    assert store.get([b"before"]) == [b"1"]
+    assert store.get([b"before", b"held"]) == [b"1", b"2"]
 limit(resource.RLIM_INFINITY)
 store.write(puts)
 store.sync()
 store.close()
 store = LocalFiles().open_key_values(sys.argv[1], KeyValueOptions())
 assert store.get([key for key, _ in puts]) == [value for _, value in puts]
-assert len(list(store.keys(b"", b"z"))) == 501
+assert store.get([b"held"]) == [b"2"], "what was written before the disk was full, and not repeated"
+assert len(list(store.keys(b"", b"z"))) == 502
 store.close()
 """
 

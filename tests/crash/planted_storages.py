@@ -34,13 +34,14 @@ def unsynced_store() -> Plant:
 
 def commit_before_sync() -> Plant:
     def make(old: Any) -> Any:
-        def store(self: KeyValueIndex, updates: Any, names_are_durable: bool = True) -> None:
-            self._files.replace(self._commit_path, index_format.encode_commit(self._commit_number + 1))
-            old(self, updates, names_are_durable)
+        def sync(self: KeyValueIndex, names_are_durable: bool = True) -> None:
+            if not self.is_clean:
+                self._files.replace(self._commit_path, index_format.encode_commit(self._commit_number + 1))
+            old(self, names_are_durable)
 
-        return store
+        return sync
 
-    return changed(KeyValueIndex, "store", make)
+    return changed(KeyValueIndex, "sync", make)
 
 
 def overwritten_blocks() -> Plant:
@@ -66,13 +67,13 @@ class _Nothing:
 
 def headers_left_out() -> Plant:
     def make(old: Any) -> Any:
-        def store(self: KeyValueIndex, updates: Any, names_are_durable: bool = True) -> None:
+        def hold(self: KeyValueIndex, updates: Any) -> None:
             # Those with positions bring their header, the others do not.
-            old(self, [update for update in updates if len(update.entry_ids)], names_are_durable)
+            old(self, [update for update in updates if len(update.entry_ids)])
 
-        return store
+        return hold
 
-    return changed(KeyValueIndex, "store", make)
+    return changed(KeyValueIndex, "hold", make)
 
 
 def unchecked_commit() -> Plant:
