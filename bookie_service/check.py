@@ -4,7 +4,7 @@
 
 Holds the directory locks meanwhile, so that no bookie can start, and changes nothing. What must be true:
 
-* every directory has a readable cookie, all cookies are equal, and name the configured directories;
+* every directory has a readable cookie, all cookies are equal, and name the configured directories, each at its place;
 * what garbage collection noted is readable;
 * every mark is readable, and the journal file where replay begins exists;
 * the journals can be replayed from there, and every ledger in them has a master key;
@@ -207,7 +207,16 @@ class Check:
             except MetadataFormat as error:
                 self._report.add(Damage(path, 0, None, str(error)))
         self._compare_cookies(found)
+        self._check_places()
         return True
+
+    def _check_places(self) -> None:
+        for directory in self._directories():
+            path = os.path.join(directory, layout.PLACE_NAME)
+            configured = os.path.dirname(directory)
+            place = layout.decode_place(self._files.read_all(path)) if self._files.exists(path) else configured
+            if place != configured:
+                self._report.add(Damage(path, 0, None, f"this directory belongs at {place}: the bookie will not start"))
 
     def _compare_cookies(self, found: dict[str, Cookie]) -> None:
         first = next(iter(found.values()), None)

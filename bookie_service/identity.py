@@ -13,7 +13,7 @@ a wiped disk looks like, too. So a ledger directory without marks, though the me
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from bkspark.errors import ConfigurationError, MetadataFormat
@@ -45,6 +45,8 @@ class DirectoryState:
     has_data: bool
     has_marks: bool = True
     """False for a ledger directory without the mark of every journal."""
+    place: str | None = None
+    """The path that this directory had when it was stamped; None: a crash came before that was written."""
 
 
 def judge(expected: Cookie, stored: Cookie | None, found: Mapping[str, DirectoryState]) -> Verdict:
@@ -67,6 +69,11 @@ def judge(expected: Cookie, stored: Cookie | None, found: Mapping[str, Directory
         if state.cookie is None and state.has_data:
             raise ConfigurationError(
                 f"directory {path} holds a bookie's files but no cookie {layout.COOKIE_NAME}: restore it, {_NEW_ID}"
+            )
+    for path, state in found.items():
+        if state.place not in (None, path):
+            raise ConfigurationError(
+                f"directory {path} holds what belongs at {state.place}: mount or move each where it was, {_NEW_ID}"
             )
     if stored is not None and stored != expected:
         raise ConfigurationError(
@@ -120,12 +127,14 @@ class Identity:
         stored = await registry.read_cookie(bookie_id)
         found = {directory: self._state(directory) for directory in directories}
         if judge(expected, stored.cookie if stored else None, found) is Verdict.OURS:
+            self._write_places(directory for directory, state in found.items() if state.place is None)
             return
         for directory in directories:
             self._files.make_directory(layout.current(directory))
             self._lock(directory)
         for directory in directories:
             self._files.replace(layout.cookie_path(directory), cookies.encode(expected))
+        self._write_places(directories)
         Marks(self._files, list(map(layout.current, self._ledgers))).write([NO_JOURNAL] * len(self._journals))
         await registry.write_cookie(expected, None)
 
@@ -134,6 +143,10 @@ class Identity:
         for lock in self._locks.values():
             lock.release()
         self._locks.clear()
+
+    def _write_places(self, directories: Iterable[str]) -> None:
+        for directory in directories:
+            self._files.replace(layout.place_path(directory), layout.encode_place(directory))
 
     def _lock(self, directory: str) -> None:
         if directory in self._locks:
@@ -154,7 +167,12 @@ class Identity:
         names = self._files.names(current)
         marks = map(mark_format.file_name, range(len(self._journals)))
         has_marks = directory not in self._ledgers or set(marks) <= set(names)
-        return DirectoryState(cookie, any(map(_is_data, names)), has_marks)
+        place = (
+            layout.decode_place(self._files.read_all(layout.place_path(directory)))
+            if layout.PLACE_NAME in names
+            else None
+        )
+        return DirectoryState(cookie, any(map(_is_data, names)), has_marks, place)
 
     def _cookie(self, path: str) -> Cookie:
         try:

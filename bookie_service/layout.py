@@ -1,7 +1,7 @@
 """Every directory and file name of a bookie, as Apache's bookies lay them out.
 
-<journal directory>/current/   VERSION (cookie), <id>.txn
-<ledger directory>/current/    VERSION, lastMark, lastMark.<i>, lastId, <hex>.log, <hex>/<hex>/<hex>.idx;
+<journal directory>/current/   VERSION (cookie), place, <id>.txn
+<ledger directory>/current/    VERSION, place, lastMark, lastMark.<i>, lastId, <hex>.log, <hex>/<hex>/<hex>.idx;
                                in the first one fencedDeleted, and compaction while one runs
 """
 
@@ -11,6 +11,8 @@ import os
 
 CURRENT = "current"
 COOKIE_NAME = "VERSION"
+PLACE_NAME = "place"
+"""Holds the configured path of its directory, as text: cookies are alike in all, so they do not tell two apart."""
 
 
 def current(directory: str) -> str:
@@ -20,3 +22,16 @@ def current(directory: str) -> str:
 
 def cookie_path(directory: str) -> str:
     return os.path.join(directory, CURRENT, COOKIE_NAME)
+
+
+def place_path(directory: str) -> str:
+    return os.path.join(directory, CURRENT, PLACE_NAME)
+
+
+def encode_place(directory: str) -> bytes:
+    return f"{directory}\n".encode("utf-8", "surrogateescape")
+
+
+def decode_place(data: bytes) -> str:
+    """Return what is written in a `place`, whatever it is."""
+    return data.decode("utf-8", "surrogateescape").removesuffix("\n")

@@ -52,6 +52,11 @@ def test_new_bookie_and_interrupted_first_boot_are_stamped() -> None:
             all_as(DirectoryState(replace(OURS, instance_id="elsewhere"), True)),
             "cluster instance id elsewhere instead of instance",
         ),
+        (
+            OURS,
+            all_as(STAMPED, l1=DirectoryState(OURS, True, place="/l2"), l2=DirectoryState(OURS, True, place="/l1")),
+            "directory /l1 holds what belongs at /l2: mount or move each where it was",
+        ),
         (replace(OURS, ledger_directories=("/l1",)), all_as(EMPTY), "with other facts: ledger directories /l1 instead"),
     ],
 )

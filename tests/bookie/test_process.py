@@ -356,6 +356,29 @@ def test_swapped_directories(tmp_path: Path, uri: str) -> None:
     assert other.refusal()[0] == 1
 
 
+@pytest.mark.parametrize("key", ["journalDirectories", "ledgerDirectories"])
+def test_directories_at_each_others_places(bookie: BookieChild, key: str) -> None:
+    """Their cookies are alike: without more, ledgers would not be found, and be called unknown."""
+    first, second = bookie.directory / "one", bookie.directory / "two"
+    bookie.settings[key] = f"{first},{second}"
+    with bookie.running(), bookie.connect() as peer:
+        for ledger_id in range(8):
+            assert peer.add(ledger_id, 0, [b"x"]) == [Status.EOK]
+    for source, target in ((first, "three"), (second, "one"), (bookie.directory / "three", "two")):
+        source.rename(bookie.directory / target)
+    code, line = bookie.refusal()
+    assert code == 1
+    assert f"directory {first} holds what belongs at {second}" in line
+    command = [*bookie_command(bookie.settings, json=True), "--check"]
+    checked = subprocess.run(command, capture_output=True, text=True, timeout=START_S, check=False)
+    assert checked.returncode == 1
+    assert f"belongs at {second}" in checked.stdout
+    for source, target in ((first, "three"), (second, "one"), (bookie.directory / "three", "two")):
+        source.rename(bookie.directory / target)
+    with bookie.running(), bookie.connect() as peer:
+        assert [peer.read(ledger_id, 0).status for ledger_id in range(8)] == [Status.EOK] * 8
+
+
 def test_added_directory(bookie: BookieChild) -> None:
     with bookie.running():
         pass
