@@ -125,7 +125,11 @@ class Served(TakingClient):
                 end = row + 1
                 while end < len(requests) and requests.opcodes[end] == requests.opcodes[row]:
                     end += 1
-                if requests.opcodes[row] == v2.ADD:
+                if requests.opcodes[row] == v2.ADD and self._bookie.is_refusing:
+                    ids = requests.ledger_ids[row:end], requests.entry_ids[row:end]
+                    self.send((v2.encode_replies(v2.ADD, v2.Status.ETOOMANYREQUESTS, *ids),))
+                    taken = end - row
+                elif requests.opcodes[row] == v2.ADD:
                     taken = twin.bookie.add(self, octets, requests, row, end)
                 elif requests.opcodes[row] == v2.READ:
                     taken = twin.bookie.read(self, octets, requests, row, end)
@@ -153,6 +157,8 @@ class FullBookie:
         self.port = port
         self.life = 0
         self.twin: BookieTwin | None = None
+        # Adds are answered with TOOMANYREQUESTS, as Apache's bookies do under load.
+        self.is_refusing = False
         self.setup = Setup()
         self.disk = self.setup.new_disk()
         self._cluster = cluster

@@ -164,13 +164,17 @@ class FullSchedule:
     async def _strike(self, span_s: float) -> None:
         """Let one fault happen, and end."""
         await asyncio.sleep(self.random.random() * span_s)
-        kind = self.random.choice(("crash", "crash", "reset", "cut", "metadata"))
+        kind = self.random.choice(("crash", "crash", "reset", "cut", "metadata", "refuse"))
         self.history.count_fault(kind)
         bookie = self.random.choice(self.cluster.bookies)
         if kind == "crash":
             await bookie.crash(self.random.choice(list(Loss)))
             await asyncio.sleep(self.random.choice((0.01, 0.3, 2.0)))
             await bookie.start()
+        elif kind == "refuse":
+            bookie.is_refusing = True
+            await asyncio.sleep(self.random.choice((0.02, 0.3)))
+            bookie.is_refusing = False
         elif kind == "metadata":
             self.cluster.lose_a_metadata_answer()
         else:

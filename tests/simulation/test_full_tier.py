@@ -44,6 +44,36 @@ def test_same_seed_is_the_same_schedule() -> None:
     assert first.acknowledged == second.acknowledged
 
 
+def test_ledger_whose_every_bookie_refuses_load_for_a_while_takes_every_entry() -> None:
+    """Issue 5 A: TOOMANYREQUESTS fails no healthy ledger."""
+    cluster = Cluster(Random(2), 3)
+    loop = VirtualLoop(cluster.connect)
+    assert loop.run_until_complete(_write_under_load(cluster)) == 299
+    loop.close()
+
+
+async def _write_under_load(cluster: Cluster) -> int:
+    """Append while all bookies refuse, then let them take it; return the last entry of the closed ledger."""
+    await BookieRegistry(cluster.store.session(), MetadataUri.parse(URI)).initialize_cluster()
+    for bookie in cluster.bookies:
+        await bookie.start()
+    async with Client(URI, tree=cluster.session()) as client:
+        writer = await client.create(ensemble=3, write_quorum=3, ack_quorum=2)
+        await writer.append_many([b"before"] * 100)
+        for bookie in cluster.bookies:
+            bookie.is_refusing = True
+        waiting = [await writer.submit([b"under load"] * 50) for _ in range(4)]
+        await asyncio.sleep(20)
+        assert not any(future.done() for future in waiting)
+        for bookie in cluster.bookies:
+            bookie.is_refusing = False
+        before = asyncio.get_running_loop().time()
+        await asyncio.gather(*waiting)
+        # The pause between two tries is half a second at most.
+        assert asyncio.get_running_loop().time() - before < 1
+        return (await writer.close()).last_entry
+
+
 def test_bookie_that_comes_back_into_another_slot_gets_the_entries_of_that_slot() -> None:
     """Its connection may still listen for the slot it had: nothing was sent there since it was replaced."""
     cluster = Cluster(Random(1), 5)
