@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
+from bkspark.errors import StorageDamaged
 from bkspark.wire.v2 import RECOVERY_ADD
 from bookie_service.storage.file_index import PageOptions
 from bookie_service.storage.journal import JournalOptions
@@ -221,3 +222,25 @@ def compact_while_written() -> None:
             for log_id in twin.store.logs.settled():
                 twin.compact(log_id)
         audit(twin, twin.history)
+
+
+def rewind_key_value_store() -> None:
+    """Take from a stopped bookie all that its key-value store ever synced, as an old backup or a lost end would.
+
+    Raises:
+        Violation: it starts and denies what it acknowledged.
+    """
+    setup = Setup(store=StoreOptions(StorageClass.DB, cache_half_bytes=6144))
+    twin = BookieTwin(setup.new_disk(), setup, History())
+    twin.add(1, [(0, b"entry")])
+    twin.checkpoint()
+    twin.stop()
+    image = crash_image(twin.disk, Loss.LOST, Random(0))
+    (store,) = (inode for path, inode in image.visible_files().items() if path.endswith("/positions/positions"))
+    store.cached.clear()
+    store.durable.clear()
+    try:
+        reopened_twin = BookieTwin(image, setup, twin.history.after_crash())
+    except StorageDamaged:
+        return
+    audit(reopened_twin, reopened_twin.history)

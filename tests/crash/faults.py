@@ -29,7 +29,6 @@ from random import Random
 from bkspark.errors import StorageDamaged
 from bookie_service.formats import index as index_format
 from bookie_service.formats.index import POSITION_BYTES
-from bookie_service.storage.storage_class import StorageClass
 from tests.crash.audit import Violation, audit
 from tests.crash.campaign import reopened
 from tests.crash.history import History
@@ -132,24 +131,16 @@ def _run_failing(seed: int, fault: Fault) -> tuple[Script, bool]:
     return script, twin is None or any(journal.failure for journal in twin.journals)
 
 
-def flip_bytes(
-    seed: int,
-    counts: Counter[str],
-    share: float = 1.0,
-    *,
-    clean: bool = True,
-    storage_class: StorageClass | None = None,
-) -> None:
+def flip_bytes(seed: int, counts: Counter[str], share: float = 1.0, *, clean: bool = True) -> None:
     """Change every byte that a script leaves, in three ways, and audit; `share` of these, chosen by the seed.
 
     Args:
         clean: the bookie was stopped; otherwise it was killed, a moment after the last add.
-        storage_class: None: as the seed has it.
 
     Raises:
         Violation: wrong bytes, a false negative, or a refusal that names no file.
     """
-    script = Script(seed, FLIP_STEPS, lambda script: None, storage_class)
+    script = Script(seed, FLIP_STEPS, lambda script: None)
     script.run()
     assert script.twin is not None
     script.disk.before_operation = None

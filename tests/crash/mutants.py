@@ -74,11 +74,11 @@ def hunt_errors() -> None:
         fail_every_call(seed, Counter(), 0.2)
 
 
-def hunt_flips(storage_class: StorageClass | None = None) -> None:
+def hunt_flips() -> None:
     """Damage bytes that scripts of ascending seeds left."""
     for seed in range(1, 5):
-        flip_bytes(seed, Counter(), 0.02, clean=False, storage_class=storage_class)
-        flip_bytes(seed, Counter(), 0.02, storage_class=storage_class)
+        flip_bytes(seed, Counter(), 0.02, clean=False)
+        flip_bytes(seed, Counter(), 0.02)
 
 
 def _crash(name: str, bug: str, plant: Callable[[], AbstractContextManager[Any]]) -> Mutant:
@@ -113,7 +113,7 @@ STORAGE_MUTANTS = (
         "commit number not checked",
         "a store that lost its end is taken for whole",
         planted_storages.unchecked_commit,
-        partial(hunt_flips, StorageClass.DB),
+        directed.rewind_key_value_store,
     ),
     Mutant(
         "read-ahead cache never forgets",
