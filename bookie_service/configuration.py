@@ -1,7 +1,7 @@
 """Configuration: Apache's file and keys, as frozen options of the parts.
 
-Units and defaults are Apache's, with one exception: `journalFlushWhenQueueEmpty` is true by default, which gives the
-lowest latency; with false, `journalMaxGroupWaitMSec` holds groups back as Apache's bookies do.
+Units and defaults are Apache's, but for those that `configuration_docs` names. `journalFlushWhenQueueEmpty` is true by
+default, which gives the lowest latency; with false, `journalMaxGroupWaitMSec` holds groups back as Apache's bookies do.
 
 A key that Apache does not have is an error. A key that would protect data or access and is not served is an error too:
 ignoring it would be worse than not starting. Other keys that are not served are accepted and named once.

@@ -42,9 +42,16 @@ _KEY_VALUES_SCRIBBLE = ("LOG", "LOCK", "rocksdict-config.json")
 _OUT_OF_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
+class SyncFailed(OSError):
+    """A sync failed: what was written to the file before may be gone, and another sync would not tell (fsyncgate).
+
+    So this is no lack of space, whatever its errno says, to those who cannot write all of it again.
+    """
+
+
 def is_out_of_space(error: BaseException) -> bool:
     """Say whether an error means that a disk or a quota is full: what it stopped can be tried again later."""
-    return isinstance(error, OSError) and error.errno in _OUT_OF_SPACE
+    return isinstance(error, OSError) and not isinstance(error, SyncFailed) and error.errno in _OUT_OF_SPACE
 
 
 _LIBC = ctypes.CDLL(None, use_errno=True)

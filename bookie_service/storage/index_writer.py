@@ -16,14 +16,14 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import partial
 
 import numpy as np
 
 from bookie_service.formats import index as index_format
 from bookie_service.formats.index import POSITION_BYTES, SLOT_BYTES, LedgerHeader
-from bookie_service.storage.files import File, FileSystem, LocalFiles
+from bookie_service.storage.files import File, FileSystem, LocalFiles, SyncFailed
 from bookie_service.storage.index import IndexPaths, LedgerUpdate
 from bookie_service.storage.index_pages import IndexPages, Page, PageKey
 
@@ -84,7 +84,8 @@ class IndexWriter:
                 a power cut may take their names again.
 
         Raises:
-            OSError: what is durable is unknown; everything counts as held still.
+            SyncFailed: what is durable is unknown, and the index must not be used any more.
+            OSError: a write failed; everything that is not durable counts as held still.
         """
         if self.is_clean:
             return
@@ -184,13 +185,23 @@ class IndexWriter:
     def _make_durable(self, ledger_ids: Collection[int], directories: Collection[str]) -> None:
         if self._file_systems and len(ledger_ids) + len(directories) > self._files_synced_singly_max:
             for file_system in self._file_systems:
-                file_system.sync()
+                with _syncing():
+                    file_system.sync()
             return
         for ledger_id in sorted(ledger_ids):
-            with contextlib.closing(self._files.open(self._paths.path(ledger_id))) as file:
+            with contextlib.closing(self._files.open(self._paths.path(ledger_id))) as file, _syncing():
                 file.sync_data()
         for directory in sorted(directories):
             self._files.sync_directory(directory)
+
+
+@contextlib.contextmanager
+def _syncing() -> Iterator[None]:
+    """Make a failed sync final: pages that were written count as clean, so nothing would write them again."""
+    try:
+        yield
+    except OSError as error:
+        raise SyncFailed(error.errno, error.strerror, error.filename) from error
 
 
 def _by_ledger(pages: Sequence[tuple[PageKey, Page]]) -> list[tuple[int, list[tuple[PageKey, Page]]]]:

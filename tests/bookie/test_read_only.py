@@ -156,7 +156,6 @@ def small(options: ServiceOptions) -> ServiceOptions:
         ("write", "lastId"),
         ("write", ".idx"),
         ("create", ".idx"),
-        ("sync_data", ".idx"),
         ("write", "lastMark"),
         ("rename", "lastMark"),
         ("sync_directory", "ledgers"),
@@ -233,14 +232,24 @@ def test_waiting_for_space_leaves_no_garbage_behind(files: FaultyFiles, options:
     assert sum(path.stat().st_size for path in logs) < 2 << 20
 
 
-def test_disk_that_fails_ends_the_process(files: FaultyFiles, options: ServiceOptions) -> None:
-    """EIO is no lack of space: what the disk holds is unknown."""
+@pytest.mark.parametrize(
+    ("operation", "place", "code"),
+    [("write", ".log", errno.EIO), ("sync_data", ".idx", errno.EIO), ("sync_data", ".idx", errno.ENOSPC)],
+)
+def test_disk_that_fails_ends_the_process(
+    files: FaultyFiles, options: ServiceOptions, operation: str, place: str, code: int
+) -> None:
+    """EIO is no lack of space: what the disk holds is unknown. Neither is it known of a file whose sync failed."""
+    files.code = code
     with Serving(small(options), files) as serving, serving.connect() as peer:
-        files.fault = lambda at, path: at == "write" and ".log" in path
-        peer.add(5, 0, [b"x"])
+        files.fault = lambda at, path: at == operation and place in path
+        assert peer.add(5, 0, [b"x"]) == [Status.EOK]
         error = serving.wait_for_failure()
     assert isinstance(error, OSError)
-    assert error.errno == errno.EIO
+    assert error.errno == code
+    files.fault = None
+    with Serving(options, files) as serving, serving.connect() as peer:
+        assert peer.read(5, 0).body == stored(5, 0, b"x")
 
 
 def test_fast_writer_is_stopped_before_the_next_look_at_the_disks(files: FaultyFiles, tmp_path: Path) -> None:

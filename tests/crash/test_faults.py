@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 from collections import Counter
 from random import Random
@@ -59,12 +60,14 @@ STORAGES = [StorageClass.SORTED, StorageClass.DB]
 @pytest.mark.parametrize("storage_class", STORAGES)
 def test_log_whose_index_waits_for_space_is_not_collected(storage_class: StorageClass) -> None:
     twin = stuck_twin("positions" if storage_class is StorageClass.DB else ".idx", storage_class)
-    twin.store.seal_logs()
+    with contextlib.suppress(OSError):
+        twin.store.seal_logs()
     assert twin.store.logs.settled() == []
     twin.disk.fault = None
     twin.settle()
-    audit(twin, twin.history)
+    twin.store.seal_logs()
     assert len(twin.store.logs.settled()) == 1
+    audit(twin, twin.history)
 
 
 @pytest.mark.parametrize("storage_class", STORAGES)
