@@ -6,6 +6,7 @@ import errno
 import os
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
@@ -210,6 +211,31 @@ def test_space_returns_after_deletes(tmp_path: Path, directories: int, sealed: b
     bench.collect()
     assert bench.log_paths == []
     assert bench.other_names == set()
+    bench.store.close()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_space_stays_within_the_bound_through_random_deletes(tmp_path: Path, seed: int) -> None:
+    """Issue 4: after each pass within 5 % of the live bytes divided by the threshold, crashes in between included."""
+    random = Random(seed)
+    bench = Bench(tmp_path)
+    live: dict[int, list[int]] = {}
+    for turn in range(8):
+        for ledger_id in range(100 * turn, 100 * turn + random.randint(1, 12)):
+            live[ledger_id] = [random.choice((10, 100, 400))] * random.randint(1, 40)
+            bench.put(ledger_id, range(len(live[ledger_id])), size=live[ledger_id][0])
+            if random.random() < 0.3:
+                bench.flush()
+        bench.flush()
+        if random.random() < 0.4:
+            bench.reopen(cleanly=random.random() < 0.5)
+        for ledger_id in [each for each in live if random.random() < 0.4]:
+            bench.delete(ledger_id)
+            del live[ledger_id]
+        bench.collect(replace(UNLIMITED, deleted_share_max=1.0))
+        live_bytes = sum(len(sizes) * len(item(0, 0, sizes[0])) for sizes in live.values())
+        assert bench.log_bytes <= 1.05 * live_bytes / UNLIMITED.major.threshold
+        assert all(bench.holds(ledger_id, range(len(sizes)), sizes[0]) for ledger_id, sizes in live.items())
     bench.store.close()
 
 
