@@ -23,6 +23,7 @@ from bookie_service.storage.files import File, LocalFiles
 from bookie_service.storage.tombstones import KEPT_S, Tombstones
 from tests.bookie.collecting import UNLIMITED, Bench, item, without_limits
 from tests.bookie.faulty_files import FaultyFiles
+from tests.crash.simulated_files import SimulatedDisk, SimulatedFiles
 
 MINOR, MAJOR = CompactionLevel(0.2, 10), CompactionLevel(0.8, 100)
 
@@ -215,10 +216,10 @@ def test_space_returns_after_deletes(tmp_path: Path, directories: int, sealed: b
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_space_stays_within_the_bound_through_random_deletes(tmp_path: Path, seed: int) -> None:
-    """Issue 4: after each pass within 5 % of the live bytes divided by the threshold, crashes in between included."""
+def test_space_stays_within_the_bound_through_random_deletes(seed: int) -> None:
+    """Issue 4: after each pass within 5 % of the live bytes divided by the threshold, restarts in between included."""
     random = Random(seed)
-    bench = Bench(tmp_path)
+    bench = Bench(Path("/bookie"), SimulatedFiles(SimulatedDisk()))
     live: dict[int, list[int]] = {}
     for turn in range(8):
         for ledger_id in range(100 * turn, 100 * turn + random.randint(1, 12)):
