@@ -38,6 +38,29 @@ def crash_reused_journals() -> None:
         audit(reopened(crash_image(twin.disk, Loss.LOST, Random(version)), setup, history), history)
 
 
+def crash_before_fence_is_durable() -> None:
+    """Send a fencing read and an explicit LAC, and crash before the journal had its turn."""
+    setup = Setup()
+    twin = BookieTwin(setup.new_disk(), setup, History())
+    twin.add(1, [(0, b"acknowledged")])
+    twin.settle()
+    twin.fence(1)
+    twin.write_lac(1, 0)
+    history = twin.history.after_crash()
+    audit(reopened(crash_image(twin.disk, Loss.LOST, Random(0)), setup, history), history)
+
+
+def write_late_lac() -> None:
+    """Write an explicit LAC, then a lower one that comes late."""
+    setup = Setup()
+    twin = BookieTwin(setup.new_disk(), setup, History())
+    twin.add(1, [(entry_id, b"acknowledged") for entry_id in range(6)])
+    for lac in (5, 3):
+        twin.write_lac(1, lac)
+        twin.settle()
+    audit(twin, twin.history)
+
+
 def crash_striped_ledger() -> None:
     """Write every second entry, flush, then those between; crash after each flush.
 
