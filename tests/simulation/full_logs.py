@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
+from bkspark.client import Client
 from bkspark.errors import BookKeeperError
 from bkspark.log.writer import LogWriter
 from bkspark.metadata.bookies import BookieRegistry
@@ -66,6 +67,10 @@ class LogSchedule(FullSchedule):
             await bookie.start()
         span_s = self.random.choice((0.05, 0.3, 1.5))
         tasks = [asyncio.ensure_future(self._lead(str(i), span_s)) for i in range(self.random.choice((2, 2, 3)))]
+        for task in tasks:
+            if self.random.random() < 0.4:
+                # A leader that dies in the middle of something, of a roll for example.
+                self.loop.call_later(self.random.random() * 2 * span_s, task.cancel)
         tasks += [asyncio.ensure_future(self._strike(span_s)) for _ in range(self.random.choice((0, 1, 2)))]
         await self._ended(tasks, "leaders")
         for bookie in self.cluster.bookies:
@@ -76,8 +81,14 @@ class LogSchedule(FullSchedule):
         await self._check()
 
     async def _lead(self, name: str, span_s: float) -> None:
-        size, write_quorum, ack_quorum = self.quorums
         client = self._client()
+        try:
+            await self._lead_with(client, name, span_s)
+        finally:
+            await client.close()
+
+    async def _lead_with(self, client: Client, name: str, span_s: float) -> None:
+        size, write_quorum, ack_quorum = self.quorums
         for number in range(self.random.choice((1, 2))):
             await asyncio.sleep(self.random.random() * span_s)
             try:
@@ -94,8 +105,8 @@ class LogSchedule(FullSchedule):
                 await writer.close()
             except BookKeeperError:
                 self.history.count_fault("leader deposed")
+            finally:
                 writer.abandon()
-        await client.close()
 
     async def _append(self, writer: LogWriter, term: Term, span_s: float) -> None:
         for _ in range(self.random.choice((3, 6))):
@@ -105,7 +116,7 @@ class LogSchedule(FullSchedule):
             await writer.append_many(payloads)
             term.acknowledged += payloads
             self.ledger.acknowledged.append((self.ledger.last_acknowledged + len(payloads), self._now()))
-            if self.random.random() < 0.3:
+            if self.random.random() < 0.6:
                 await writer.roll()
             await asyncio.sleep(self.random.expovariate(1.0) * span_s / 6)
 

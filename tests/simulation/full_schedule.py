@@ -115,7 +115,7 @@ class FullSchedule:
         if pending:
             self.ledger.pending.append(f"{len(pending)} {what} did not end")
         for task in tasks:
-            if task.done():
+            if task.done() and not task.cancelled():
                 task.result()
 
     async def _write(self, writer: LedgerWriter, span_s: float) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from bkspark.log import writer
 from bkspark.log.formats import LedgerFacts
+from bkspark.log.writer import facts_of
 from tests.planting import replaced
 from tests.simulation.full_logs import LogSchedule, Term, log_faults
 
@@ -35,13 +36,23 @@ def test_duelling_leaders_never_interleave_and_lose_nothing() -> None:
     assert deposed > SCHEDULES / 2
 
 
-def test_leader_that_fences_nobody_is_noticed() -> None:
-    async def no_fence(client: Any, snapshot: Any) -> list[tuple[int, LedgerFacts]]:
-        ledgers = [(it, await snapshot.ledger(it)) for it in snapshot.open_ordinals]
-        return [(ordinal, LedgerFacts(ledger.ledger_id)) for ordinal, ledger in ledgers]
+@pytest.mark.parametrize("fenced", [0, 1], ids=["none", "the last one only"])
+def test_leader_that_fences_too_few_ledgers_is_noticed(fenced: int) -> None:
+    """Two may be open: a leader that rolls adds the new one before it closes the old."""
 
-    with replaced(writer, "fence", no_fence):
-        assert any(LogSchedule(seed).run().violations for seed in range(1, SCHEDULES))
+    async def fence(client: Any, snapshot: Any) -> list[tuple[int, LedgerFacts]]:
+        closed = []
+        ordinals = tuple(snapshot.open_ordinals)
+        for ordinal in ordinals:
+            ledger_id = (await snapshot.ledger(ordinal)).ledger_id
+            facts = LedgerFacts(ledger_id)
+            if fenced and ordinal == ordinals[-1]:
+                facts = facts_of(ledger_id, await client.recover(ledger_id))
+            closed.append((ordinal, facts))
+        return closed
+
+    with replaced(writer, "fence", fence):
+        assert any(LogSchedule(seed).run().violations for seed in range(1, 2 * SCHEDULES))
 
 
 def term(name: str, opened_at: int, *appended: tuple[bytes, int]) -> Term:
