@@ -218,6 +218,7 @@ class BookieService:
         for journal in self._journals:
             journal.stop()
             await asyncio.to_thread(journal.join)
+        await asyncio.to_thread(self._fetches.join)
         storage.store.close()
 
     async def _flush_all(self, storage: Storage) -> None:
