@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import dataclasses
 import json
 import logging
 import os
@@ -33,9 +34,10 @@ from bookie_service.address import BoundAddress
 from bookie_service.arguments import Parser, add_configuration, describe, fail
 from bookie_service.census import Census
 from bookie_service.configuration import Configuration, load
+from bookie_service.file_limit import allowed_open_files
 from bookie_service.identity import Identity
 from bookie_service.registration import Registration
-from bookie_service.service import BookieService
+from bookie_service.service import BookieService, ServiceOptions
 from bookie_service.storage.files import LocalFiles
 
 logger = logging.getLogger("bookie_service")
@@ -94,7 +96,7 @@ async def _run(configuration: Configuration, as_json: bool) -> None:
             tree = await held.enter_async_context(_metadata(configuration))
             registry = BookieRegistry(tree, configuration.metadata_uri)
             files = await held.enter_async_context(_identified(configuration, registry, bound))
-            service = BookieService(files, configuration.service)
+            service = BookieService(files, _within_file_limit(configuration.service))
             census = Census(tree, configuration.metadata_uri, bound.bookie_id)
             await census.open()
             await service.start(bound.listener, census.named)
@@ -122,6 +124,12 @@ async def _run(configuration: Configuration, as_json: bool) -> None:
                 raise service.full.result()
     finally:
         bound.listener.close()
+
+
+def _within_file_limit(options: ServiceOptions) -> ServiceOptions:
+    """Return the options with as many open files as the operating system allows beside all connections."""
+    allowed = allowed_open_files(options.store.open_files_max, options.connections_max)
+    return dataclasses.replace(options, store=dataclasses.replace(options.store, open_files_max=allowed))
 
 
 @contextlib.asynccontextmanager
