@@ -24,13 +24,16 @@ class DoubtfulCensus:
         *,
         after_listing: Callable[[], None] = lambda: None,
         denies_all: bool = False,
+        is_down: bool = False,
     ) -> None:
-        """Without `random` it tells the truth, but that direct reads find nothing at all when it `denies_all`.
+        """Without `random` it tells the truth, but that direct reads find nothing at all when it `denies_all`, and that
+        nothing is answered when it `is_down`.
 
         `after_listing()` is called when a listing was made and before it is returned.
         """
         self._after_listing = after_listing
         self._denies_all = denies_all
+        self._is_down = is_down
         self._existing = existing
         self._random = random
         self._missed, self._failing = (0.0, 0.0) if random is None else random.choice(_DOUBTS)
@@ -54,5 +57,5 @@ class DoubtfulCensus:
         return self._random is not None and self._random.random() < share
 
     def _fail(self) -> None:
-        if self._happens(self._failing):
+        if self._is_down or self._happens(self._failing):
             raise MetadataError("the store does not answer")

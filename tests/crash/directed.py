@@ -161,6 +161,15 @@ def create_during_listing() -> None:
     audit(twin, twin.history)
 
 
+def collect_without_metadata() -> None:
+    """Collect garbage while the metadata store does not answer."""
+    twin = BookieTwin(_ROOMY.new_disk(), _ROOMY, History())
+    twin.add(1, [(0, b"kept")])
+    twin.checkpoint()
+    twin.collect(DoubtfulCensus({1}, is_down=True))
+    audit(twin, twin.history)
+
+
 def collect_open_log() -> None:
     """Delete all ledgers of the log that is being written, collect garbage, and go on writing."""
     twin = BookieTwin(_ROOMY.new_disk(), _ROOMY, History())

@@ -200,7 +200,9 @@ MUTANTS = (
         "replay trusts the page cache", "a killed process's tail counts as durable", planted.trusting_replay, hunt_twice
     ),
     Mutant("replay trusts names", "a killed process's index file counts as durable", planted.trusted_names, hunt_twice),
-    _crash("torn tail not cut", "S10: the next file says that the torn record is whole", planted.uncut_tail),
+    Mutant(
+        "torn tail not cut", "S10: the next file says that the torn record is whole", planted.uncut_tail, hunt_twice
+    ),
     _crash("torn tail refused", "S10, BOOKKEEPER-166: a torn record stops the start", planted.refused_tail),
     _crash("unborn file kept", "a file without a durable header stops the start", planted.kept_unborn_file),
     _crash("body not verified", "S38, #4659: a zero body behind a durable header is taken", planted.unverified_body),
@@ -297,8 +299,11 @@ MUTANTS = (
         directed.collect_open_log,
     ),
     _collect("one proof is enough", "S13, #865, #870: what a listing misses is dropped", collecting.one_proof),
-    _collect(
-        "failure is a proof", "B8: a store that does not answer counts as an empty one", collecting.failure_is_proof
+    Mutant(
+        "failure is a proof",
+        "B8: a store that does not answer counts as an empty one",
+        collecting.failure_is_proof,
+        directed.collect_without_metadata,
     ),
     Mutant(
         "own ledgers listed last",
