@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from bkspark.blocking import Client
 from bkspark.wire import v2
 from bkspark.wire.v2 import Status
 from tests.bookie.child import STOP_S, BookieChild
@@ -53,6 +54,13 @@ def fill(disk: Path) -> Path:
             file.write(bytes(1 << 16))
             file.flush()
     return ballast
+
+
+def make_ledgers(uri: str) -> None:
+    """Make ledgers 5 and 6 known to the metadata store: a full bookie collects garbage at once."""
+    with Client(uri) as client:
+        for ledger_id in (5, 6):
+            client.create(ensemble=1, write_quorum=1, ack_quorum=1, ledger_id=ledger_id)
 
 
 class Log:
@@ -125,7 +133,7 @@ def test_small_disk_that_fills_up_makes_the_bookie_read_only_and_back(
     ballast.write_bytes(bytes(BALLAST_BYTES))
     log = Log()
     with bookie.running() as process:
-        wait_registered(bookie, read_only=False)
+        make_ledgers(uri)
         with bookie.connect() as peer:
             fill_up(bookie, log, peer)
             assert log.payloads
@@ -159,6 +167,7 @@ def test_disk_without_a_byte_left_holds_checkpoints_back_until_there_is_space(
     )
     log = Log()
     with bookie.running() as process:
+        make_ledgers(uri)
         with bookie.connect() as peer:
             assert Status.EOK in log.add(peer)
             ballast = fill(small_disk)
