@@ -135,7 +135,7 @@ class Connection:
         reply: Callable[..., None],
         is_repeat: bool,
     ) -> None:
-        if self._is_cut(UP):
+        if not self.bookie.node.is_up or self._is_cut(UP):
             return
         if self._network.world.now < self._clogged_until:
             until = self._clogged_until
