@@ -248,7 +248,7 @@ def _service(keys: _Values) -> ServiceOptions:
         journal=JournalOptions(
             file_bytes_max=keys.number("journalMaxSizeMB", 2048, least=1, unit="MiB") * _MIB,
             preallocate_bytes=keys.number("journalPreAllocSizeMB", 16, least=0, most=2048, unit="MiB") * _MIB,
-            alignment_bytes=keys.number("journalAlignmentSize", 512, least=1, most=_MIB, unit="bytes"),
+            alignment_bytes=_alignment(keys),
             backups_max=keys.number("journalMaxBackups", 5, least=0, unit="files"),
             reuse_files=keys.flag("journalReuseFiles", False),
             sync_groups=syncs,
@@ -257,6 +257,13 @@ def _service(keys: _Values) -> ServiceOptions:
         collection=_collection(keys),
         disks=disks,
     )
+
+
+def _alignment(keys: _Values) -> int:
+    size = keys.number("journalAlignmentSize", 512, least=512, most=_MIB, unit="bytes, a multiple of 512")
+    if size % 512:
+        raise ConfigurationError(f"journalAlignmentSize={size}: it must be a multiple of 512")
+    return size
 
 
 def _disks(keys: _Values, log_bytes_max: int) -> DiskOptions:

@@ -108,6 +108,7 @@ def test_older_keys_stand_in_for_the_newer_ones() -> None:
     [
         ({"bookieport": "1"}, "configuration key 'bookieport' does not exist; did you mean bookiePort?"),
         ({"journalMaxSizeMb": "1"}, "did you mean journalMaxSizeMB?"),
+        ({"journalAlignmentSize": "1000"}, "journalAlignmentSize=1000: it must be a multiple of 512"),
         ({"qqqqqqqq": "1"}, "did you mean "),
         ({"": "1"}, "configuration key '' does not exist; did you mean "),
         ({"bookiePort": "0"}, "bookiePort=0: a port that changes at every start needs allowEphemeralPorts=true"),
