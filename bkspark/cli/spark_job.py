@@ -69,6 +69,9 @@ class SparkJob:
                     "BKSPARK_URI": self._uri,
                     "BKSPARK_PASSWORD": self._password,
                     "JAVA_HOME": self._java_home,
+                    # What an end in the middle leaves goes with the folder; Python's look for a place to keep temporary
+                    # files, too, writes one.
+                    "TMPDIR": str(self._folder),
                     # Spark's workers must be this interpreter, whatever `python3` is on PATH.
                     "PYSPARK_PYTHON": sys.executable,
                     "PYSPARK_DRIVER_PYTHON": sys.executable,

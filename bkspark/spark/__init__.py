@@ -8,7 +8,7 @@
     offsets      a stream's offset as canonical JSON (pure)
     plan         from a snapshot of ledgers to partitions
     read, stream batch reader, streaming source; `read` has what runs in tasks
-    inspection   tables about the cluster
+    inspection   tables about the cluster; stored_ledgers: what the metadata store knows of many ledgers
     write        batch and streaming writers: staged by attempts, published by one change of the log
     progress     lag: how far behind a streaming query is
     session      a session with the settings of spark-conf

@@ -10,7 +10,6 @@ What is deleted while it is being looked at is left out.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
@@ -21,14 +20,15 @@ from pyspark.sql.types import StructType
 
 from bkspark.blocking import run
 from bkspark.client import Client
+from bkspark.client.reader import LedgerTimes
 from bkspark.core.metadata import LedgerMetadata
-from bkspark.errors import ConfigurationError, NoSuchLedger, NoSuchLog
+from bkspark.errors import ConfigurationError, NoSuchLog
 from bkspark.log.log import Log
 from bkspark.metadata.ledgers import Versioned
 from bkspark.spark.connection import connect
 from bkspark.spark.options import SourceOptions
+from bkspark.spark.stored_ledgers import stored_ledgers
 
-CALLS_AT_ONCE = 64
 ROWS_PER_PARTITION = 10_000
 
 Row = dict[str, Any]
@@ -139,26 +139,14 @@ class ViewReader(DataSourceReader):
 
 async def _stored(client: Client) -> AsyncIterator[tuple[int, Versioned]]:
     """Yield every ledger and its metadata, by ascending id."""
-    ledgers = (await client.services()).ledgers
     ids = sorted([ledger_id async for ledger_id in client.ledgers()])
-
-    async def read(ledger_id: int) -> Versioned | None:
-        try:
-            return await ledgers.read(ledger_id)
-        except NoSuchLedger:
-            return None
-
-    for start in range(0, len(ids), CALLS_AT_ONCE):
-        some = ids[start : start + CALLS_AT_ONCE]
-        for ledger_id, stored in zip(some, await asyncio.gather(*map(read, some))):
-            if stored is not None:
-                yield ledger_id, stored
+    async for found in stored_ledgers(client, ids):
+        yield found
 
 
 async def _ledgers(client: Client) -> AsyncIterator[Row]:
     async for ledger_id, stored in _stored(client):
         metadata = stored.metadata
-        created_ms = stored.ctime_ms if metadata.ctime is None else metadata.ctime
         yield {
             "ledger_id": ledger_id,
             "state": metadata.state.name,
@@ -169,7 +157,7 @@ async def _ledgers(client: Client) -> AsyncIterator[Row]:
             "last_entry": metadata.last_entry if metadata.is_closed else None,
             "length": metadata.length if metadata.is_closed else None,
             "fragments": len(metadata.fragments),
-            "created": created_ms * 1000,
+            "created": LedgerTimes.of(stored).created_ms * 1000,
             "changed": stored.mtime_ms * 1000,
             "custom_metadata": sorted(metadata.custom_metadata.items()),
         }

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pyspark.sql.datasource import InputPartition
 
 from bkspark.client import Client, LedgerReader
+from bkspark.client.reader import LedgerTimes
 from bkspark.core.metadata import LedgerMetadata
 from bkspark.errors import BookieUnavailable, ConfigurationError, DataLoss, NoSuchLedger
 from bkspark.log import reading
@@ -22,8 +23,7 @@ from bkspark.spark.offsets import position_of
 from bkspark.spark.option_values import EVERY_LEDGER, LATEST, IdRange
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.ranges import EntryRange, LedgerExtent, partition_count, share, split
-
-CALLS_AT_ONCE = 64
+from bkspark.spark.stored_ledgers import CALLS_AT_ONCE, stored_ledgers
 
 
 @dataclass(frozen=True)
@@ -102,11 +102,12 @@ class ReadPlanner:
             ConfigurationError: a ledger ends before the entries named do.
         """
         picks = [pick for selected in selection for pick in await self._ids(selected)]
+        picks = await self._wanted(picks)
         await self._open([ledger_id for ledger_id, _ in picks])
         ranges = []
         for ordinal, (ledger_id, selected) in enumerate(picks):
             reader = self._opened.get(ledger_id)
-            if reader is not None and self._is_wanted(reader):
+            if reader is not None:
                 entries = _chosen_entries(self._extent(ordinal, reader), selected)
                 if len(entries):
                     ranges.append(entries)
@@ -124,17 +125,27 @@ class ReadPlanner:
             )
         return found
 
-    def _is_wanted(self, reader: LedgerReader) -> bool:
-        """True when a ledger has the custom metadata and lies in the time that the options ask for."""
-        has = {key.lower(): value for key, value in reader.metadata.custom_metadata.items()}
-        wanted = self._options.ledger_metadata.items()
-        return all(has.get(key) == value.encode() for key, value in wanted) and self._is_in_time(reader)
+    async def _wanted(self, picks: list[tuple[int, IdRange]]) -> list[tuple[int, IdRange]]:
+        """Return those that have the custom metadata and lie in the time that the options ask for.
 
-    def _is_in_time(self, reader: LedgerReader) -> bool:
+        The metadata tell, before a ledger is opened: others may have another password.
+        """
+        options = self._options
+        if not options.ledger_metadata and options.starting_timestamp is None and options.ending_timestamp is None:
+            return picks
+        unwanted = set()
+        async for ledger_id, stored in stored_ledgers(self._client, [ledger_id for ledger_id, _ in picks]):
+            has = {key.lower(): value for key, value in stored.metadata.custom_metadata.items()}
+            has_all = all(has.get(key) == value.encode() for key, value in options.ledger_metadata.items())
+            if not (has_all and self._is_in_time(LedgerTimes.of(stored))):
+                unwanted.add(ledger_id)
+        return [(ledger_id, selected) for ledger_id, selected in picks if ledger_id not in unwanted]
+
+    def _is_in_time(self, times: LedgerTimes) -> bool:
         since, until = self._options.starting_timestamp, self._options.ending_timestamp
-        if since is not None and reader.times.is_closed_before(self._absolute(since)):
+        if since is not None and times.is_closed_before(self._absolute(since)):
             return False
-        return until is None or reader.times.created_ms < self._absolute(until)
+        return until is None or times.created_ms < self._absolute(until)
 
     def _absolute(self, moment_ms: int) -> int:
         return moment_ms if moment_ms >= 0 else self._now_ms + moment_ms
@@ -149,7 +160,7 @@ class ReadPlanner:
             return list(extents)
         await self._open([extent.ledger_id for extent in extents])
         found = ((extent, self._opened.get(extent.ledger_id)) for extent in extents)
-        return [extent for extent, reader in found if reader is not None and self._is_in_time(reader)]
+        return [extent for extent, reader in found if reader is not None and self._is_in_time(reader.times)]
 
     async def end_of_log(self, snapshot: LogSnapshot) -> Position:
         """Return the position behind the last entry of a log that a reader may reach now, without fencing anything."""

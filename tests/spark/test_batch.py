@@ -64,7 +64,8 @@ def test_schema_is_read_off_the_first_arrow_entry(spark, table):
     table.write(frame)
     assert table.read(payloadFormat="arrow").dtypes == frame.dtypes
     columns = table.read(payloadFormat="arrow", includeMetadata="true").columns
-    assert columns == [*frame.columns, "ledger_id", "entry_id", "log", "position"]
+    about = ["ledger_id", "entry_id", "log", "position", "ledger_ctime", "ledger_metadata"]
+    assert columns == [*frame.columns, *about]
 
 
 @pytest.mark.parametrize("payload_format", ["json", "msgpack"])

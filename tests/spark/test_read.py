@@ -13,7 +13,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StructType
 
-from bkspark.blocking import run
+from bkspark.blocking import Client, run
 from bkspark.errors import ConfigurationError, DataLoss, NoSuchLog
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.progress import Lag, lag
@@ -115,6 +115,8 @@ def test_ledgers_are_chosen_by_custom_metadata(cluster, client):
     mark = uuid.uuid4().hex
     wanted = [ledger(client, [n], metadata={"Mark": mark, "kind": kind}) for n, kind in enumerate("aab")]
     assert len(wanted) == 3
+    with Client(cluster.uri, password=b"of somebody else") as another:
+        ledger(another, [9])  # is not opened, for its metadata say that it is not wanted
     assert found(cluster, ledgers="*", **{"ledgerMetadata.mark": mark}) == [0, 1, 2]
     assert found(cluster, ledgers="*", **{"ledgermetadata.MARK": mark, "ledgerMetadata.kind": "a"}) == [0, 1]
     assert found(cluster, ledgers="*", **{"ledgerMetadata.mark": "nobody's"}) == []
