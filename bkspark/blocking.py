@@ -21,6 +21,7 @@ import concurrent.futures
 import os
 import sys
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from datetime import datetime
 from typing import Any, Self, TypeVar
@@ -109,13 +110,14 @@ def iterate(make: Callable[[], AsyncIterator[_T]]) -> Iterator[_T]:
             run(closing)
 
 
-class _Leaving:
+class _Leaving(ABC):
     """What ends any writer. As a context manager it is closed, or abandoned when an error leaves the block."""
 
     _writer: aio.LedgerWriter | aio_log.LogWriter
 
+    @abstractmethod
     def close(self) -> object:
-        raise NotImplementedError
+        """Wait for what is pending and close."""
 
     def abandon(self) -> None:
         """Stop without closing anything: whoever opens the ledger or log next finds the end."""

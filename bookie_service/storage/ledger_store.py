@@ -17,6 +17,7 @@ records lie before the marks, and neither a flush nor replay can bring it back.
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -87,7 +88,7 @@ class StoreOptions:
         return max(1, self.open_files_max // 2)
 
 
-class LedgerStore:
+class LedgerStore(ABC):
     """A `LedgerStorage`, but for the order in which entries go to the log; see there what each method guarantees."""
 
     def __init__(
@@ -297,9 +298,9 @@ class LedgerStore:
                 if not is_other_left:
                     raise
 
+    @abstractmethod
     def _log_order(self, addresses: np.ndarray) -> np.ndarray | slice:
         """Return in which order items go to the log; their addresses are given by (ledger, entry)."""
-        raise NotImplementedError
 
     def end_flush(self, flush: Flush) -> None:
         flush.half.clear()
