@@ -24,25 +24,65 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x62ookkeeper_protocol.proto\"z\n\x0e\x42KPacketHeader\x12!\n\x07version\x18\x01 \x02(\x0e\x32\x10.ProtocolVersion\x12!\n\toperation\x18\x02 \x02(\x0e\x32\x0e.OperationType\x12\r\n\x05txnId\x18\x03 \x02(\x04\x12\x13\n\x08priority\x18\x04 \x01(\r:\x01\x30\"M\n\x07Request\x12\x1f\n\x06header\x18\x01 \x02(\x0b\x32\x0f.BKPacketHeader\x12!\n\x0b\x61uthRequest\x18\x66 \x01(\x0b\x32\x0c.AuthMessage\"l\n\x08Response\x12\x1f\n\x06header\x18\x01 \x02(\x0b\x32\x0f.BKPacketHeader\x12\x1b\n\x06status\x18\x02 \x02(\x0e\x32\x0b.StatusCode\x12\"\n\x0c\x61uthResponse\x18\x66 \x01(\x0b\x32\x0c.AuthMessage\"6\n\x0b\x41uthMessage\x12\x16\n\x0e\x61uthPluginName\x18\x01 \x02(\t\x12\x0f\n\x07payload\x18\x02 \x02(\x0c*F\n\x0fProtocolVersion\x12\x0f\n\x0bVERSION_ONE\x10\x01\x12\x0f\n\x0bVERSION_TWO\x10\x02\x12\x11\n\rVERSION_THREE\x10\x03*\xb7\x01\n\nStatusCode\x12\x07\n\x03\x45OK\x10\x00\x12\x0e\n\tENOLEDGER\x10\x92\x03\x12\r\n\x08\x45NOENTRY\x10\x93\x03\x12\x0c\n\x07\x45\x42\x41\x44REQ\x10\x94\x03\x12\x08\n\x03\x45IO\x10\xf5\x03\x12\x08\n\x03\x45UA\x10\xf6\x03\x12\x10\n\x0b\x45\x42\x41\x44VERSION\x10\xf7\x03\x12\x0c\n\x07\x45\x46\x45NCED\x10\xf8\x03\x12\x0e\n\tEREADONLY\x10\xf9\x03\x12\x15\n\x10\x45TOOMANYREQUESTS\x10\xfa\x03\x12\x18\n\x13\x45UNKNOWNLEDGERSTATE\x10\xfb\x03*\xef\x01\n\rOperationType\x12\x0e\n\nREAD_ENTRY\x10\x01\x12\r\n\tADD_ENTRY\x10\x02\x12\x14\n\x10RANGE_READ_ENTRY\x10\x03\x12\x13\n\x0fRANGE_ADD_ENTRY\x10\x04\x12\x08\n\x04\x41UTH\x10\x05\x12\r\n\tWRITE_LAC\x10\x06\x12\x0c\n\x08READ_LAC\x10\x07\x12\x13\n\x0fGET_BOOKIE_INFO\x10\x08\x12\r\n\tSTART_TLS\x10\t\x12\x10\n\x0c\x46ORCE_LEDGER\x10\n\x12!\n\x1dGET_LIST_OF_ENTRIES_OF_LEDGER\x10\x0b\x12\x14\n\x10\x42\x41TCH_READ_ENTRY\x10\x0c')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x62ookkeeper_protocol.proto\"z\n\x0e\x42KPacketHeader\x12!\n\x07version\x18\x01 \x02(\x0e\x32\x10.ProtocolVersion\x12!\n\toperation\x18\x02 \x02(\x0e\x32\x0e.OperationType\x12\r\n\x05txnId\x18\x03 \x02(\x04\x12\x13\n\x08priority\x18\x04 \x01(\r:\x01\x30\")\n\x0b\x43ontextPair\x12\x0b\n\x03key\x18\x01 \x02(\t\x12\r\n\x05value\x18\x02 \x02(\t\"\xe8\x03\n\x07Request\x12\x1f\n\x06header\x18\x01 \x02(\x0b\x32\x0f.BKPacketHeader\x12!\n\x0breadRequest\x18\x64 \x01(\x0b\x32\x0c.ReadRequest\x12\x1f\n\naddRequest\x18\x65 \x01(\x0b\x32\x0b.AddRequest\x12!\n\x0b\x61uthRequest\x18\x66 \x01(\x0b\x32\x0c.AuthMessage\x12)\n\x0fwriteLacRequest\x18g \x01(\x0b\x32\x10.WriteLacRequest\x12\'\n\x0ereadLacRequest\x18h \x01(\x0b\x32\x0f.ReadLacRequest\x12\x33\n\x14getBookieInfoRequest\x18i \x01(\x0b\x32\x15.GetBookieInfoRequest\x12)\n\x0fstartTLSRequest\x18j \x01(\x0b\x32\x10.StartTLSRequest\x12/\n\x12\x66orceLedgerRequest\x18k \x01(\x0b\x32\x13.ForceLedgerRequest\x12I\n\x1fgetListOfEntriesOfLedgerRequest\x18l \x01(\x0b\x32 .GetListOfEntriesOfLedgerRequest\x12%\n\x0erequestContext\x18\xc8\x01 \x03(\x0b\x32\x0c.ContextPair\"\xb9\x01\n\x0bReadRequest\x12\x1f\n\x04\x66lag\x18\x64 \x01(\x0e\x32\x11.ReadRequest.Flag\x12\x10\n\x08ledgerId\x18\x01 \x02(\x03\x12\x0f\n\x07\x65ntryId\x18\x02 \x02(\x03\x12\x11\n\tmasterKey\x18\x03 \x01(\x0c\x12\x13\n\x0bpreviousLAC\x18\x04 \x01(\x03\x12\x0f\n\x07timeOut\x18\x05 \x01(\x03\"-\n\x04\x46lag\x12\x10\n\x0c\x46\x45NCE_LEDGER\x10\x01\x12\x13\n\x0f\x45NTRY_PIGGYBACK\x10\x02\"\x9e\x01\n\nAddRequest\x12\x1e\n\x04\x66lag\x18\x64 \x01(\x0e\x32\x10.AddRequest.Flag\x12\x10\n\x08ledgerId\x18\x01 \x02(\x03\x12\x0f\n\x07\x65ntryId\x18\x02 \x02(\x03\x12\x11\n\tmasterKey\x18\x03 \x02(\x0c\x12\x0c\n\x04\x62ody\x18\x04 \x02(\x0c\x12\x12\n\nwriteFlags\x18\x05 \x01(\x05\"\x18\n\x04\x46lag\x12\x10\n\x0cRECOVERY_ADD\x10\x01\"\x11\n\x0fStartTLSRequest\"Q\n\x0fWriteLacRequest\x12\x10\n\x08ledgerId\x18\x01 \x02(\x03\x12\x0b\n\x03lac\x18\x02 \x02(\x03\x12\x11\n\tmasterKey\x18\x03 \x02(\x0c\x12\x0c\n\x04\x62ody\x18\x04 \x02(\x0c\"&\n\x12\x46orceLedgerRequest\x12\x10\n\x08ledgerId\x18\x01 \x02(\x03\"\"\n\x0eReadLacRequest\x12\x10\n\x08ledgerId\x18\x01 \x02(\x03\"3\n\x1fGetListOfEntriesOfLedgerRequest\x12\x10\n\x08ledgerId\x18\x01 \x02(\x03\"`\n\x14GetBookieInfoRequest\x12\x11\n\trequested\x18\x01 \x01(\x03\"5\n\x05\x46lags\x12\x17\n\x13TOTAL_DISK_CAPACITY\x10\x01\x12\x13\n\x0f\x46REE_DISK_SPACE\x10\x02\"\xf0\x03\n\x08Response\x12\x1f\n\x06header\x18\x01 \x02(\x0b\x32\x0f.BKPacketHeader\x12\x1b\n\x06status\x18\x02 \x02(\x0e\x32\x0b.StatusCode\x12#\n\x0creadResponse\x18\x64 \x01(\x0b\x32\r.ReadResponse\x12!\n\x0b\x61\x64\x64Response\x18\x65 \x01(\x0b\x32\x0c.AddResponse\x12\"\n\x0c\x61uthResponse\x18\x66 \x01(\x0b\x32\x0c.AuthMessage\x12+\n\x10writeLacResponse\x18g \x01(\x0b\x32\x11.WriteLacResponse\x12)\n\x0freadLacResponse\x18h \x01(\x0b\x32\x10.ReadLacResponse\x12\x35\n\x15getBookieInfoResponse\x18i \x01(\x0b\x32\x16.GetBookieInfoResponse\x12+\n\x10startTLSResponse\x18j \x01(\x0b\x32\x11.StartTLSResponse\x12\x31\n\x13\x66orceLedgerResponse\x18k \x01(\x0b\x32\x14.ForceLedgerResponse\x12K\n getListOfEntriesOfLedgerResponse\x18l \x01(\x0b\x32!.GetListOfEntriesOfLedgerResponse\"\x88\x01\n\x0cReadResponse\x12\x1b\n\x06status\x18\x01 \x02(\x0e\x32\x0b.StatusCode\x12\x10\n\x08ledgerId\x18\x02 \x02(\x03\x12\x0f\n\x07\x65ntryId\x18\x03 \x02(\x03\x12\x0c\n\x04\x62ody\x18\x04 \x01(\x0c\x12\x0e\n\x06maxLAC\x18\x05 \x01(\x03\x12\x1a\n\x12lacUpdateTimestamp\x18\x06 \x01(\x03\"M\n\x0b\x41\x64\x64Response\x12\x1b\n\x06status\x18\x01 \x02(\x0e\x32\x0b.StatusCode\x12\x10\n\x08ledgerId\x18\x02 \x02(\x03\x12\x0f\n\x07\x65ntryId\x18\x03 \x02(\x03\"6\n\x0b\x41uthMessage\x12\x16\n\x0e\x61uthPluginName\x18\x01 \x02(\t\x12\x0f\n\x07payload\x18\x02 \x02(\x0c\"A\n\x10WriteLacResponse\x12\x1b\n\x06status\x18\x01 \x02(\x0e\x32\x0b.StatusCode\x12\x10\n\x08ledgerId\x18\x02 \x02(\x03\"D\n\x13\x46orceLedgerResponse\x12\x1b\n\x06status\x18\x01 \x02(\x0e\x32\x0b.StatusCode\x12\x10\n\x08ledgerId\x18\x02 \x02(\x03\"h\n\x0fReadLacResponse\x12\x1b\n\x06status\x18\x01 \x02(\x0e\x32\x0b.StatusCode\x12\x10\n\x08ledgerId\x18\x02 \x02(\x03\x12\x0f\n\x07lacBody\x18\x03 \x01(\x0c\x12\x15\n\rlastEntryBody\x18\x04 \x01(\x0c\"x\n GetListOfEntriesOfLedgerResponse\x12\x1b\n\x06status\x18\x01 \x02(\x0e\x32\x0b.StatusCode\x12\x10\n\x08ledgerId\x18\x02 \x02(\x03\x12%\n\x1d\x61vailabilityOfEntriesOfLedger\x18\x03 \x01(\x0c\"f\n\x15GetBookieInfoResponse\x12\x1b\n\x06status\x18\x01 \x02(\x0e\x32\x0b.StatusCode\x12\x19\n\x11totalDiskCapacity\x18\x02 \x01(\x03\x12\x15\n\rfreeDiskSpace\x18\x03 \x01(\x03\"\x12\n\x10StartTLSResponse*F\n\x0fProtocolVersion\x12\x0f\n\x0bVERSION_ONE\x10\x01\x12\x0f\n\x0bVERSION_TWO\x10\x02\x12\x11\n\rVERSION_THREE\x10\x03*\xb7\x01\n\nStatusCode\x12\x07\n\x03\x45OK\x10\x00\x12\x0e\n\tENOLEDGER\x10\x92\x03\x12\r\n\x08\x45NOENTRY\x10\x93\x03\x12\x0c\n\x07\x45\x42\x41\x44REQ\x10\x94\x03\x12\x08\n\x03\x45IO\x10\xf5\x03\x12\x08\n\x03\x45UA\x10\xf6\x03\x12\x10\n\x0b\x45\x42\x41\x44VERSION\x10\xf7\x03\x12\x0c\n\x07\x45\x46\x45NCED\x10\xf8\x03\x12\x0e\n\tEREADONLY\x10\xf9\x03\x12\x15\n\x10\x45TOOMANYREQUESTS\x10\xfa\x03\x12\x18\n\x13\x45UNKNOWNLEDGERSTATE\x10\xfb\x03*\xef\x01\n\rOperationType\x12\x0e\n\nREAD_ENTRY\x10\x01\x12\r\n\tADD_ENTRY\x10\x02\x12\x14\n\x10RANGE_READ_ENTRY\x10\x03\x12\x13\n\x0fRANGE_ADD_ENTRY\x10\x04\x12\x08\n\x04\x41UTH\x10\x05\x12\r\n\tWRITE_LAC\x10\x06\x12\x0c\n\x08READ_LAC\x10\x07\x12\x13\n\x0fGET_BOOKIE_INFO\x10\x08\x12\r\n\tSTART_TLS\x10\t\x12\x10\n\x0c\x46ORCE_LEDGER\x10\n\x12!\n\x1dGET_LIST_OF_ENTRIES_OF_LEDGER\x10\x0b\x12\x14\n\x10\x42\x41TCH_READ_ENTRY\x10\x0c')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'bookkeeper_protocol_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_PROTOCOLVERSION']._serialized_start=398
-  _globals['_PROTOCOLVERSION']._serialized_end=468
-  _globals['_STATUSCODE']._serialized_start=471
-  _globals['_STATUSCODE']._serialized_end=654
-  _globals['_OPERATIONTYPE']._serialized_start=657
-  _globals['_OPERATIONTYPE']._serialized_end=896
+  _globals['_PROTOCOLVERSION']._serialized_start=2627
+  _globals['_PROTOCOLVERSION']._serialized_end=2697
+  _globals['_STATUSCODE']._serialized_start=2700
+  _globals['_STATUSCODE']._serialized_end=2883
+  _globals['_OPERATIONTYPE']._serialized_start=2886
+  _globals['_OPERATIONTYPE']._serialized_end=3125
   _globals['_BKPACKETHEADER']._serialized_start=29
   _globals['_BKPACKETHEADER']._serialized_end=151
-  _globals['_REQUEST']._serialized_start=153
-  _globals['_REQUEST']._serialized_end=230
-  _globals['_RESPONSE']._serialized_start=232
-  _globals['_RESPONSE']._serialized_end=340
-  _globals['_AUTHMESSAGE']._serialized_start=342
-  _globals['_AUTHMESSAGE']._serialized_end=396
+  _globals['_CONTEXTPAIR']._serialized_start=153
+  _globals['_CONTEXTPAIR']._serialized_end=194
+  _globals['_REQUEST']._serialized_start=197
+  _globals['_REQUEST']._serialized_end=685
+  _globals['_READREQUEST']._serialized_start=688
+  _globals['_READREQUEST']._serialized_end=873
+  _globals['_READREQUEST_FLAG']._serialized_start=828
+  _globals['_READREQUEST_FLAG']._serialized_end=873
+  _globals['_ADDREQUEST']._serialized_start=876
+  _globals['_ADDREQUEST']._serialized_end=1034
+  _globals['_ADDREQUEST_FLAG']._serialized_start=1010
+  _globals['_ADDREQUEST_FLAG']._serialized_end=1034
+  _globals['_STARTTLSREQUEST']._serialized_start=1036
+  _globals['_STARTTLSREQUEST']._serialized_end=1053
+  _globals['_WRITELACREQUEST']._serialized_start=1055
+  _globals['_WRITELACREQUEST']._serialized_end=1136
+  _globals['_FORCELEDGERREQUEST']._serialized_start=1138
+  _globals['_FORCELEDGERREQUEST']._serialized_end=1176
+  _globals['_READLACREQUEST']._serialized_start=1178
+  _globals['_READLACREQUEST']._serialized_end=1212
+  _globals['_GETLISTOFENTRIESOFLEDGERREQUEST']._serialized_start=1214
+  _globals['_GETLISTOFENTRIESOFLEDGERREQUEST']._serialized_end=1265
+  _globals['_GETBOOKIEINFOREQUEST']._serialized_start=1267
+  _globals['_GETBOOKIEINFOREQUEST']._serialized_end=1363
+  _globals['_GETBOOKIEINFOREQUEST_FLAGS']._serialized_start=1310
+  _globals['_GETBOOKIEINFOREQUEST_FLAGS']._serialized_end=1363
+  _globals['_RESPONSE']._serialized_start=1366
+  _globals['_RESPONSE']._serialized_end=1862
+  _globals['_READRESPONSE']._serialized_start=1865
+  _globals['_READRESPONSE']._serialized_end=2001
+  _globals['_ADDRESPONSE']._serialized_start=2003
+  _globals['_ADDRESPONSE']._serialized_end=2080
+  _globals['_AUTHMESSAGE']._serialized_start=2082
+  _globals['_AUTHMESSAGE']._serialized_end=2136
+  _globals['_WRITELACRESPONSE']._serialized_start=2138
+  _globals['_WRITELACRESPONSE']._serialized_end=2203
+  _globals['_FORCELEDGERRESPONSE']._serialized_start=2205
+  _globals['_FORCELEDGERRESPONSE']._serialized_end=2273
+  _globals['_READLACRESPONSE']._serialized_start=2275
+  _globals['_READLACRESPONSE']._serialized_end=2379
+  _globals['_GETLISTOFENTRIESOFLEDGERRESPONSE']._serialized_start=2381
+  _globals['_GETLISTOFENTRIESOFLEDGERRESPONSE']._serialized_end=2501
+  _globals['_GETBOOKIEINFORESPONSE']._serialized_start=2503
+  _globals['_GETBOOKIEINFORESPONSE']._serialized_end=2605
+  _globals['_STARTTLSRESPONSE']._serialized_start=2607
+  _globals['_STARTTLSRESPONSE']._serialized_end=2625
 # @@protoc_insertion_point(module_scope)
