@@ -15,7 +15,8 @@ from types import TracebackType
 from typing import Any
 
 from bkspark.cli.cluster import initialize
-from bkspark.cli.cluster_process import BookieProcess, free_ports
+from bkspark.cli.cluster_process import BookieProcess
+from bkspark.cli.ports import free_ports
 from bkspark.cli.zookeeper_process import ZooKeeperProcess
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.uri import MetadataUri

@@ -37,7 +37,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperProcess]:
     """A ZooKeeper server for the whole run; it has no cluster in it."""
-    from bkspark.cli.cluster_process import free_ports
+    from bkspark.cli.ports import free_ports
     from bkspark.cli.zookeeper_process import ZooKeeperProcess
 
     with ZooKeeperProcess(tmp_path_factory.mktemp("zookeeper"), port=free_ports(1)[0]) as server:

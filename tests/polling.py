@@ -11,7 +11,7 @@ _INTERVAL_S = 0.01
 T = TypeVar("T")
 
 
-def wait_until(condition: Callable[[], T | None], what: str, seconds: float = 30.0) -> T:
+def wait_until(condition: Callable[[], T | None], what: str, seconds: float = 120.0) -> T:
     """Return the first true value of `condition`.
 
     Raises:

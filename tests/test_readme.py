@@ -22,6 +22,6 @@ def test_the_first_program_prints_what_its_comment_says(cluster: Cluster) -> Non
     promised = re.search(r"print\(.*\)\s+# (\[.*?\])", program)
     assert promised is not None
     command = [sys.executable, "-c", program.replace(URI, cluster.uri)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == promised.group(1)

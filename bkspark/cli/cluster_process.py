@@ -15,7 +15,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -26,6 +25,7 @@ from typing import IO, Any
 from bkspark.cli.bookie import bookie_command
 from bkspark.cli.child_process import ChildProcess
 from bkspark.cli.cluster import initialize
+from bkspark.cli.ports import check_port, free_ports
 from bkspark.cli.zookeeper_process import HOST, ZooKeeperProcess
 from bkspark.errors import BookieUnavailable, ConfigurationError
 
@@ -277,31 +277,6 @@ class ClusterProcess:
         ports = ClusterPorts(zookeeper, remembered.bookies + tuple(free[:missing]))
         ports.save(path)
         return ports
-
-
-def free_ports(count: int) -> list[int]:
-    """Return distinct TCP ports of the loopback interface that nobody listens on."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind((HOST, 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
-
-
-def check_port(port: int) -> None:
-    """Raise ConfigurationError unless a server can listen on the port now."""
-    with socket.socket() as probe:
-        # Connections of a server that stopped a moment ago may linger; a listener is what matters.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except OSError as error:
-            raise ConfigurationError(
-                f"port {port} on {HOST} cannot be used ({error.strerror}): free it or choose another port"
-            ) from error
 
 
 def _make_directory(directory: Path) -> bool:

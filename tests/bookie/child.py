@@ -13,13 +13,13 @@ from typing import TypeVar
 
 from bkspark.cli.bookie import bookie_command
 from bkspark.cli.child_process import ChildProcess
-from bkspark.cli.cluster_process import free_ports
+from bkspark.cli.ports import free_ports
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.uri import MetadataUri
 from bkspark.metadata.zookeeper import open_tree
 from tests.bookie.serving import Peer
 
-START_S = 30.0
+START_S = 120.0
 STOP_S = 20.0
 T = TypeVar("T")
 

@@ -35,6 +35,6 @@ class _ColdFile(File):
         if self._files.is_cold:
             name = threading.current_thread().name
             assert name.startswith("fetch-"), f"{name} waits for the disk"
-            assert self._files.disk.wait(30)
+            assert self._files.disk.wait(120)
             self._files.fetched += 1
         return super().read(size, offset)

@@ -30,7 +30,7 @@ class ServedProcess:
 
     def __exit__(self, *_: object) -> None:
         self._process.terminate()
-        self._process.join(20)
+        self._process.join(120)
         if self._process.exitcode is None:
             self._process.kill()
             self._process.join()

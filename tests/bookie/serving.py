@@ -101,7 +101,7 @@ class Serving:
 
     def wait_for_failure(self) -> BaseException:
         """Return what made the service end itself."""
-        self._thread.join(10)
+        self._thread.join(120)
         assert self.failure is not None
         return self.failure
 
@@ -125,7 +125,7 @@ class Peer:
     """A blocking V2 client over one socket."""
 
     def __init__(self, port: int) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=20)
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=120)
         self._file = self.socket.makefile("rb")
 
     def __enter__(self) -> Peer:

@@ -35,7 +35,7 @@ def served(
 
     async def serve() -> object:
         async with control.serving(directories, collect):
-            return await asyncio.wait_for(asyncio.to_thread(act), 20)
+            return await asyncio.wait_for(asyncio.to_thread(act), 120)
 
     return asyncio.run(serve())
 

@@ -366,7 +366,7 @@ def test_ledger_without_an_index_is_said(stopped: Folder, capsys: Capture) -> No
 def test_command_line_runs_it_and_hands_on_the_exit_code(stopped: Folder) -> None:
     flip(stopped.ledgers / "lastMark", 9)
     command = [sys.executable, "-m", "bkspark.cli", "dump", "marks", "--json", str(stopped.directory)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 1
     assert json.loads(done.stdout.splitlines()[-1])["damaged"] == 1
 

@@ -32,5 +32,5 @@ def test_storage_keeps_open_what_the_limit_leaves(
     soft: int, hard: int, wanted: int, connections: int, said: str
 ) -> None:
     arguments = map(str, (soft, hard, wanted, connections))
-    done = subprocess.run([sys.executable, "-c", _PROGRAM, *arguments], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", _PROGRAM, *arguments], capture_output=True, text=True, timeout=180)
     assert done.stdout.startswith(said), done.stderr

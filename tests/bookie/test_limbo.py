@@ -226,5 +226,5 @@ def test_ledgers_leave_limbo_when_deleted_or_closed_and_whole(tmp_path: Path) ->
         checking.cancel()
         return store.limbo.ledger_ids()
 
-    assert asyncio.run(asyncio.wait_for(check(), 20)) == [5]
+    assert asyncio.run(asyncio.wait_for(check(), 120)) == [5]
     store.close()

@@ -20,7 +20,7 @@ import pytest
 from bkspark.blocking import Client
 from bkspark.cli.bookie import bookie_command
 from bkspark.cli.child_process import ChildProcess
-from bkspark.cli.cluster_process import free_ports
+from bkspark.cli.ports import free_ports
 from bkspark.errors import LedgerRecoveryFailed
 from bkspark.metadata import cookies
 from bkspark.metadata.cookies import Cookie

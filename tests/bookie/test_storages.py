@@ -368,6 +368,6 @@ store.close()
 def test_a_key_value_store_whose_disk_was_full_goes_on_when_there_is_space(tmp_path: Path) -> None:
     """What a repeated flush relies on; RocksDB by itself refuses every write from then on."""
     done = subprocess.run(
-        [sys.executable, "-c", _FULL_DISK, str(tmp_path)], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", _FULL_DISK, str(tmp_path)], capture_output=True, text=True, timeout=180, check=False
     )
     assert done.returncode == 0, done.stderr

@@ -81,7 +81,7 @@ def test_interrupted_write_leaves_no_ledger(console: Console, cluster):
         with Client(cluster.uri) as client:
             wait_until(lambda: len(list(client.ledgers())) > len(before["ledgers"]), "the ledger to be created")
         writer.send_signal(signal.SIGINT)
-        output, errors = writer.communicate(timeout=60)
+        output, errors = writer.communicate(timeout=180)
     finally:
         writer.kill()
         writer.wait()

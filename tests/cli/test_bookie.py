@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from bkspark.blocking import Client
-from bkspark.cli.cluster_process import free_ports
+from bkspark.cli.ports import free_ports
 
 pytestmark = pytest.mark.cluster
 
-END_S = 60
+END_S = 180
 
 
 def command(uri: str, folder: Path, port: int, *more: str) -> list[str]:

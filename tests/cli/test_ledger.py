@@ -115,7 +115,7 @@ def test_follow_prints_entries_as_they_are_confirmed_and_ends_with_the_ledger(co
             assert follower.stdout.readline() == "first\n"
             writer.append_many([b"third", b"fourth"])
             writer.close()
-            assert follower.communicate(timeout=60)[0] == "second\nthird\nfourth\n"
+            assert follower.communicate(timeout=180)[0] == "second\nthird\nfourth\n"
             assert follower.returncode == 0
         finally:
             follower.kill()
@@ -133,7 +133,7 @@ def test_entries_of_a_pipe_are_written_as_they_come(console: Console, cluster):
         with Client(cluster.uri) as client:
             wait_until(lambda: ledger in client.ledgers(), "the ledger to be created")
             wait_until(lambda: client.open(ledger).last_unconfirmed == 0, "the first entry to be stored")
-        assert writer.communicate("late\n", timeout=60)[0].startswith(f"ledger {ledger}: 2 entries")
+        assert writer.communicate("late\n", timeout=180)[0].startswith(f"ledger {ledger}: 2 entries")
     finally:
         writer.kill()
         writer.wait()
@@ -149,7 +149,7 @@ def test_reader_that_leaves_early_ends_the_command_quietly(console: Console, clu
     os.close(write_end)
     assert os.read(read_end, 10) == b"a line of "
     os.close(read_end)
-    assert reader.communicate(timeout=60)[1] == b""
+    assert reader.communicate(timeout=180)[1] == b""
     assert reader.returncode == 1
 
 

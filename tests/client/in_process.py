@@ -95,7 +95,7 @@ def run(directory: Path, test: Callable[[InProcessCluster], Awaitable[None]], *,
         cluster = InProcessCluster(directory, bookies)
         try:
             await cluster.start()
-            await asyncio.wait_for(test(cluster), 60)
+            await asyncio.wait_for(test(cluster), 180)
         finally:
             await cluster.stop()
 

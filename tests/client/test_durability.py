@@ -20,7 +20,7 @@ from tests.cluster import Cluster
 pytestmark = pytest.mark.cluster
 
 LOAD_S_MAX = 0.4
-WAIT_S = 60.0
+WAIT_S = 180.0
 
 
 class Load(threading.Thread):

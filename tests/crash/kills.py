@@ -23,7 +23,7 @@ from random import Random
 
 import numpy as np
 
-from bkspark.cli.cluster_process import free_ports
+from bkspark.cli.ports import free_ports
 from bkspark.cli.zookeeper_process import ZooKeeperProcess
 from bkspark.wire import v2
 from bkspark.wire.v2 import Status

@@ -6,7 +6,8 @@ import asyncio
 from pathlib import Path
 
 from bkspark.cli.child_process import ChildProcess
-from bkspark.cli.cluster_process import HOST, free_ports
+from bkspark.cli.cluster_process import HOST
+from bkspark.cli.ports import free_ports
 from bkspark.cli.zookeeper_process import ZooKeeperProcess
 from bkspark.metadata.paths import AVAILABLE
 from bkspark.metadata.uri import MetadataUri
@@ -16,9 +17,9 @@ from tests.interop.peer import JVM_OPTIONS, Peer
 SESSION_TIMEOUT_MS = "3000"
 """A bookie that was killed registers again only when its old session is over."""
 
-START_SECONDS = 60.0
+START_SECONDS = 180.0
 POLL_SECONDS = 0.05
-STOP_SECONDS = 10.0
+STOP_SECONDS = 60.0
 
 
 class ApacheBookie:

@@ -52,7 +52,7 @@ async def publish(log: Log, *payloads: list[bytes], owner: str = "job") -> list[
 
 async def until(condition, what: str) -> None:
     """Wait until a coroutine function returns true."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         while not await condition():
             await asyncio.sleep(0.01)
 

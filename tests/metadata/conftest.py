@@ -48,4 +48,4 @@ def trees(request: pytest.FixtureRequest) -> Trees:
         return Trees(MetadataUri.parse(f"zk://127.0.0.1:2181{root}"), connect)
     server = request.getfixturevalue("zookeeper")
     uri = MetadataUri.parse(f"zk://{server.connect_string}{root}")
-    return Trees(uri, lambda: open_tree(uri, session_timeout_s=2.0))
+    return Trees(uri, lambda: open_tree(uri, session_timeout_s=20.0))

@@ -84,9 +84,9 @@ def test_watches_tell_again_and_again(trees):
             told.clear()
             listed.clear()
             await tree.set(f"{root}/a", b"x", -1)
-            await asyncio.wait_for(told.wait(), 5)
+            await asyncio.wait_for(told.wait(), 60)
             await tree.create(f"{root}/b{number}")
-            await asyncio.wait_for(listed.wait(), 5)
+            await asyncio.wait_for(listed.wait(), 60)
         stop()
 
     trees.run(test)

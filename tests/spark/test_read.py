@@ -404,7 +404,7 @@ def test_ledger_deleted_by_itself_is_loss_unless_allowed(cluster, client, log):
 
 
 def python(text: str) -> None:
-    subprocess.run([sys.executable, "-c", text], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", text], check=True, timeout=180)
 
 
 def test_importing_bkspark_loads_neither_pyspark_nor_kazoo():
