@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import enum
 import itertools
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,7 +28,20 @@ from google.protobuf.message import DecodeError
 from bkspark.errors import ProtocolError
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire.digest import MASTER_KEY_BYTES, SealedEntries
-from bkspark.wire.framing import LENGTH_BYTES, FrameTable, equal_step
+from bkspark.wire.framing import LENGTH_BYTES, FrameTable
+from bkspark.wire.v3_fields import (
+    ABSENT,
+    NOTHING,
+    SAME,
+    WIDTH_ONLY,
+    NotOfTheForm,
+    equal_widths,
+    fields,
+    rows_of,
+    run_of,
+    values_in,
+    varint,
+)
 
 FIRST_BYTE = 0x0A
 """A V3 body begins with the tag of its header field; a V2 body begins with its version, 0 to 2."""
@@ -57,19 +69,13 @@ class Status(enum.IntEnum):
 
 Buffer = bytes | bytearray | memoryview
 
-_VARINT_BYTES_MAX = 10
-_VARINT, _BYTES = 0, 2
 _HEADER, _STATUS, _ADD, _CONTEXT = 1, 2, 101, 200
 _VERSION, _OPERATION, _TXN_ID, _PRIORITY = 1, 2, 3, 4
 _LEDGER, _ENTRY, _KEY, _BODY, _WRITE_FLAGS, _FLAG = 1, 2, 3, 4, 5, 100
 _ADD_HEAD = bytes((0x08, protocol.VERSION_THREE, 0x10, protocol.ADD_ENTRY))
 _ADD_TAG = b"\xaa\x06"
+_RESPONSE_TAGS = {protocol.READ_ENTRY: b"\xa2\x06", protocol.ADD_ENTRY: _ADD_TAG}
 _RECOVERY = b"\xa0\x06\x01"
-_WIDTH_LIMITS = np.array([1 << (7 * width) for width in range(1, 9)], np.int64)
-"""From the i-th on a number takes more than i + 1 bytes; from 2**63 on, and below 0, ten."""
-
-# What of a byte two frames of one run have in common.
-_SAME, _WIDTH_ONLY, _NOTHING = 0xFF, 0x80, 0x00
 
 
 # ---- one message at a time ----
@@ -152,11 +158,11 @@ def decode_adds(octets: np.ndarray, table: FrameTable, first: int) -> AddRequest
     template = _AddTemplate.of(octets[start:end].tobytes())
     if template is None:
         return None
-    rows, starts = _run(octets, table, first, template.frame, template.common)
+    rows, starts = run_of(octets, table, first, template.frame, template.common)
     return AddRequests(
-        _values(rows, template.txn_id),
-        _values(rows, template.ledger_id),
-        _values(rows, template.entry_id),
+        values_in(rows, template.txn_id),
+        values_in(rows, template.ledger_id),
+        values_in(rows, template.entry_id),
         starts + template.key_start,
         starts + template.body[0],
         starts + template.body[1],
@@ -188,30 +194,30 @@ class _AddTemplate:
     def of(cls, frame: bytes) -> _AddTemplate | None:
         """Return the template that a frame makes, None when it is not of the form."""
         try:
-            outer = _fields(frame, 0, len(frame))
+            outer = fields(frame, 0, len(frame))
             if set(outer) - {_HEADER, _ADD, _CONTEXT}:
                 return None
-            head = _fields(frame, *outer[_HEADER].span)
-            add = _fields(frame, *outer[_ADD].span)
+            head = fields(frame, *outer[_HEADER].span)
+            add = fields(frame, *outer[_ADD].span)
             is_known = not (set(head) - {1, 2, 3, 4} or set(add) - {1, 2, 3, 4, 5, 100})
             key, body = add[_KEY], add[_BODY]
             is_add = (head[_VERSION].number, head[_OPERATION].number) == (protocol.VERSION_THREE, protocol.ADD_ENTRY)
             if not (is_known and is_add) or key.span[1] - key.span[0] != MASTER_KEY_BYTES:
                 return None
             numbers = (head[_TXN_ID], add[_LEDGER], add[_ENTRY])
-            priority, write_flags = head.get(_PRIORITY, _ABSENT), add.get(_WRITE_FLAGS, _ABSENT)
-            flag = add.get(_FLAG, _ABSENT)
+            priority, write_flags = head.get(_PRIORITY, ABSENT), add.get(_WRITE_FLAGS, ABSENT)
+            flag = add.get(_FLAG, ABSENT)
             if flag.number not in (0, protocol.AddRequest.RECOVERY_ADD):
                 return None
             txn_id, ledger_id, entry_id = (each.at for each in numbers if each.varint is not None)
             bodies = (key.span, body.span)
-        except (KeyError, _NotOfTheForm):
+        except (KeyError, NotOfTheForm):
             return None
-        common = np.full(len(frame), _SAME, np.uint8)
+        common = np.full(len(frame), SAME, np.uint8)
         for span in (txn_id, ledger_id, entry_id):
-            common[slice(*span)] = _WIDTH_ONLY
+            common[slice(*span)] = WIDTH_ONLY
         for span in bodies:
-            common[slice(*span)] = _NOTHING
+            common[slice(*span)] = NOTHING
         return cls(
             np.frombuffer(frame, np.uint8),
             common,
@@ -250,22 +256,22 @@ def decode_add_responses(octets: np.ndarray, table: FrameTable, first: int) -> A
     start, end = int(table.starts[first]), int(table.ends[first])
     frame = octets[start:end].tobytes()
     try:
-        outer = _fields(frame, 0, len(frame))
-        head = _fields(frame, *outer[_HEADER].span)
-        add = _fields(frame, *outer[_ADD].span)
+        outer = fields(frame, 0, len(frame))
+        head = fields(frame, *outer[_HEADER].span)
+        add = fields(frame, *outer[_ADD].span)
         if set(outer) != {_HEADER, _STATUS, _ADD} or set(head) != {1, 2, 3} or set(add) != {1, 2, 3}:
             return None
         if (head[_VERSION].number, head[_OPERATION].number) != (protocol.VERSION_THREE, protocol.ADD_ENTRY):
             return None
         numbers = (head[_TXN_ID], add[1], add[2], add[3], outer[_STATUS])
         varints = [each.at for each in numbers if each.number >= 0]
-    except (KeyError, _NotOfTheForm):
+    except (KeyError, NotOfTheForm):
         return None
-    common = np.full(len(frame), _SAME, np.uint8)
+    common = np.full(len(frame), SAME, np.uint8)
     for span in varints:
-        common[slice(*span)] = _WIDTH_ONLY
-    rows, _ = _run(octets, table, first, np.frombuffer(frame, np.uint8), common)
-    txn_ids, statuses, ledger_ids, entry_ids, _ = (_values(rows, span) for span in varints)
+        common[slice(*span)] = WIDTH_ONLY
+    rows, _ = run_of(octets, table, first, np.frombuffer(frame, np.uint8), common)
+    txn_ids, statuses, ledger_ids, entry_ids, _ = (values_in(rows, span) for span in varints)
     return AddResponses(txn_ids, statuses, ledger_ids, entry_ids)
 
 
@@ -276,22 +282,35 @@ def encode_add_responses(
     txn_ids: np.ndarray, statuses: np.ndarray, ledger_ids: np.ndarray, entry_ids: np.ndarray
 ) -> bytes:
     """Return one response frame per add, back to back; statuses are V3's."""
+    return encode_short_responses(protocol.ADD_ENTRY, txn_ids, statuses, ledger_ids, entry_ids)
+
+
+def encode_short_responses(
+    operation: int, txn_ids: np.ndarray, statuses: np.ndarray, ledger_ids: np.ndarray, entry_ids: np.ndarray
+) -> bytes:
+    """Return one frame per answer that has a status, a ledger and an entry and nothing else; statuses are V3's.
+
+    Args:
+        operation: ADD_ENTRY or READ_ENTRY.
+    """
+    tag = _RESPONSE_TAGS[operation]
+    operation_head = bytes((0x08, protocol.VERSION_THREE, 0x10, operation))
     txn_ids, statuses = np.asarray(txn_ids, np.int64), np.asarray(statuses, np.int64)
     numbers = (txn_ids, statuses, statuses, np.asarray(ledger_ids, np.int64), np.asarray(entry_ids, np.int64))
     parts = []
-    for rows, widths in _equal_widths(numbers):
+    for rows, widths in equal_widths(numbers):
         txn_width, status_width, _, ledger_width, entry_width = widths
         inner = 3 + status_width + ledger_width + entry_width
-        head = len(_ADD_HEAD) + 1 + txn_width
-        body = 2 + head + 1 + status_width + len(_ADD_TAG) + 1 + inner
+        head = len(operation_head) + 1 + txn_width
+        body = 2 + head + 1 + status_width + len(tag) + 1 + inner
         parts.append(
-            _table(
+            rows_of(
                 rows.stop - rows.start,
-                body.to_bytes(LENGTH_BYTES, "big") + bytes((FIRST_BYTE, head)) + _ADD_HEAD + b"\x18",
+                body.to_bytes(LENGTH_BYTES, "big") + bytes((FIRST_BYTE, head)) + operation_head + b"\x18",
                 (txn_ids[rows], txn_width),
                 b"\x10",
                 (statuses[rows], status_width),
-                _ADD_TAG + bytes((inner, 0x08)),
+                tag + bytes((inner, 0x08)),
                 (statuses[rows], status_width),
                 b"\x10",
                 (numbers[3][rows], ledger_width),
@@ -320,22 +339,22 @@ def encode_adds(
     txn_ids = np.arange(first_txn_id, first_txn_id + count)
     entry_ids = np.arange(entries.first_entry, entries.first_entry + count)
     sizes = np.diff(entries.offsets) - LENGTH_BYTES
-    tail = (b"\x28" + _varint(write_flags) if write_flags else b"") + (_RECOVERY if is_recovery else b"")
-    urgency = b"\x20" + _varint(priority) if priority else b""
-    ledger = _varint(ledger_id)
+    tail = (b"\x28" + varint(write_flags) if write_flags else b"") + (_RECOVERY if is_recovery else b"")
+    urgency = b"\x20" + varint(priority) if priority else b""
+    ledger = varint(ledger_id)
     parts: list[Buffer] = [tail] * (3 * count)
     frame_sizes = np.empty(count, np.int64)
     bounds = entries.offsets.tolist()
     view = memoryview(entries.buffer)
     # Frames of a piece have the same layout: numbers of equal widths and entries of equal size.
-    for rows, widths in _equal_widths((txn_ids, entry_ids), sizes):
+    for rows, widths in equal_widths((txn_ids, entry_ids), sizes):
         size = int(sizes[rows.start])
         head = len(_ADD_HEAD) + 1 + widths[0] + len(urgency)
-        before_entry = bytes((0x1A, MASTER_KEY_BYTES)) + master_key + b"\x22" + _varint(size)
+        before_entry = bytes((0x1A, MASTER_KEY_BYTES)) + master_key + b"\x22" + varint(size)
         add = 2 + len(ledger) + widths[1] + len(before_entry) + size + len(tail)
-        add_head = _ADD_TAG + _varint(add)
+        add_head = _ADD_TAG + varint(add)
         body = 2 + head + len(add_head) + add
-        fronts = _table(
+        fronts = rows_of(
             rows.stop - rows.start,
             body.to_bytes(LENGTH_BYTES, "big") + bytes((FIRST_BYTE, head)) + _ADD_HEAD + b"\x18",
             (txn_ids[rows], widths[0]),
@@ -353,143 +372,3 @@ def encode_adds(
     offsets = np.zeros(count + 1, np.int64)
     np.cumsum(frame_sizes, out=offsets[1:])
     return SealedEntries(memoryview(b"".join(parts)), offsets, entries.first_entry)
-
-
-# ---- varints and fields ----
-
-
-class _NotOfTheForm(Exception):
-    """A frame that protobuf's classes must look at."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Field:
-    """Where a field's value lies, and the number of a varint."""
-
-    at: tuple[int, int]
-    varint: int | None
-
-    @property
-    def span(self) -> tuple[int, int]:
-        """Raises _NotOfTheForm where a varint stands in place of bytes."""
-        if self.varint is not None:
-            raise _NotOfTheForm
-        return self.at
-
-    @property
-    def number(self) -> int:
-        """Raises _NotOfTheForm where bytes stand in place of a varint."""
-        if self.varint is None:
-            raise _NotOfTheForm
-        return self.varint
-
-
-_ABSENT = _Field((0, 0), 0)
-
-
-def _fields(frame: bytes, start: int, end: int) -> dict[int, _Field]:
-    """Return the fields of a message at frame[start:end] by number.
-
-    Raises:
-        _NotOfTheForm: a field comes twice, has a wire type that adds do not use, or does not end within the message.
-    """
-    found: dict[int, _Field] = {}
-    while start < end:
-        tag, start = _read_varint(frame, start, end)
-        value_start = start
-        number, start = _read_varint(frame, start, end)
-        field = _Field((value_start, start), number)
-        if tag & 7 == _BYTES:
-            field = _Field((start, start + number), None)
-            start += number
-        if tag & 7 not in (_VARINT, _BYTES) or tag >> 3 in found or start > end:
-            raise _NotOfTheForm
-        found[tag >> 3] = field
-    return found
-
-
-def _read_varint(frame: bytes, start: int, end: int) -> tuple[int, int]:
-    value = 0
-    for index in range(min(_VARINT_BYTES_MAX, end - start)):
-        byte = frame[start + index]
-        value |= (byte & 0x7F) << (7 * index)
-        if byte < 0x80:
-            if index and not byte:
-                raise _NotOfTheForm  # padded with zeros
-            return value, start + index + 1
-    raise _NotOfTheForm
-
-
-def _varint(value: int) -> bytes:
-    value &= (1 << 64) - 1
-    octets = bytearray()
-    while value >= 0x80:
-        octets.append(value & 0x7F | 0x80)
-        value >>= 7
-    octets.append(value)
-    return bytes(octets)
-
-
-def _run(
-    octets: np.ndarray, table: FrameTable, first: int, frame: np.ndarray, common: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return frames first, ... as rows, as long as they agree with `frame` in what is common; and their starts."""
-    size = len(frame)
-    lengths = table.ends[first:] - table.starts[first:]
-    count = len(lengths) if bool((lengths == size).all()) else int(np.argmax(lengths != size))
-    starts = table.starts[first : first + count]
-    if count > 1 and equal_step(starts) == size + LENGTH_BYTES:
-        begin = int(starts[0])
-        rows = np.lib.stride_tricks.as_strided(octets[begin:], (count, size), (size + LENGTH_BYTES, 1))
-    else:
-        rows = octets[starts[:, None] + np.arange(size)]
-    compared = np.flatnonzero(common)
-    mask = common[compared]
-    agrees = ((rows[:, compared] & mask) == (frame[compared] & mask)).all(axis=1)
-    if not agrees.all():
-        count = int(np.argmin(agrees))
-    return rows[:count], starts[:count]
-
-
-def _values(rows: np.ndarray, span: tuple[int, int]) -> np.ndarray:
-    """Return the numbers whose varints lie in columns `span` of the rows, int64."""
-    values = np.zeros(len(rows), np.uint64)
-    for index, column in enumerate(range(*span)):
-        values |= (rows[:, column] & np.uint8(0x7F)).astype(np.uint64) << np.uint64(7 * index)
-    return values.view(np.int64)
-
-
-def _widths(values: np.ndarray) -> np.ndarray:
-    """Return how many bytes the varint of each int64 takes."""
-    return np.where(values < 0, _VARINT_BYTES_MAX, 1 + np.searchsorted(_WIDTH_LIMITS, values, side="right"))
-
-
-def _equal_widths(numbers: Sequence[np.ndarray], *same: np.ndarray) -> Iterator[tuple[slice, tuple[int, ...]]]:
-    """Yield pieces in which the varints of each column have one width, and `same` columns one value; and the widths."""
-    widths = [_widths(column) for column in numbers]
-    count = len(numbers[0])
-    differs = np.zeros(max(0, count - 1), bool)
-    for column in (*widths, *same):
-        differs |= column[1:] != column[:-1]
-    edges = [0, *(np.flatnonzero(differs) + 1).tolist(), count]
-    for start, end in itertools.pairwise(edges):
-        if start < end:
-            yield slice(start, end), tuple(int(column[start]) for column in widths)
-
-
-def _table(count: int, *pieces: bytes | tuple[np.ndarray, int]) -> np.ndarray:
-    """Return uint8 rows made of constant bytes and of varints: (values, width) each."""
-    width = sum(len(piece) if isinstance(piece, bytes) else piece[1] for piece in pieces)
-    rows = np.empty((count, width), np.uint8)
-    at = 0
-    for piece in pieces:
-        if isinstance(piece, bytes):
-            rows[:, at : at + len(piece)] = np.frombuffer(piece, np.uint8)
-            at += len(piece)
-            continue
-        values, octets = piece[0].view(np.uint64), piece[1]
-        for index in range(octets):
-            more = 0x80 if index < octets - 1 else 0
-            rows[:, at + index] = (values >> np.uint64(7 * index)).astype(np.uint8) & 0x7F | more
-        at += octets
-    return rows

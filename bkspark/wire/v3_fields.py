@@ -1,0 +1,176 @@
+"""How fields lie in V3 frames: what the array codecs of V3 (`v3` adds, `v3_reads` reads) are made of.
+
+A frame is taken apart once, as a template; others that have its form are found by comparing rows of bytes, and their
+numbers are read column by column. Numbers are varints, in as few bytes as they need: int64, below 0 in ten bytes.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bkspark.wire.framing import LENGTH_BYTES, FrameTable, equal_step
+
+SAME, WIDTH_ONLY, NOTHING = 0xFF, 0x80, 0x00
+"""What of a byte two frames of one run have in common."""
+
+_VARINT_BYTES_MAX = 10
+_VARINT, _BYTES = 0, 2
+_WIDTH_LIMITS = np.array([1 << (7 * width) for width in range(1, 9)], np.int64)
+"""From the i-th on a number takes more than i + 1 bytes; from 2**63 on, and below 0, ten."""
+_LOOK_FRAMES = 32
+"""How many frames a look at a run begins with; four times as many each time, so that short runs cost little."""
+
+
+class NotOfTheForm(Exception):
+    """A frame that protobuf's classes must look at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """Where a field's value lies, and the number of a varint."""
+
+    at: tuple[int, int]
+    varint: int | None
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """Raises NotOfTheForm where a varint stands in place of bytes."""
+        if self.varint is not None:
+            raise NotOfTheForm
+        return self.at
+
+    @property
+    def number(self) -> int:
+        """Raises NotOfTheForm where bytes stand in place of a varint."""
+        if self.varint is None:
+            raise NotOfTheForm
+        return self.varint
+
+
+ABSENT = Field((0, 0), 0)
+"""Stands for a number that is left out."""
+
+
+def fields(frame: bytes, start: int, end: int) -> dict[int, Field]:
+    """Return the fields of a message at frame[start:end] by number.
+
+    Raises:
+        NotOfTheForm: a field comes twice, is neither varint nor bytes, or does not end within the message.
+    """
+    found: dict[int, Field] = {}
+    while start < end:
+        tag, start = _read_varint(frame, start, end)
+        value_start = start
+        number, start = _read_varint(frame, start, end)
+        field = Field((value_start, start), number)
+        if tag & 7 == _BYTES:
+            field = Field((start, start + number), None)
+            start += number
+        if tag & 7 not in (_VARINT, _BYTES) or tag >> 3 in found or start > end:
+            raise NotOfTheForm
+        found[tag >> 3] = field
+    return found
+
+
+def _read_varint(frame: bytes, start: int, end: int) -> tuple[int, int]:
+    value = 0
+    for index in range(min(_VARINT_BYTES_MAX, end - start)):
+        byte = frame[start + index]
+        value |= (byte & 0x7F) << (7 * index)
+        if byte < 0x80:
+            if index and not byte:
+                raise NotOfTheForm  # padded with zeros
+            return value, start + index + 1
+    raise NotOfTheForm
+
+
+def varint(value: int) -> bytes:
+    """Return a number as protobuf writes it."""
+    value &= (1 << 64) - 1
+    octets = bytearray()
+    while value >= 0x80:
+        octets.append(value & 0x7F | 0x80)
+        value >>= 7
+    octets.append(value)
+    return bytes(octets)
+
+
+def run_of(
+    octets: np.ndarray, table: FrameTable, first: int, frame: np.ndarray, common: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return frames first, first + 1, ... as rows, as long as they agree with `frame` in what is common.
+
+    Returns:
+        (rows, starts): uint8 of shape (count, len(frame)), count >= 1 as frame `first` is `frame`; where they begin.
+    """
+    compared = np.flatnonzero(common)
+    mask, wanted = common[compared], frame[compared] & common[compared]
+    size, count, look = len(frame), 0, _LOOK_FRAMES
+    goes_on = True
+    while goes_on:
+        some = slice(first + count, first + count + look)
+        fits = table.ends[some] - table.starts[some] == size
+        is_equal = bool(fits.all())
+        starts = table.starts[some] if is_equal else table.starts[some][: int(np.argmin(fits))]
+        agrees = ((_rows_at(octets, starts, size)[:, compared] & mask) == wanted).all(axis=1)
+        count += len(starts) if agrees.all() else int(np.argmin(agrees))
+        goes_on = is_equal and count == some.stop - first
+        look *= 4
+    starts = table.starts[first : first + count]
+    return _rows_at(octets, starts, size), starts
+
+
+def _rows_at(octets: np.ndarray, starts: np.ndarray, size: int) -> np.ndarray:
+    if len(starts) > 1 and equal_step(starts) == size + LENGTH_BYTES:
+        return np.lib.stride_tricks.as_strided(
+            octets[int(starts[0]) :], (len(starts), size), (size + LENGTH_BYTES, 1), writeable=False
+        )
+    return octets[starts[:, None] + np.arange(size)]
+
+
+def values_in(rows: np.ndarray, span: tuple[int, int]) -> np.ndarray:
+    """Return the numbers whose varints lie in columns `span` of the rows, int64."""
+    values = np.zeros(len(rows), np.uint64)
+    for index, column in enumerate(range(*span)):
+        values |= (rows[:, column] & np.uint8(0x7F)).astype(np.uint64) << np.uint64(7 * index)
+    return values.view(np.int64)
+
+
+def _widths(values: np.ndarray) -> np.ndarray:
+    """Return how many bytes the varint of each int64 takes."""
+    return np.where(values < 0, _VARINT_BYTES_MAX, 1 + np.searchsorted(_WIDTH_LIMITS, values, side="right"))
+
+
+def equal_widths(numbers: Sequence[np.ndarray], *same: np.ndarray) -> Iterator[tuple[slice, tuple[int, ...]]]:
+    """Yield pieces in which the varints of each column have one width, and `same` columns one value; and the widths."""
+    widths = [_widths(column) for column in numbers]
+    count = len(numbers[0])
+    differs = np.zeros(max(0, count - 1), bool)
+    for column in (*widths, *same):
+        differs |= column[1:] != column[:-1]
+    edges = [0, *(np.flatnonzero(differs) + 1).tolist(), count]
+    for start, end in itertools.pairwise(edges):
+        if start < end:
+            yield slice(start, end), tuple(int(column[start]) for column in widths)
+
+
+def rows_of(count: int, *pieces: bytes | tuple[np.ndarray, int]) -> np.ndarray:
+    """Return uint8 rows made of constant bytes and of varints: (values, width) each."""
+    width = sum(len(piece) if isinstance(piece, bytes) else piece[1] for piece in pieces)
+    rows = np.empty((count, width), np.uint8)
+    at = 0
+    for piece in pieces:
+        if isinstance(piece, bytes):
+            rows[:, at : at + len(piece)] = np.frombuffer(piece, np.uint8)
+            at += len(piece)
+            continue
+        values, octets = piece[0].view(np.uint64), piece[1]
+        for index in range(octets):
+            more = 0x80 if index < octets - 1 else 0
+            rows[:, at + index] = (values >> np.uint64(7 * index)).astype(np.uint8) & 0x7F | more
+        at += octets
+    return rows

@@ -1,0 +1,132 @@
+"""Plain V3 reads, whole batches at a time; see `v3` for what they share with adds.
+
+    request   0a H  08 03  10 01  18 txnId  [20 priority]
+              a2 06 R  08 ledger  10 entry
+              [c2 0c ...: context]
+    response  0a H  08 03  10 01  18 txnId  10 status
+              a2 06 R  08 status  10 ledger  18 entry as asked  [22 B  entry]  [28 LAC that the bookie knows]
+
+A read that fences or waits for the LAC has further fields, and is left to protobuf's classes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bkspark.wire import bookkeeper_protocol_pb2 as protocol
+from bkspark.wire.framing import LENGTH_BYTES, FrameTable
+from bkspark.wire.v3 import FIRST_BYTE, encode_short_responses
+from bkspark.wire.v3_fields import (
+    ABSENT,
+    SAME,
+    WIDTH_ONLY,
+    NotOfTheForm,
+    equal_widths,
+    fields,
+    rows_of,
+    run_of,
+    values_in,
+    varint,
+)
+
+_HEADER, _READ, _CONTEXT = 1, 100, 200
+_VERSION, _OPERATION, _TXN_ID, _PRIORITY = 1, 2, 3, 4
+_LEDGER, _ENTRY = 1, 2
+_HEAD = bytes((0x08, protocol.VERSION_THREE, 0x10, protocol.READ_ENTRY))
+_TAG = b"\xa2\x06"
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRequests:
+    """Plain reads that came together, as arrays of equal length in order of arrival."""
+
+    txn_ids: np.ndarray
+    ledger_ids: np.ndarray
+    entry_ids: np.ndarray
+    priority: int
+
+    def __len__(self) -> int:
+        return len(self.txn_ids)
+
+
+def decode_reads(octets: np.ndarray, table: FrameTable, first: int) -> ReadRequests | None:
+    """Return the plain reads in frames first, first + 1, ... that have the form of frame `first`, at least that one.
+
+    Args:
+        octets: uint8 of the buffer that `table` describes.
+
+    Returns:
+        None: frame `first` is no read in the form that this module specifies; `v3.decode_request` takes it.
+    """
+    frame = octets[int(table.starts[first]) : int(table.ends[first])].tobytes()
+    try:
+        outer = fields(frame, 0, len(frame))
+        head = fields(frame, *outer[_HEADER].span)
+        read = fields(frame, *outer[_READ].span)
+        is_known = not (set(outer) - {_HEADER, _READ, _CONTEXT} or set(head) - {1, 2, 3, 4} or set(read) - {1, 2})
+        is_read = (head[_VERSION].number, head[_OPERATION].number) == (protocol.VERSION_THREE, protocol.READ_ENTRY)
+        if not (is_known and is_read):
+            return None
+        numbers = (head[_TXN_ID], read[_LEDGER], read[_ENTRY])
+        spans = [each.at for each in numbers if each.number >= 0]
+        priority = head.get(_PRIORITY, ABSENT).number
+    except (KeyError, NotOfTheForm):
+        return None
+    common = np.full(len(frame), SAME, np.uint8)
+    for span in spans:
+        common[slice(*span)] = WIDTH_ONLY
+    rows, _ = run_of(octets, table, first, np.frombuffer(frame, np.uint8), common)
+    txn_ids, ledger_ids, entry_ids = (values_in(rows, span) for span in spans)
+    return ReadRequests(txn_ids, ledger_ids, entry_ids, priority)
+
+
+def encode_read_failures(txn_ids: np.ndarray, status: int, ledger_ids: np.ndarray, entry_ids: np.ndarray) -> bytes:
+    """Return one response without an entry per read, back to back; `status` is V3's, and not EOK."""
+    return encode_short_responses(
+        protocol.READ_ENTRY, txn_ids, np.full(len(txn_ids), status, np.int64), ledger_ids, entry_ids
+    )
+
+
+def encode_read_responses(
+    txn_ids: np.ndarray,
+    ledger_id: int,
+    first_entry: int,
+    items: bytes | memoryview,
+    sizes: np.ndarray,
+    max_lac: int | None,
+) -> bytes:
+    """Return EOK responses for `first_entry`, first_entry + 1, ...; item i is the next sizes[i] bytes of `items`.
+
+    An item is `i32 length, entry`, as a bookie stores it.
+    """
+    entry_ids = np.arange(first_entry, first_entry + len(sizes))
+    octets = np.frombuffer(items, np.uint8)
+    ends = np.cumsum(sizes)
+    tail = b"" if max_lac is None else b"\x28" + varint(max_lac)
+    ledger = b"\x08\x00\x10" + varint(ledger_id) + b"\x18"
+    parts = []
+    for rows, (txn_width, entry_width) in equal_widths((txn_ids, entry_ids), sizes):
+        count, size = rows.stop - rows.start, int(sizes[rows.start])
+        entry_bytes = size - LENGTH_BYTES
+        entry_head = b"\x22" + varint(entry_bytes)
+        read = _TAG + varint(len(ledger) + entry_width + len(entry_head) + entry_bytes + len(tail)) + ledger
+        head = len(_HEAD) + 1 + txn_width
+        body = 2 + head + 2 + len(read) + entry_width + len(entry_head) + entry_bytes + len(tail)
+        front = rows_of(
+            count,
+            body.to_bytes(LENGTH_BYTES, "big") + bytes((FIRST_BYTE, head)) + _HEAD + b"\x18",
+            (txn_ids[rows], txn_width),
+            b"\x10\x00" + read,
+            (entry_ids[rows], entry_width),
+            entry_head,
+        )
+        frames = np.empty((count, LENGTH_BYTES + body), np.uint8)
+        begin, end = front.shape[1], front.shape[1] + entry_bytes
+        frames[:, :begin] = front
+        stored = octets[int(ends[rows.start]) - size : int(ends[rows.stop - 1])]
+        frames[:, begin:end] = stored.reshape(count, size)[:, LENGTH_BYTES:]
+        frames[:, end:] = np.frombuffer(tail, np.uint8)
+        parts.append(frames.tobytes())
+    return parts[0] if len(parts) == 1 else b"".join(parts)
