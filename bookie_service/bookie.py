@@ -356,6 +356,9 @@ class Bookie:
             self._reads.promise(read)
         self._resume_blocked()
 
+    def on_written(self, journal_index: int, sequence: int) -> None:
+        """Records up to `sequence` are with the operating system; those that are deferred need no more."""
+
     def checkpoint(self, *, moves_mark: bool = True) -> bool:
         """Begin a checkpoint; False when there is nothing to flush or another one runs.
 

@@ -249,7 +249,12 @@ class BookieService:
             JournalThread(
                 journal,
                 self._options.flush,
-                JournalEvents(partial(self._call, self._on_durable, index), self._on_failure, self._post),
+                JournalEvents(
+                    partial(self._call, self._on_durable, index),
+                    partial(self._call, self._on_written, index),
+                    self._on_failure,
+                    self._post,
+                ),
                 self._loop,
                 f"journal-{index}",
                 commits_inline=len(storage.journals) == 1,
@@ -283,6 +288,9 @@ class BookieService:
 
     def _on_durable(self, journal_index: int, sequence: int) -> None:
         self._bookie.on_durable(journal_index, sequence)
+
+    def _on_written(self, journal_index: int, sequence: int) -> None:
+        self._bookie.on_written(journal_index, sequence)
 
     def _on_checkpoint_done(self, checkpoint: Checkpoint) -> None:
         self._bookie.on_checkpoint_done(checkpoint)

@@ -6,8 +6,8 @@ reason (their blocks are written already, so the file system has nothing to note
 proves the last group durable, so that replay takes damage in it for what it is. Nothing here knows threads;
 `storage.journal_thread` runs it.
 
-With `sync_groups` false `append` returns as soon as the operating system has the records: a power cut takes what was
-appended since the last `sync`, acknowledged or not.
+With `sync_groups` false, or for a group that is deferred, `append` returns as soon as the operating system has the
+records: a power cut takes what was appended since the last `sync`, acknowledged or not.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ class Journal:
         """Whether `append` makes durable what it writes."""
         return self._options.sync_groups
 
-    def append(self, records: Sequence[Record]) -> None:
-        """Write the records as one group and make them durable, unless `sync_groups` is false.
+    def append(self, records: Sequence[Record], *, deferred: bool = False) -> None:
+        """Write the records as one group and make them durable, unless it is `deferred` or `sync_groups` is false.
 
         Raises:
             OSError: the group is not known to be durable; nothing of it may be acknowledged.
@@ -96,7 +96,7 @@ class Journal:
             self.close()
             self._begin_file()
         self._write(records)
-        if self._options.sync_groups:
+        if self._options.sync_groups and not deferred:
             self._file.sync_data()
             self._synced = self._end
 

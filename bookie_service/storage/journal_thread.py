@@ -8,6 +8,10 @@ with one add in flight, two changes of thread cost as much as a good disk's sync
 turn, and what comes meanwhile waits in the sockets and is the next group. It is not done where recent syncs were slow
 (`INLINE_SYNC_NS_MAX`), as the loop serves nobody else meanwhile.
 
+Deferred records (of ledgers with relaxed durability) are written with the group they are in, which is synced only if
+something else in it wants that: of a group that is not, `on_written` tells. They become durable with the next sync of
+any kind, and at the latest `settle_ns` later, or when `force` is called.
+
 A failed write or sync ends it all: the error is reported, and nothing after it is ever written or counts as durable.
 """
 
@@ -52,19 +56,25 @@ class Turns(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class JournalEvents:
-    """Who is told what, on the event loop: `post(callback, *arguments)` gets there from a thread."""
+    """Who is told what, on the event loop: `post(callback, *arguments)` gets there from a thread.
+
+    on_written: everything up to a sequence number is with the operating system, the end of it not durable yet.
+    """
 
     on_durable: Callable[[int], None]
+    on_written: Callable[[int], None]
     on_failure: Callable[[BaseException], None]
     post: Callable[..., None]
 
 
 @dataclass(frozen=True, slots=True)
 class _Submission:
-    """Records; or a wish to know the end of all before it, or to have it settled."""
+    """Records; or a wish to have all before it durable, to know its end, or to have it settled."""
 
     sequence: int
     records: Sequence[Record] = ()
+    is_deferred: bool = False
+    forces: bool = False
     mark: Future[JournalPosition] | None = None
     settles: bool = False
 
@@ -78,10 +88,14 @@ class _Group:
     bytes: int = 0
     entries: int = 0
     sequence: int = 0
+    is_deferred: bool = True
+    forces: bool = False
     last: _Submission | None = None
 
     def add(self, submission: _Submission) -> None:
         self.records.extend(submission.records)
+        self.is_deferred = self.is_deferred and (submission.is_deferred or not submission.records)
+        self.forces = self.forces or submission.forces or submission.mark is not None
         self.submissions += 1
         for record in submission.records:
             self.bytes += record.body_bytes
@@ -126,16 +140,32 @@ class JournalThread:
         self._failure: BaseException | None = None
         self._settle_timer: Timer | None = None
         self._settle_sequence = 0
+        # The last deferred submission, and up to where a sync has been asked for.
+        self._deferred = 0
+        self._forced = 0
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
-    def submit(self, records: Sequence[Record]) -> int:
-        """Queue records and return their sequence number; durable once `on_durable` reports it or a higher one."""
+    def submit(self, records: Sequence[Record], *, deferred: bool = False) -> int:
+        """Queue records and return their sequence number; durable once `on_durable` reports it or a higher one.
+
+        `deferred` ones are not synced for their own sake: `on_written` or `on_durable` reports when they are written.
+        """
         self._sequence += 1
-        submission = _Submission(self._sequence, records)
-        self._held_bytes += sum([record.body_bytes for record in records])
+        if deferred:
+            self._deferred = self._sequence
+        return self._enqueue(_Submission(self._sequence, records, is_deferred=deferred))
+
+    def force(self) -> int:
+        """Have everything submitted so far made durable; return the sequence number that `on_durable` will report."""
+        self._sequence += 1
+        self._forced = self._sequence
+        return self._enqueue(_Submission(self._sequence, forces=True))
+
+    def _enqueue(self, submission: _Submission) -> int:
+        self._held_bytes += sum([record.body_bytes for record in submission.records])
         if self._held_bytes <= INLINE_BYTES_MAX and self._may_commit():
             if not self._held:
                 self._turns.call_soon(self._end_turn)
@@ -144,7 +174,7 @@ class JournalThread:
             self._hand_over(submission)
         if self._settle_timer is None:
             self._begin_quiet()
-        return self._sequence
+        return submission.sequence
 
     def take_mark(self) -> Future[JournalPosition]:
         """Return a future of the position behind everything submitted so far, resolved when all that is durable."""
@@ -192,46 +222,59 @@ class JournalThread:
         for submission in held:
             group.add(submission)
         try:
-            self._carry_out(group)
+            is_durable = self._carry_out(group)
         except BaseException as error:
             self._events.on_failure(error)
             return
         finally:
             self._writing.release()
-        self._events.on_durable(group.sequence)
+        (self._events.on_durable if is_durable else self._events.on_written)(group.sequence)
 
     def _begin_quiet(self) -> None:
         self._settle_sequence = self._sequence
         self._settle_timer = self._turns.call_later(self._limits.settle_ns / 1e9, self._end_quiet)
 
     def _end_quiet(self) -> None:
-        """Have the journal settled if nothing came meanwhile, or in any case where groups are not synced."""
+        """Have the journal settled if nothing came meanwhile, or in any case where groups are not synced.
+
+        If something came, what is deferred is at least made durable.
+        """
         self._settle_timer = None
         if self._settle_sequence == self._sequence or not self._journal.syncs_groups:
+            self._forced = self._sequence
             self._hand_over(_Submission(self._sequence, settles=True))
-        else:
-            self._begin_quiet()
+            return
+        if self._deferred > self._forced:
+            self._forced = self._sequence
+            self._hand_over(_Submission(self._sequence, forces=True))
+        self._begin_quiet()
 
     # ---- on the thread, and a group that the event loop commits itself ----
 
-    def _carry_out(self, group: _Group) -> None:
-        """Make a group durable and do what its last submission wants. Called with `_writing` held."""
+    def _carry_out(self, group: _Group) -> bool:
+        """Write a group and do what its last submission wants; return whether all so far counts as durable.
+
+        Called with `_writing` held.
+        """
         if self._failure is not None:
             raise self._failure
         try:
             if group.records:
                 began = time.monotonic_ns()
-                self._journal.append(group.records)
-                self._syncs_ns.append(time.monotonic_ns() - began)
+                self._journal.append(group.records, deferred=group.is_deferred)
+                if not group.is_deferred:
+                    self._syncs_ns.append(time.monotonic_ns() - began)
+            if group.forces:
+                self._journal.sync()
             last = group.last
             if last is not None and last.mark is not None:
-                self._journal.sync()
                 last.mark.set_result(self._journal.end)
             if last is not None and last.settles:
                 self._journal.settle()
         except BaseException as error:
             self._failure = error
             raise
+        return group.forces or not group.is_deferred or (last is not None and last.settles)
 
     def _run(self) -> None:
         try:
@@ -239,10 +282,11 @@ class JournalThread:
             while not is_last:
                 group = self._gather()
                 with self._writing:
-                    self._carry_out(group)
+                    is_durable = self._carry_out(group)
                     self._carried_out += group.submissions
-                if group.records:
-                    self._events.post(self._events.on_durable, group.sequence)
+                if group.submissions:
+                    report = self._events.on_durable if is_durable else self._events.on_written
+                    self._events.post(report, group.sequence)
                 is_last = group.last is None
                 # The records hold views of the write cache; keep none while waiting.
                 del group

@@ -62,10 +62,16 @@ class Running:
         self.directory = str(directory)
         self.loop = Loop()
         self.durable = 0
+        self.written = 0
         self.threads: set[str] = set()
         self.failures: list[BaseException] = []
         journal = Journal(self.files, self.directory, options, JournalPosition(0, 0))
-        events = JournalEvents(self._on_durable, self.failures.append, lambda callback, *values: callback(*values))
+        events = JournalEvents(
+            self._on_durable,
+            self._on_written,
+            self.failures.append,
+            lambda callback, *values: callback(*values),
+        )
         self.journal = JournalThread(journal, limits, events, self.loop, "journal-0", commits_inline=inline)
         self.files.operations.clear()
 
@@ -73,11 +79,20 @@ class Running:
         self.durable = max(self.durable, sequence)
         self.threads.add(threading.current_thread().name)
 
-    def submit(self, body: bytes) -> int:
-        return self.journal.submit([Record.of(RecordKind.ENTRIES, 1, body)])
+    def _on_written(self, sequence: int) -> None:
+        self.written = max(self.written, sequence)
+        self.threads.add(threading.current_thread().name)
+
+    def submit(self, body: bytes, *, deferred: bool = False) -> int:
+        return self.journal.submit([Record.of(RecordKind.ENTRIES, 1, body)], deferred=deferred)
 
     def wait_for(self, sequence: int) -> None:
         wait_until(lambda: self.durable >= sequence, f"sequence {sequence}")
+
+    def wait_for_force(self) -> None:
+        sequence = self.journal.force()
+        self.loop.end_turn()
+        self.wait_for(sequence)
 
     @property
     def syncs(self) -> int:
@@ -234,3 +249,64 @@ def test_nothing_is_tried_again_or_reported_after_an_error(tmp_path: Path, opera
     assert state.files.operations == []
     assert all(isinstance(error, OSError) for error in state.failures)
     assert b"never written" not in state.bodies()
+
+
+@pytest.mark.parametrize("inline", [True, False])
+def test_deferred_records_are_reported_written_without_a_sync_and_durable_after_the_next_one(
+    tmp_path: Path, inline: bool
+) -> None:
+    with running(tmp_path, inline=inline) as state:
+        deferred = state.submit(b"deferred", deferred=True)
+        state.loop.end_turn()
+        wait_until(lambda: state.written >= deferred, "the deferred record")
+        assert (state.durable, state.syncs) == (0, 0)
+        synced = state.submit(b"synced")
+        state.loop.end_turn()
+        state.wait_for(synced)
+        assert state.syncs == 1
+        assert state.bodies() == [b"deferred", b"synced"]
+
+
+@pytest.mark.parametrize("inline", [True, False])
+def test_force_makes_all_deferred_records_durable(tmp_path: Path, inline: bool) -> None:
+    with running(tmp_path, inline=inline) as state:
+        state.submit(b"first", deferred=True)
+        state.loop.end_turn()
+        state.submit(b"second", deferred=True)
+        state.wait_for_force()
+        assert (state.syncs, state.bodies()) == (1, [b"first", b"second"])
+
+
+def test_force_syncs_even_where_groups_are_not_synced(tmp_path: Path) -> None:
+    options = JournalOptions(preallocate_bytes=4096, sync_groups=False)
+    with running(tmp_path, options=options) as state:
+        state.submit(b"record")
+        state.wait_for_force()
+        assert state.syncs == 1
+
+
+def test_deferred_records_become_durable_in_a_while_though_more_keep_coming(tmp_path: Path) -> None:
+    with running(tmp_path) as state:
+        first = state.submit(b"first", deferred=True)
+        state.loop.end_turn()
+        state.submit(b"second", deferred=True)
+        state.loop.pass_time()
+        state.loop.end_turn()
+        state.wait_for(first)
+
+
+def test_quiet_journal_reports_deferred_records_durable(tmp_path: Path) -> None:
+    with running(tmp_path) as state:
+        only = state.submit(b"only", deferred=True)
+        state.loop.end_turn()
+        assert state.durable == 0
+        state.loop.pass_time()
+        state.wait_for(only)
+
+
+def test_deferred_record_in_a_group_with_others_is_synced_with_them(tmp_path: Path) -> None:
+    with running(tmp_path) as state:
+        state.submit(b"deferred", deferred=True)
+        sequence = state.submit(b"synced")
+        state.loop.end_turn()
+        assert (state.durable, state.written, state.syncs) == (sequence, 0, 1)
