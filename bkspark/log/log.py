@@ -210,9 +210,12 @@ class Log:
         """Create a ledger for `publish`, registered as pending. Close it before it is published. Raises NoSuchLog."""
         return await create_pending(self._client, await self.store(), self._name, owner, options)
 
-    async def publish(self, ledgers: Sequence[LedgerFacts], *, publisher: Publisher | None = None) -> AppendOutcome:
+    async def publish(
+        self, ledgers: Sequence[LedgerFacts], *, publisher: Publisher | None = None, only_if_empty: bool = False
+    ) -> AppendOutcome:
         """Put closed, pending ledgers at the log's end, all or none; see `LogStore.append_ledgers`."""
-        return await (await self.store()).append_ledgers(self._name, ledgers, publisher=publisher)
+        store = await self.store()
+        return await store.append_ledgers(self._name, ledgers, publisher=publisher, only_if_empty=only_if_empty)
 
     async def overwrite(self, ledgers: Sequence[LedgerFacts], *, publisher: Publisher | None = None) -> AppendOutcome:
         """Swap the list for closed, pending ledgers at once; fence who writes, and delete the old ledgers."""

@@ -131,7 +131,12 @@ class LogStore:
     # ---- publishing ----
 
     async def append_ledgers(
-        self, name: str, ledgers: Sequence[LedgerFacts], *, publisher: Publisher | None = None
+        self,
+        name: str,
+        ledgers: Sequence[LedgerFacts],
+        *,
+        publisher: Publisher | None = None,
+        only_if_empty: bool = False,
     ) -> AppendOutcome:
         """Put closed, pending ledgers at the end of the list: all of them at once, or none.
 
@@ -139,6 +144,7 @@ class LogStore:
 
         Raises:
             NoSuchLog: there is no such log.
+            LogExists: the log has a ledger already, and `only_if_empty` asks for none.
             DataLoss: a ledger is not pending: its attempt was taken for dead.
             MetadataError: the store is away; the message tells whether the outcome is unknown.
         """
@@ -148,6 +154,8 @@ class LogStore:
             repeated = _repeated(head, publisher)
             if repeated is not None:
                 return Change(None, repeated)
+            if only_if_empty and head.first_ordinal < head.end_ordinal:
+                raise LogExists(f"log {name} holds ledgers already, and was to be written only while it holds none")
             await self.attempts.check(name, [facts.ledger_id for facts in ledgers])
             grown, nodes = await self._appended(name, head, ledgers)
             outcome = AppendOutcome(True, head.end_ordinal, None if publisher is None else publisher[1])

@@ -7,6 +7,7 @@
     ranges       which entries: bounds, limits, sharing out (pure)
     offsets      a stream's offset as canonical JSON (pure)
     plan         from a snapshot of ledgers to partitions
+    versions     what older versions of Spark lack, and what stands in for it
     read, stream batch reader, streaming source; `read` has what runs in tasks
     inspection   tables about the cluster; stored_ledgers: what the metadata store knows of many ledgers
     write        batch and streaming writers: staged by attempts, published by one change of the log

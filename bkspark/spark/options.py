@@ -25,6 +25,7 @@ PASSWORD_VARIABLE = "BKSPARK_PASSWORD"
 VIEWS = ("ledgers", "logs", "bookies", "fragments")
 PAYLOAD_FORMATS = ("raw", "json", "msgpack", "arrow")
 DIGESTS = ("crc32c", "crc32", "mac", "dummy")
+APPEND, ERROR, IGNORE = "append", "error", "ignore"
 MALFORMED_MODES = ("FAILFAST", "PERMISSIVE", "DROPMALFORMED")
 
 READ, STREAM, WRITE = "a batch read", "a stream read", "a write"
@@ -94,6 +95,7 @@ OPTIONS = (
     Option("ensembleSize", "ensemble_size", values.count, _WRITE, "bookies that store a ledger"),
     Option("writeQuorum", "write_quorum", values.count, _WRITE, "bookies that store each entry"),
     Option("ackQuorum", "ack_quorum", values.count, _WRITE, "bookies that must confirm an entry"),
+    Option("ifExists", "if_exists", values.one_of(APPEND, ERROR, IGNORE), _WRITE, "what a log that holds ledgers does"),
     Option("txnAppId", "txn_app_id", values.text, _WRITE, "name under which versions are published once"),
     Option("txnVersion", "txn_version", values.version, _WRITE, "version of this write; of a stream: of its epoch 0"),
     Option("maxLedgerBytes", "ledger_bytes_max", values.size, _WRITE, "roll to a new ledger at this size, about"),
@@ -145,6 +147,7 @@ class SourceOptions:
     ensemble_size: int = 3
     write_quorum: int = 3
     ack_quorum: int = 2
+    if_exists: str = APPEND
     txn_app_id: str | None = None
     txn_version: int | None = None
     ledger_bytes_max: int = 1 << 30
@@ -269,12 +272,26 @@ class SourceOptions:
             )
         return replace(self, starting_offsets=self.starting_offsets or LATEST, **self._read_defaults())
 
-    def for_batch_write(self) -> SourceOptions:
+    def for_batch_write(self, *, is_overwrite: bool = False) -> SourceOptions:
         """Return these options with the defaults of a batch write, checked. Raises as `for_write`."""
         if (self.txn_app_id is None) != (self.txn_version is None):
             raise ConfigurationError(
                 "options 'txnAppId' and 'txnVersion' belong together in a batch write: set both, and raise the version "
                 "with every write (in foreachBatch: the batch's id)"
+            )
+        if self.if_exists != APPEND and (is_overwrite or self.txn_app_id is not None):
+            other = "mode overwrite" if is_overwrite else "'txnAppId'"
+            raise ConfigurationError(
+                f"option 'ifExists' is {self.if_exists}, and {other} says otherwise what a log with content does: "
+                "drop one of them"
+            )
+        return self.for_write()
+
+    def for_stream_write(self) -> SourceOptions:
+        """Return these options with the defaults of a streaming write, checked. Raises as `for_write`."""
+        if "ifexists" in self.given:
+            raise ConfigurationError(
+                "option 'ifExists' has no effect on a streaming write, whose epochs follow each other: remove it"
             )
         return self.for_write()
 

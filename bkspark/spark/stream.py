@@ -15,17 +15,10 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
 from pyspark.sql.types import StructType
 
 from bkspark.blocking import iterate, run
-from bkspark.errors import DataLoss, NoSuchLog
+from bkspark.errors import ConfigurationError, DataLoss, NoSuchLog
 from bkspark.log.log import Log
 from bkspark.log.positions import Position
 from bkspark.log.snapshot import LogSnapshot
@@ -37,6 +30,15 @@ from bkspark.spark.plan import ReadPartition, ReadPlanner
 from bkspark.spark.progress import BYTES_BEHIND, ENTRIES_BEHIND
 from bkspark.spark.ranges import Amount, EntryRange, advance, amount, between, water_level
 from bkspark.spark.read import read_partition
+from bkspark.spark.versions import (
+    HAS_ADMISSION_CONTROL,
+    SPARK_VERSION,
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 
 CHECKPOINT = "the checkpoint's offset"
 
@@ -104,6 +106,8 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def __init__(self, schema: StructType, options: SourceOptions) -> None:
         self._options = options.for_stream_read()
+        if not HAS_ADMISSION_CONTROL:
+            check_without_admission_control(self._options)
         self._schema = schema
         self._form = ManyLogs() if self._options.log is None else OneLog(self._options.log)
         self._target: Offsets | None = None
@@ -129,6 +133,7 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         """Return where the next micro-batch from `start` must end: `start` itself when nothing is new.
 
         Args:
+            start: None before Spark 4.2, which asks for the end of what there is and no more.
             limit: ReadAllAvailable lifts the limits of the options, as Trigger.Once asks.
 
         Raises:
@@ -269,6 +274,22 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
     def _tell_gone(self, noted: Offsets, logs: Mapping[str, _LookedAtLog]) -> None:
         for name in sorted(noted.keys() - logs.keys()):
             _tell_loss(self._options, noted[name], "deleted")
+
+
+def check_without_admission_control(options: SourceOptions) -> None:
+    """Refuse what a source cannot do where Spark does not tell it where a micro-batch begins.
+
+    Raises:
+        ConfigurationError: a limit of micro-batches is set, with which Trigger.AvailableNow would end too early; or
+            many logs are followed, whose new ones would be skipped.
+    """
+    limits = ("maxEntriesPerTrigger", "maxBytesPerTrigger", "minEntriesPerTrigger", "logsPattern")
+    for name in limits:
+        if name.lower() in options.given:
+            raise ConfigurationError(
+                f"option '{name}' of a stream needs Spark 4.2, and this is {SPARK_VERSION}: "
+                "remove it, or install a newer pyspark"
+            )
 
 
 def _shares(wanted: list[int], total: int | None) -> list[int] | list[None]:

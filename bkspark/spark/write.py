@@ -22,12 +22,12 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from bkspark.blocking import LedgerWriter, run
 from bkspark.entries import EntryBatch
-from bkspark.errors import BookKeeperError, ConfigurationError, MalformedPayload, NoSuchLog, NotEnoughBookies
+from bkspark.errors import BookKeeperError, ConfigurationError, LogExists, MalformedPayload, NoSuchLog, NotEnoughBookies
 from bkspark.log.formats import LedgerFacts, Owner
 from bkspark.log.log import Log
 from bkspark.log.store import Publisher
@@ -35,7 +35,8 @@ from bkspark.log.writer import LedgerOptions
 from bkspark.spark.columns import arrow_schema
 from bkspark.spark.connection import connect
 from bkspark.spark.formats.registry import encoder_of
-from bkspark.spark.options import SourceOptions
+from bkspark.spark.options import APPEND, ERROR, IGNORE, SourceOptions
+from bkspark.spark.versions import DataSourceStreamArrowWriter
 from bkspark.wire.framing import FRAME_BYTES_MAX
 
 ENTRY_OVERHEAD_BYTES = 1024
@@ -113,13 +114,23 @@ class Destination:
 
     # ---- on the driver, once all attempts have reported ----
 
+    def holds_ledgers(self) -> bool:
+        """Whether anything has been published in the log."""
+        snapshot = run(self._log().snapshot)
+        return snapshot.first_ordinal < snapshot.end_ordinal
+
     def publish(self, ledgers: Sequence[LedgerFacts], publisher: Publisher | None, *, is_overwrite: bool) -> None:
-        """Make the ledgers the log's: all of them, or none. With a publisher, a repeated epoch changes nothing."""
+        """Make the ledgers the log's: all of them, or none. With a publisher, a repeated epoch changes nothing.
+
+        Raises:
+            LogExists: option ifExists is not append, and another has published in the log.
+        """
         log = self._log()
+        only_if_empty = self.options.if_exists != APPEND
         if is_overwrite:
             run(lambda: log.overwrite(ledgers, publisher=publisher))
         elif ledgers:
-            run(lambda: log.publish(ledgers, publisher=publisher))
+            run(lambda: log.publish(ledgers, publisher=publisher, only_if_empty=only_if_empty))
 
     def discard_after_publishing(self, owner_id: str, epoch: int | None = None) -> None:
         """`discard`, where the commit has taken effect: that it fails must not make Spark repeat the job."""
@@ -226,19 +237,40 @@ def _task() -> TaskContext:
 
 
 class BookKeeperWriter(DataSourceArrowWriter):
-    """A batch job's write: append publishes at the log's end, overwrite swaps the log's content."""
+    """A batch job's write: append publishes at the log's end, overwrite swaps the log's content.
+
+    Spark gives Python sources no other mode; option ifExists stands in for errorifexists and ignore. A log without
+    ledgers counts as absent there, as a job that failed may have left one.
+
+    Raises:
+        LogExists: the log holds ledgers, and ifExists is error.
+    """
 
     def __init__(self, schema: StructType, options: SourceOptions, overwrite: bool) -> None:
-        self._destination = Destination(schema, options.for_batch_write())
+        self._destination = Destination(schema, options.for_batch_write(is_overwrite=overwrite))
         self._overwrite = overwrite
         # Made once, before any task; Spark carries it to tasks, commit and abort.
         self._job_id = str(uuid.uuid4())
         self._destination.prepare()
+        self._is_skipped = self._is_not_wanted()
+
+    def _is_not_wanted(self) -> bool:
+        options = self._destination.options
+        if options.if_exists == APPEND or not self._destination.holds_ledgers():
+            return False
+        if options.if_exists == ERROR:
+            raise LogExists(
+                f"log {options.log} holds ledgers already, and option 'ifExists' is error: "
+                "write to another log, or use mode overwrite or ifExists append"
+            )
+        return True
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Write one partition to ledgers of its own."""
+        """Write one partition to ledgers of its own; nothing where the log has content that ifExists protects."""
         context = _task()
         owner = Owner("job", self._job_id, None, context.partitionId(), context.taskAttemptId())
+        if self._is_skipped:
+            return AttemptResult(owner, ())
         return self._destination.write(owner, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -247,7 +279,12 @@ class BookKeeperWriter(DataSourceArrowWriter):
         publisher = None
         if options.txn_app_id is not None and options.txn_version is not None:
             publisher = (options.txn_app_id, options.txn_version)
-        self._destination.publish(_ledgers_of(messages), publisher, is_overwrite=self._overwrite)
+        try:
+            self._destination.publish(_ledgers_of(messages), publisher, is_overwrite=self._overwrite)
+        except LogExists:
+            # Another job was first while this one wrote.
+            if options.if_exists != IGNORE:
+                raise
         self._destination.discard_after_publishing(self._job_id)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -265,7 +302,7 @@ class BookKeeperStreamWriter(DataSourceStreamArrowWriter):
     """
 
     def __init__(self, schema: StructType, options: SourceOptions, overwrite: bool) -> None:
-        self._destination = Destination(schema, options)
+        self._destination = Destination(schema, options.for_stream_write())
         self._overwrite = overwrite
         self._destination.prepare()
 

@@ -7,6 +7,14 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as sql
+from pyspark.sql.types import StructType
+
+from bkspark.blocking import LedgerWriter, run
+from bkspark.errors import LogExists
+from bkspark.log.formats import LedgerFacts, Owner
+from bkspark.log.log import Log
+from bkspark.spark.options import SourceOptions
+from bkspark.spark.write import AttemptResult, BookKeeperWriter
 
 pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 
@@ -194,6 +202,51 @@ def test_overwrite_swaps_the_content_and_deletes_the_old_ledgers(spark, table, c
     table.write(spark.range(5, 6).selectExpr("cast(id as string) as value"), "overwrite")
     assert strings(table) == ["5"]
     assert not before & set(client.ledgers())
+
+
+def test_spark_refuses_the_modes_that_it_does_not_offer_and_writes_nothing(spark, table):
+    frame = spark.range(1).selectExpr("cast(id as string) as value")
+    for mode in ("error", "errorifexists", "ignore"):
+        assert "UNSUPPORTED_DATA_SOURCE_SAVE_MODE" in refused(lambda mode=mode: table.write(frame, mode))
+    assert f"log {table.log} does not exist" in refused(lambda: table.read("value binary").count())
+
+
+def test_if_exists_protects_a_log_with_content(spark, table, client):
+    frame = spark.range(3).selectExpr("cast(id as string) as value")
+    client.log(table.log).create()  # an empty log is as good as none
+    table.write(frame, ifExists="error")
+    ledgers = set(client.ledgers())
+    assert "holds ledgers already, and option 'ifExists' is error" in refused(
+        lambda: table.write(frame, ifExists="error")
+    )
+    table.write(frame, ifExists="ignore")
+    assert strings(table) == ["0", "1", "2"]
+    assert set(client.ledgers()) == ledgers
+
+
+@pytest.mark.parametrize("if_exists", ["error", "ignore"])
+def test_of_two_jobs_that_want_an_empty_log_the_first_to_commit_wins(spark, table, client, if_exists):
+    def job():
+        return BookKeeperWriter(schema, SourceOptions.parse({**chosen, "ifExists": if_exists}), overwrite=False)
+
+    chosen = {"uri": table.uri, "log": table.log}
+    schema = StructType().add("value", "string")
+    late = job()  # it looked at the log while that was empty
+    log = Log(client.asynchronous, table.log)
+    owner = Owner("job", late._job_id, None, 0, 0)
+    ledger = LedgerWriter(run(lambda: log.create_attempt(owner)))
+    ledger.append(b"late")
+    closed = ledger.close()
+    table.write(spark.createDataFrame([("first",)], "value string"), ifExists=if_exists)
+    result = AttemptResult(owner, (LedgerFacts(ledger.ledger_id, closed.last_entry, closed.length),))
+    if if_exists == "error":
+        with pytest.raises(LogExists):
+            late.commit([result])
+        late.abort([result])
+    else:
+        late.commit([result])
+    assert strings(table) == ["first"]
+    assert ledger.ledger_id not in set(client.ledgers())
 
 
 def test_frame_is_the_snapshot_of_its_load(spark, table):

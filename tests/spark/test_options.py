@@ -177,6 +177,17 @@ def test_transaction_options_belong_together():
         parse(log="a", txnVersion="1").for_write()
 
 
+def test_what_a_log_with_content_does_is_said_once():
+    assert parse(log="a", ifExists="ERROR").for_batch_write().if_exists == "error"
+    with pytest.raises(ConfigurationError, match="mode overwrite says otherwise"):
+        parse(log="a", ifExists="error").for_batch_write(is_overwrite=True)
+    with pytest.raises(ConfigurationError, match="'txnAppId' says otherwise"):
+        parse(log="a", ifExists="ignore", txnAppId="x", txnVersion="1").for_batch_write()
+    with pytest.raises(ConfigurationError, match="'ifExists' has no effect on a streaming write"):
+        parse(log="a", ifExists="append").for_stream_write()
+    assert "is none of append, error, ignore" in refused(log="a", ifExists="replace")
+
+
 def test_ledger_metadata_is_many_options():
     read = parse(ledgers="*", **{"ledgermetadata.Team": "x", "ledgerMetadata.app": "y"}).for_batch_read()
     assert read.ledger_metadata == {"team": "x", "app": "y"}
@@ -225,6 +236,7 @@ def test_every_option_fills_its_field():
         "maxLedgerBytes": "9", "entryTargetBytes": "10", "startingTimestamp": "11", "endingTimestamp": "-10m",
         "unconfirmed": "true", "maxEntriesPerPartition": "12", "minEntriesPerTrigger": "13", "maxTriggerDelay": "14s",
         "txnAppId": "app", "txnVersion": "15", "inspect": "LOGS", "logsPattern": "a.*",
+        "ifExists": "ignore",
     }  # fmt: skip
     assert set(values) == {option.name for option in OPTIONS}
     default = parse(log="z")

@@ -10,7 +10,6 @@ from dataclasses import replace
 
 import pytest
 from pyspark.sql.datasource import InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StructType
 
 from bkspark.blocking import Client, run
@@ -19,6 +18,7 @@ from bkspark.spark.options import SourceOptions
 from bkspark.spark.progress import Lag, lag
 from bkspark.spark.read import BookKeeperReader, read_partition, schema_for
 from bkspark.spark.stream import BookKeeperStreamReader
+from bkspark.spark.versions import ReadAllAvailable, ReadMaxRows
 from tests.polling import wait_until
 
 pytestmark = pytest.mark.cluster

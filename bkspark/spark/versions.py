@@ -1,0 +1,69 @@
+"""What Spark's Python Data Source API got after version 4.0, the oldest that is supported, and what stands in for it.
+
+    4.1   DataSourceStreamArrowWriter. The workers of 4.0 hand a streaming writer Arrow batches too, if it is a batch
+          writer for Arrow as well: so the stand-in is both
+    4.2   admission control: a source's limit of a micro-batch, Trigger.AvailableNow, the reported latest offset.
+          Before, a source is asked for the latest offset alone: it is not told where the batch begins, nor that the
+          query is to end. `HAS_ADMISSION_CONTROL` tells; the streaming source refuses what it cannot do right without
+
+Readers and writers take these names from here only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyspark
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter
+
+__all__ = [
+    "HAS_ADMISSION_CONTROL",
+    "SPARK_VERSION",
+    "DataSourceStreamArrowWriter",
+    "ReadAllAvailable",
+    "ReadLimit",
+    "ReadMaxBytes",
+    "ReadMaxRows",
+    "SupportsTriggerAvailableNow",
+]
+
+SPARK_VERSION: str = pyspark.__version__
+
+try:
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter
+except ImportError:
+
+    class DataSourceStreamArrowWriter(DataSourceStreamWriter, DataSourceArrowWriter):  # type: ignore[no-redef]
+        """Takes Arrow batches in a streaming write of Spark 4.0."""
+
+
+try:
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadLimit,
+        ReadMaxBytes,
+        ReadMaxRows,
+        SupportsTriggerAvailableNow,
+    )
+except ImportError:
+    HAS_ADMISSION_CONTROL = False
+
+    class ReadLimit:  # type: ignore[no-redef]
+        """How much a micro-batch may have."""
+
+    class ReadAllAvailable(ReadLimit):  # type: ignore[no-redef]
+        """No limit."""
+
+    @dataclass(frozen=True)
+    class ReadMaxRows(ReadLimit):  # type: ignore[no-redef]
+        max_rows: int
+
+    @dataclass(frozen=True)
+    class ReadMaxBytes(ReadLimit):  # type: ignore[no-redef]
+        max_bytes: int
+
+    class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
+        """Marks a source that is told when a query is to end."""
+
+else:
+    HAS_ADMISSION_CONTROL = True
