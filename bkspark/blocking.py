@@ -28,6 +28,7 @@ from typing import Any, Self, TypeVar
 
 from bkspark import client as aio
 from bkspark import log as aio_log
+from bkspark.client.bookies import PlacementOptions
 from bkspark.client.reader import BATCH_BYTES
 from bkspark.client.writer import WriterOptions
 from bkspark.core.metadata import LedgerMetadata
@@ -433,8 +434,11 @@ class Client:
         net: NetOptions = NetOptions(),
         writer: WriterOptions = WriterOptions(),
         limits: WriterLimits = WriterLimits(),
+        placement: PlacementOptions = PlacementOptions(),
     ) -> None:
-        self._client = aio.Client(uri, digest=digest, password=password, net=net, writer=writer, limits=limits)
+        self._client = aio.Client(
+            uri, digest=digest, password=password, net=net, writer=writer, limits=limits, placement=placement
+        )
         run(self._client.connect)
 
     @property

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import random
 import secrets
 from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING
 
+from bkspark.client.bookies import ClusterView, PlacementOptions
 from bkspark.client.reader import LedgerReader, LedgerTimes, last_entries
 from bkspark.client.recovery import recover
 from bkspark.client.writer import LedgerWriter, Services, WriterOptions, new_core
@@ -49,6 +51,7 @@ class Client:
         uri: metadata URI, as `zk://host:2181;host2:2181/ledgers`.
         digest: of ledgers created here: crc32c, crc32, mac or dummy. Opening uses the one each ledger was created with.
         password: of every ledger created or opened here.
+        placement: how bookies are chosen for new ledgers and in place of failed ones.
         tree: a metadata tree to use instead of connecting to the URI's hosts; closed with the client.
     """
 
@@ -61,6 +64,7 @@ class Client:
         net: NetOptions = NetOptions(),
         writer: WriterOptions = WriterOptions(),
         limits: WriterLimits = WriterLimits(),
+        placement: PlacementOptions = PlacementOptions(),
         tree: Tree | None = None,
     ) -> None:
         self.uri = MetadataUri.parse(uri)
@@ -71,8 +75,10 @@ class Client:
         self._net = net
         self._writer_options = writer
         self._limits = limits
+        self._placement = placement
         self._tree = tree
         self._services: Services | None = None
+        self._connecting = asyncio.Lock()
 
     # ---- connecting ----
 
@@ -86,14 +92,20 @@ class Client:
         return self
 
     async def _connected(self) -> Services:
-        if self._services is None:
+        if self._services is not None:
+            return self._services
+        async with self._connecting:
+            if self._services is not None:
+                return self._services
             if self._tree is None:
                 self._tree = await open_tree(self.uri)
             registry = BookieRegistry(self._tree, self.uri)
+            pool = BookiePool(registry.resolve, self._net)
             self._services = Services(
                 LedgerStore(self._tree, self.uri),
                 registry,
-                BookiePool(registry.resolve, self._net),
+                pool,
+                ClusterView(registry, self._placement, lambda: pool.avoided),
                 random.Random(secrets.randbits(64)),
             )
         return self._services
@@ -172,7 +184,8 @@ class Client:
         if ledger_type not in LEDGER_TYPES:
             raise ConfigurationError(f"ledger type {ledger_type!r} is not one of {', '.join(LEDGER_TYPES)}")
         services = await self._connected()
-        bookies = choose_ensemble(set(await services.registry.writable()), ensemble, services.random)
+        found = await services.view.candidates(ensemble)
+        bookies = choose_ensemble(found.writable, ensemble, write_quorum, services.random, found.topology)
         custom = {
             name: value.encode() if isinstance(value, str) else bytes(value) for name, value in (metadata or {}).items()
         }

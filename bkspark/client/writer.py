@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from bkspark.client.bookies import ClusterView
 from bkspark.client.metadata_steps import write_metadata
 from bkspark.core import effects
 from bkspark.core.metadata import LedgerMetadata
@@ -53,6 +54,7 @@ class Services:
     ledgers: LedgerStore
     registry: BookieRegistry
     pool: BookiePool
+    view: ClusterView
     random: random.Random
 
 
@@ -323,6 +325,8 @@ class LedgerWriter:
                 self._call_after(effect.delay_ns)
             elif isinstance(effect, effects.FindBookies):
                 self._settled.clear()
+                for bookie in effect.failed:
+                    self._services.view.on_failure(bookie)
                 self._spawn(self._find_bookies())
             elif isinstance(effect, effects.WriteMetadata):
                 self._settled.clear()
@@ -381,11 +385,11 @@ class LedgerWriter:
 
     async def _find_bookies(self) -> None:
         try:
-            writable = await self._services.registry.writable()
+            found = await self._services.view.replacements()
         except BookKeeperError as error:
             self._perform(self._core.on_metadata_failed(error))
             return
-        self._perform(self._core.on_writable_bookies(set(writable)))
+        self._perform(self._core.on_writable_bookies(found.writable, found.topology))
 
     async def _write_metadata(self, effect: effects.WriteMetadata) -> None:
         self._perform(await write_metadata(self._services.ledgers, self._core, self.ledger_id, effect))

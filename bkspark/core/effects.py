@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -37,7 +37,12 @@ class CallAfter:
 
 @dataclass(frozen=True, slots=True)
 class FindBookies:
-    """Look up the writable bookies and call `on_writable_bookies`."""
+    """Look up the writable bookies and call `on_writable_bookies`.
+
+    `failed` are the bookies that failed since it was asked for last: a report beside the question.
+    """
+
+    failed: tuple[str, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)

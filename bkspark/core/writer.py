@@ -35,7 +35,7 @@ import numpy as np
 
 from bkspark.core import effects
 from bkspark.core.metadata import Fragment, LedgerMetadata, LedgerState, change_ensemble
-from bkspark.core.placement import RandomSource, choose_replacements
+from bkspark.core.placement import FLAT, RandomSource, Topology, choose_replacements
 from bkspark.core.striping import ENSEMBLE_SIZE_MAX, write_set_masks
 from bkspark.errors import BookKeeperError, LedgerClosed, LedgerFenced, NotEnoughBookies, UnauthorizedAccess
 from bkspark.wire.digest import SealedEntries
@@ -118,6 +118,7 @@ class WriterCore:
         self._failed: dict[int, str] = {}
         self._absent: dict[int, str] = {}
         self._absent_checked_ns = 0
+        self._reported: dict[int, str] = {}
         self._now_ns = 0
         self._finding_bookies = False
         self._proposed: list[str] = []
@@ -260,12 +261,14 @@ class WriterCore:
             done += self._find_bookies()
         return done
 
-    def on_writable_bookies(self, writable: Collection[str]) -> list[effects.Effect]:
+    def on_writable_bookies(self, writable: Collection[str], topology: Topology = FLAT) -> list[effects.Effect]:
         """Choose replacements for the failed bookies and store them, or go on without."""
         self._finding_bookies = False
         if self.state is not WriterState.CHANGING:
             return []
-        replacements = choose_replacements(self._ensemble, self._failed, writable, self._random)
+        replacements = choose_replacements(
+            self._ensemble, self._failed, writable, self.metadata.write_quorum, self._random, topology
+        )
         if not replacements:
             return self._go_on_without(writable)
         self._proposed = list(self._ensemble)
@@ -470,7 +473,9 @@ class WriterCore:
         if self._finding_bookies:
             return []
         self._finding_bookies = True
-        return [effects.FindBookies()]
+        failed = {slot: bookie for slot, bookie in self._failed.items() if self._reported.get(slot) != bookie}
+        self._reported.update(failed)
+        return [effects.FindBookies(tuple(failed.values()))]
 
     def _go_on_without(self, writable: Collection[str]) -> list[effects.Effect]:
         """No spare bookie: leave the failed ones out if Qa others remain in every write set, else fail."""
@@ -487,6 +492,7 @@ class WriterCore:
             for slot in back:
                 self._absent.pop(slot, None)
                 self._failed.pop(slot, None)
+                self._reported.pop(slot, None)
             self._absent.update(self._failed)
             return self._resume(back)
         if len(missing) > self.metadata.write_quorum - self.metadata.ack_quorum:
@@ -512,6 +518,7 @@ class WriterCore:
             self._refusals.pop(slot, None)
             self._failed.pop(slot, None)
             self._absent.pop(slot, None)
+            self._reported.pop(slot, None)
             self._votes[: self._pending_count] &= ~np.uint64(1 << slot)
         return self._resume(replaced)
 

@@ -15,11 +15,11 @@ from bkspark.errors import (
     NoSuchNode,
 )
 from bkspark.ids import check_bookie_id, parse_host_port
-from bkspark.metadata import cookies, layout, paths, registration
+from bkspark.metadata import cookies, layout, paths, racks, registration
 from bkspark.metadata.cookies import Cookie
 from bkspark.metadata.ledgers import read_manager
 from bkspark.metadata.registration import BookieAddress
-from bkspark.metadata.tree import Callback, Create, Tree
+from bkspark.metadata.tree import Callback, Create, Tree, parent_of
 from bkspark.metadata.uri import LedgerManager, MetadataUri
 
 TAKEOVER_POLL_S = 0.1
@@ -101,6 +101,25 @@ class BookieRegistry:
             return parse_host_port(bookie_id)
         except ValueError:
             raise BookieUnavailable(f"bookie {bookie_id} is not registered", bookie=bookie_id) from None
+
+    async def racks(self) -> dict[str, str]:
+        """Return the rack of each bookie that the cluster's rack map names (`bkspark.metadata.racks`).
+
+        Raises:
+            MetadataFormat: the map cannot be read; names its path.
+        """
+        for path in self._rack_maps:
+            try:
+                data, _ = await self._tree.get(path)
+            except NoSuchNode:
+                continue
+            return racks.decode(data, path)
+        return {}
+
+    @property
+    def _rack_maps(self) -> tuple[str, str]:
+        """Where a rack map may stand; the first that exists is taken."""
+        return f"{self._root}/{paths.RACKS}", f"{parent_of(self._root).rstrip('/')}/{paths.RACKS}"
 
     # ---- what a bookie does ----
 
@@ -247,6 +266,16 @@ class BookieRegistry:
     async def watch_writable(self, callback: Callback) -> Callback:
         """Call `callback()` when the set of writable bookies may have changed; return what ends that."""
         return await self._tree.watch_children(f"{self._root}/{paths.AVAILABLE}", callback)
+
+    async def watch_racks(self, callback: Callback) -> Callback:
+        """Call `callback()` when the rack map may have changed, come or gone; return what ends that."""
+        ends = [await self._tree.watch(path, callback) for path in self._rack_maps]
+
+        def end() -> None:
+            for one in ends:
+                one()
+
+        return end
 
     def on_session_expired(self, callback: Callback) -> None:
         """Call `callback()` when the session has ended and its registrations with it."""

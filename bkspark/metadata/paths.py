@@ -25,6 +25,8 @@ COOKIES = "cookies"
 ID_GENERATOR = "idgen"
 LONG_ID_GENERATOR = "idgen-long"
 UNDERREPLICATION = "underreplication"
+RACKS = "bookies"
+"""The rack map (`racks`), below the root or beside it."""
 
 _SHORT = re.compile(r"(\d{2})/(\d{4})/L(\d{4})")
 _LONG = re.compile(r"(\d{3})/(\d{4})/(\d{4})/(\d{4})/L(\d{4})")

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import random
 
 import numpy as np
 import pytest
 
-from bkspark.core.placement import choose_ensemble, choose_replacements
 from bkspark.core.quorum import has_coverage, negatives_needed
 from bkspark.core.striping import mask_of, write_set, write_set_masks
-from bkspark.errors import NotEnoughBookies
 
 SIZES = [(e, w, a) for e in range(1, 7) for w in range(1, e + 1) for a in range(1, w + 1)]
 
@@ -39,20 +36,3 @@ def test_coverage_holds_exactly_when_no_write_set_can_reach_qa_among_the_unknown
 def test_negatives_that_prove_absence_leave_fewer_than_qa_others():
     for _, write_quorum, ack_quorum in SIZES:
         assert write_quorum - negatives_needed(write_quorum, ack_quorum) == ack_quorum - 1
-
-
-def test_ensembles_are_distinct_bookies_and_too_few_is_an_error():
-    source = random.Random(1)
-    ensemble = choose_ensemble({"a", "b", "c", "d"}, 3, source)
-    assert len(set(ensemble)) == 3
-    with pytest.raises(NotEnoughBookies, match="2"):
-        choose_ensemble({"a", "b"}, 3, source)
-
-
-def test_replacements_are_never_members_and_as_many_as_there_are():
-    source = random.Random(1)
-    assert choose_replacements(["a", "b", "c"], {0, 2}, {"a", "b", "c"}, source) == {}
-    assert choose_replacements(["a", "b", "c"], {0, 2}, {"a", "b", "c", "d"}, source) == {0: "d"}
-    both = choose_replacements(["a", "b", "c"], {0, 2}, {"d", "e"}, source)
-    assert set(both) == {0, 2}
-    assert set(both.values()) == {"d", "e"}

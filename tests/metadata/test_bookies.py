@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from bkspark.errors import BookieUnavailable, MetadataError, MetadataVersion, NodeExists
+from bkspark.errors import BookieUnavailable, MetadataError, MetadataFormat, MetadataVersion, NodeExists
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.cookies import Cookie
 from bkspark.metadata.registration import BookieAddress
@@ -138,3 +138,26 @@ def test_two_initialisations_at_once_make_one_cluster(trees):
         assert len({await registry.instance_id() for registry in registries}) == 1
 
     trees.run(test, sessions=3)
+
+
+def test_rack_map_is_found_below_the_root_or_beside_it_and_watched(trees):
+    async def test(tree):
+        registry = BookieRegistry(tree, trees.uri)
+        await registry.initialize_cluster()
+        assert await registry.racks() == {}
+        changed = asyncio.Event()
+        stop = await registry.watch_racks(changed.set)
+        root = trees.uri.root
+        beside = f"{parent_of(root)}/bookies"
+        for path, rack in ((beside, "/r1"), (f"{root}/bookies", "/r2")):
+            await tree.create(path, b'{"g": {"b:1": {"rack": "%s"}}}' % rack.encode())
+            await asyncio.wait_for(changed.wait(), 60)
+            assert await registry.racks() == {"b:1": rack}
+            changed.clear()
+        await tree.set(f"{root}/bookies", b"nonsense", -1)
+        await asyncio.wait_for(changed.wait(), 60)
+        with pytest.raises(MetadataFormat, match=f"{root}/bookies"):
+            await registry.racks()
+        stop()
+
+    trees.run(test)

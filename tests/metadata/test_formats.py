@@ -12,7 +12,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSe
 
 from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.errors import ConfigurationError, MetadataFormat
-from bkspark.metadata import cookies, dataformats_pb2, encoding, layout, paths, registration
+from bkspark.metadata import cookies, dataformats_pb2, encoding, layout, paths, racks, registration
 from bkspark.metadata.cookies import Cookie
 from bkspark.metadata.registration import BookieAddress
 from bkspark.metadata.uri import LedgerManager, MetadataUri
@@ -204,6 +204,7 @@ DECODERS = {
         lambda data: registration.decode(data, "b"),
     ),
     "layout": (layout.encode(LedgerManager.FLAT), layout.decode),
+    "racks": (b'{"g": {"b:1": {"rack": "/r1", "hostname": "h"}}}', lambda data: racks.decode(data, "/bookies")),
 }
 
 
@@ -256,3 +257,18 @@ def test_custom_metadata_key_that_is_not_text_is_refused_rather_than_renamed():
     metadata = LedgerMetadata(1, 1, 1, (Fragment(0, ("b:1",)),), custom_metadata={"keys": b"v"})
     with pytest.raises(MetadataFormat, match="key"):
         encoding.decode(encoding.encode(metadata).replace(b"keys", b"\xff\xff\xff\xff"), 5)
+
+
+def test_rack_map_of_apaches_brokers_is_read():
+    data = b"""{"group1": {"b:1": {"rack": "/rack0", "hostname": "b1.example.com"}, "b:2": {"rack": "rack1"}},
+                "group2": {"b:3": {"rack": "/east/rack1/"}, "b:4": {"hostname": "h"}, "b:5": {"rack": "", "x": 1}}}"""
+    assert racks.decode(data, "/bookies") == {"b:1": "/rack0", "b:2": "/rack1", "b:3": "/east/rack1"}
+    assert racks.decode(b"", "/bookies") == racks.decode(b"{}", "/bookies") == {}
+
+
+@pytest.mark.parametrize(
+    "data", [b"{", b"[]", b'{"g": 1}', b'{"g": {"b:1": "/r"}}', b'{"g": {"b:1": {"rack": 7}}}', b"\xff", b"[" * 100_000]
+)
+def test_rack_map_that_is_none_is_an_error_that_shows_its_path(data):
+    with pytest.raises(MetadataFormat, match="/ledgers/bookies"):
+        racks.decode(data, "/ledgers/bookies")

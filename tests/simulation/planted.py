@@ -141,11 +141,11 @@ def released_before_withdrawal() -> Plant:
 def _changing_from(choose: Callable[[WriterCore], int]) -> Plant:
     """Begin the new fragment elsewhere than at LAC + 1."""
 
-    def wrap(old: Any, self: WriterCore, writable: Any) -> Any:
+    def wrap(old: Any, self: WriterCore, writable: Any, *topology: Any) -> Any:
         lac = self.lac
         self.lac = max(choose(self), self._fragments[-1].first_entry) - 1
         try:
-            return old(self, writable)
+            return old(self, writable, *topology)
         finally:
             self.lac = lac
 
@@ -172,8 +172,8 @@ def released_while_changing() -> Plant:
 
 
 def used_before_stored() -> Plant:
-    def wrap(old: Any, self: WriterCore, writable: Any) -> Any:
-        done = old(self, writable)
+    def wrap(old: Any, self: WriterCore, writable: Any, *topology: Any) -> Any:
+        done = old(self, writable, *topology)
         if not self._is_recovery and any(isinstance(effect, effects.WriteMetadata) for effect in done):
             return done + self._adopt(change_ensemble(self._fragments, self.lac + 1, self._proposed))
         return done
@@ -260,8 +260,8 @@ def change_never_over() -> Plant:
 
 
 def second_search_forgotten() -> Plant:
-    def wrap(old: Any, self: WriterCore, writable: Any) -> Any:
-        done = old(self, writable)
+    def wrap(old: Any, self: WriterCore, writable: Any, *topology: Any) -> Any:
+        done = old(self, writable, *topology)
         self._finding_bookies = True
         return done
 
@@ -396,10 +396,10 @@ def lac_moves() -> Plant:
 
 
 def changes_published_early() -> Plant:
-    def wrap(old: Any, self: WriterCore, writable: Any) -> Any:
+    def wrap(old: Any, self: WriterCore, writable: Any, *topology: Any) -> Any:
         was, self._is_recovery = self._is_recovery, False
         try:
-            return old(self, writable)
+            return old(self, writable, *topology)
         finally:
             self._is_recovery = was
 

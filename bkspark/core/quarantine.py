@@ -1,0 +1,43 @@
+"""Which bookies have failed too often of late to be given new entries.
+
+A failure is what makes a writer replace a bookie: it cannot be reached, drops its connection, answers with an error,
+stays silent past the add time-out, refuses load for as long, or lags behind past the limit. `failures_max` of them
+within `window_ns` put a bookie into quarantine for `quarantine_ns`; it then begins anew.
+
+Failures within INCIDENT_NS of each other are one: a thousand writers lose one connection at the same moment, and that
+says no more than one of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+INCIDENT_NS = 1_000_000_000
+
+
+@dataclass(slots=True)
+class Quarantine:
+    """The failures of every bookie; times are those of the events, in nanoseconds."""
+
+    failures_max: int
+    window_ns: int
+    quarantine_ns: int
+    _failures: dict[str, list[int]] = field(default_factory=dict)
+    _until: dict[str, int] = field(default_factory=dict)
+
+    def on_failure(self, bookie: str, now_ns: int) -> None:
+        """Count a failure of a bookie; those in quarantine are not counted."""
+        if self._until.get(bookie, now_ns) > now_ns:
+            return
+        recent = [at for at in self._failures.get(bookie, []) if now_ns - at < self.window_ns]
+        if not recent or now_ns - recent[-1] >= INCIDENT_NS:
+            recent.append(now_ns)
+        self._failures[bookie] = recent
+        if len(recent) >= self.failures_max:
+            self._until[bookie] = now_ns + self.quarantine_ns
+            del self._failures[bookie]
+
+    def members(self, now_ns: int) -> frozenset[str]:
+        """Return the bookies in quarantine."""
+        self._until = {bookie: until for bookie, until in self._until.items() if until > now_ns}
+        return frozenset(self._until)

@@ -1,0 +1,42 @@
+"""The rack map: which bookie stands in which rack. JSON, as Apache Pulsar's brokers and tools keep it:
+
+    {"group": {"bookie id": {"rack": "/rack1", "hostname": "node1.example.com"}, ...}, ...}
+
+It stands at `bookies` below the ledgers root; where there is none, beside the root (`/bookies` for `/ledgers`), where
+Pulsar has it. `rack` is a network location, one or more names with slashes (`/region/rack`); a leading slash may be
+missing. Groups are Pulsar's isolation groups and do not matter here; a bookie that two groups name stands where the
+last one says. Other fields are ignored; a bookie without a rack stands in the default one. Empty data is an empty map.
+"""
+
+from __future__ import annotations
+
+import json
+
+from bkspark.errors import MetadataFormat
+
+
+def decode(data: bytes, path: str) -> dict[str, str]:
+    """Return the rack of each bookie that the map gives one.
+
+    Raises:
+        MetadataFormat: it is not such a map; names `path`.
+    """
+    try:
+        groups = json.loads(data) if data else {}
+    except (ValueError, RecursionError) as error:
+        raise MetadataFormat(f"the rack map at {path} is not JSON: {error}") from None
+    racks: dict[str, str] = {}
+    for group, bookies in _object(groups, "the map", path).items():
+        for bookie, place in _object(bookies, f"group {group!r}", path).items():
+            rack = _object(place, f"bookie {bookie!r}", path).get("rack")
+            if rack is not None and not isinstance(rack, str):
+                raise MetadataFormat(f"the rack map at {path} gives bookie {bookie!r} a rack that is no text: {rack!r}")
+            if rack and rack.strip("/"):
+                racks[bookie] = "/" + rack.strip("/")
+    return racks
+
+
+def _object(value: object, what: str, path: str) -> dict[str, object]:
+    if not isinstance(value, dict):
+        raise MetadataFormat(f"the rack map at {path} is malformed: {what} must be an object, not {value!r:.60}")
+    return value

@@ -1,0 +1,135 @@
+"""Ensembles and replacements: random, over racks, around the quarantine; held against brute force."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import Counter
+
+import pytest
+
+from bkspark.core.placement import RACK_DEFAULT, Topology, choose_ensemble, choose_replacements
+from bkspark.core.striping import write_set
+from bkspark.errors import NotEnoughBookies
+
+SHAPES = [(e, w) for e in range(1, 7) for w in range(1, e + 1)]
+RACK_SIZES = [(6,), (1, 1), (3, 3), (1, 5), (2, 2, 2), (1, 1, 4), (1, 2, 3), (4, 1, 1, 1), (2, 2, 1, 1), (1,) * 6]
+
+
+def cluster(sizes):
+    """Bookies named by rack, and where they stand."""
+    return {f"r{rack}b{number}": f"/r{rack}" for rack, size in enumerate(sizes) for number in range(size)}
+
+
+def spans(racks, write_quorum):
+    """In how many racks the write set of each entry stands; a None is nobody."""
+    size = len(racks)
+    return [len({racks[slot] for slot in write_set(first, size, write_quorum)} - {None}) for first in range(size)]
+
+
+def arrangements(sizes, size):
+    """Every sequence of racks that has a bookie for each slot."""
+    for racks in itertools.product(range(len(sizes)), repeat=size):
+        if all(count <= sizes[rack] for rack, count in Counter(racks).items()):
+            yield [f"/r{rack}" for rack in racks]
+
+
+@pytest.mark.parametrize("sizes", RACK_SIZES)
+@pytest.mark.parametrize("racks_min", [2, 3])
+def test_every_write_set_stands_in_as_many_racks_as_any_ensemble_gives_all_of_them(sizes, racks_min):
+    where = cluster(sizes)
+    source = random.Random(5)
+    for size, write_quorum in SHAPES:
+        if size > len(where):
+            continue
+        best = max(min(spans(racks, write_quorum)) for racks in arrangements(sizes, size))
+        for _ in range(3):
+            ensemble = choose_ensemble(set(where), size, write_quorum, source, Topology(where, racks_min=racks_min))
+            assert len(set(ensemble)) == size
+            assert min(spans([where[bookie] for bookie in ensemble], write_quorum)) >= min(best, racks_min)
+
+
+@pytest.mark.parametrize("sizes", RACK_SIZES)
+def test_replacements_keep_as_many_write_sets_over_two_racks_as_any_choice_does(sizes):
+    where = cluster(sizes)
+    source = random.Random(6)
+    for size, write_quorum in SHAPES:
+        for failed_count in range(1, size + 1):
+            if size > len(where):
+                continue
+            ensemble = source.sample(sorted(where), size)
+            failed = source.sample(range(size), failed_count)
+            chosen = choose_replacements(ensemble, failed, set(where), write_quorum, source, Topology(where))
+            spare = sorted(set(where) - set(ensemble))
+            assert sorted(chosen) == sorted(failed)[: len(spare)]
+            assert len(set(chosen.values())) == len(chosen)
+            assert set(chosen.values()) <= set(spare)
+
+            def reached(replacements, ensemble=ensemble, failed=failed, write_quorum=write_quorum):
+                racks = [
+                    where[replacements[slot]] if slot in replacements else None if slot in failed else where[bookie]
+                    for slot, bookie in enumerate(ensemble)
+                ]
+                return sum(span >= min(2, write_quorum) for span in spans(racks, write_quorum))
+
+            choices = itertools.permutations(spare, len(chosen)) if len(chosen) < 4 else []
+            assert all(reached(chosen) >= reached(dict(zip(sorted(chosen), choice))) for choice in choices)
+
+
+def test_striped_ensemble_of_forty_over_unequal_racks_spans_them_everywhere():
+    where = cluster((20, 12, 8, 4))
+    for seed in range(5):
+        ensemble = choose_ensemble(set(where), 40, 3, random.Random(seed), Topology(where))
+        assert min(spans([where[bookie] for bookie in ensemble], 3)) == 2
+
+
+def test_search_that_finds_nothing_ends_and_gives_an_ensemble_all_the_same():
+    # Two racks for write sets that want three; and 63 bookies in one rack of 64.
+    for sizes, size, write_quorum in (((32, 32), 64, 5), ((63, 1), 64, 3)):
+        where = cluster(sizes)
+        topology = Topology(where, racks_min=3)
+        assert set(choose_ensemble(set(where), size, write_quorum, random.Random(1), topology)) == set(where)
+
+
+def test_every_bookie_is_chosen_about_as_often_as_any_other_where_racks_are_equal():
+    where = cluster((4, 4, 4))
+    source = random.Random(7)
+    counts = Counter(b for _ in range(2000) for b in choose_ensemble(set(where), 3, 3, source, Topology(where)))
+    assert set(counts) == set(where)
+    assert min(counts.values()) > 0.8 * max(counts.values())
+
+
+def test_bookie_without_a_rack_stands_in_the_default_one():
+    assert Topology({"a": "/r1"}).rack_of("b") == RACK_DEFAULT
+    for seed in range(20):
+        ensemble = choose_ensemble({"a", "b", "c"}, 2, 2, random.Random(seed), Topology({"a": "/r1"}))
+        assert "a" in ensemble
+
+
+def test_avoided_bookies_are_chosen_only_where_too_few_others_are():
+    topology = Topology(avoided=frozenset("ab"))
+    for seed in range(20):
+        source = random.Random(seed)
+        assert set(choose_ensemble("abcde", 3, 3, source, topology)) == set("cde")
+        with_one = set(choose_ensemble("abcd", 3, 3, source, topology))
+        assert with_one > set("cd")
+        assert len(with_one) == 3
+        assert choose_replacements("cde", [0], "abcdef", 3, source, topology) == {0: "f"}
+        assert set(choose_replacements("cde", [0], "abcde", 3, source, topology).values()) <= set("ab")
+
+
+def test_ensembles_are_distinct_bookies_and_too_few_is_an_error():
+    source = random.Random(1)
+    ensemble = choose_ensemble({"a", "b", "c", "d"}, 3, 3, source)
+    assert len(set(ensemble)) == 3
+    with pytest.raises(NotEnoughBookies, match="2"):
+        choose_ensemble({"a", "b"}, 3, 3, source)
+
+
+def test_replacements_are_never_members_and_as_many_as_there_are():
+    source = random.Random(1)
+    assert choose_replacements(["a", "b", "c"], {0, 2}, {"a", "b", "c"}, 3, source) == {}
+    assert choose_replacements(["a", "b", "c"], {0, 2}, {"a", "b", "c", "d"}, 3, source) == {0: "d"}
+    both = choose_replacements(["a", "b", "c"], {0, 2}, {"d", "e"}, 3, source)
+    assert set(both) == {0, 2}
+    assert set(both.values()) == {"d", "e"}
