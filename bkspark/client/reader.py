@@ -23,7 +23,7 @@ from bkspark.errors import (
     TooManyRequests,
 )
 from bkspark.metadata.ledgers import Versioned
-from bkspark.net.channel import BAD_DIGEST, SINGLE_READS_MAX, LastEntryAnswer
+from bkspark.net.answers import BAD_DIGEST, SINGLE_READS_MAX, LastEntryAnswer
 from bkspark.net.pool import BookiePool, NetOptions
 from bkspark.wire import v2
 from bkspark.wire.digest import EntryDigest

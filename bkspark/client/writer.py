@@ -20,7 +20,8 @@ from bkspark.entries import EntryBatch, as_batch
 from bkspark.errors import BookKeeperError, ClientClosed, LedgerClosed, RequestTimeout
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.ledgers import LedgerStore
-from bkspark.net.channel import AddListener, BookieChannel
+from bkspark.net.channel import BookieChannel
+from bkspark.net.connection import AddListener
 from bkspark.net.pool import BookiePool
 from bkspark.wire import v2
 from bkspark.wire.digest import EntryDigest, SealedEntries, master_key

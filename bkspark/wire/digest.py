@@ -211,6 +211,20 @@ class EntryDigest:
         head = ledger_id.to_bytes(8, "big", signed=True) + lac.to_bytes(8, "big", signed=True)
         return head + self._digest_of(head)
 
+    def open_lac(self, packet: bytes, ledger_id: int) -> int:
+        """Return the LAC of an explicit-LAC packet.
+
+        Raises:
+            DigestMismatch: another size, another ledger's, or the digest differs.
+        """
+        head = packet[:LAC_PACKET_HEAD_BYTES]
+        right = len(packet) == LAC_PACKET_HEAD_BYTES + self.digest_bytes
+        if not right or packet != self.seal_lac(ledger_id, int.from_bytes(head[8:], "big", signed=True)):
+            raise DigestMismatch(
+                f"an explicit LAC of ledger {ledger_id} does not match its digest or ids", ledger_id=ledger_id
+            )
+        return int.from_bytes(head[8:], "big", signed=True)
+
     def _digest_of(self, header: bytes, payload: bytes | memoryview = b"") -> bytes:
         if self.digest_type is DigestType.DUMMY:
             return b""

@@ -1,0 +1,167 @@
+"""A connection to one bookie, whatever protocol it speaks: receive buffer, frames, add listeners, and its loss.
+
+A receive buffer is decoded once, whatever number of replies it holds. What lies in it is valid only during that call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+
+from bkspark.errors import BookieUnavailable, BookKeeperError, ProtocolError, RequestTimeout
+from bkspark.wire.framing import LENGTH_BYTES, FrameTable, scan_frames
+
+_Answer = TypeVar("_Answer")
+
+RECEIVE_BYTES_FIRST = 256 * 1024
+RECEIVE_ROOM_MIN = 64 * 1024
+
+
+@dataclass(slots=True)
+class AddListener:
+    """Who is told about add replies of one ledger on one connection; statuses are V2's."""
+
+    on_replies: Callable[[np.ndarray, np.ndarray], None]
+    on_lost: Callable[[BookKeeperError], None]
+
+
+class BookieConnection(asyncio.BufferedProtocol):
+    """One socket to one bookie. What a protocol adds: taking frames apart, and who waits for their contents."""
+
+    def __init__(self, bookie: str, frame_bytes_max: int, read_timeout_s: float) -> None:
+        self.bookie = bookie
+        self.lost: BookKeeperError | None = None
+        self._frame_bytes_max = frame_bytes_max
+        self._read_timeout_s = read_timeout_s
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._buffer = bytearray(RECEIVE_BYTES_FIRST)
+        self._filled = 0
+        self._adds: dict[int, AddListener] = {}
+
+    @abstractmethod
+    def _take_frames(self, table: FrameTable) -> None:
+        """Decode the frames of the receive buffer and hand out what they hold. Raises ProtocolError."""
+
+    @abstractmethod
+    def _waiting(self) -> Iterator[asyncio.Future[Any]]:
+        """Yield what callers wait for."""
+
+    # ---- adds ----
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes accepted by `send_adds` that the socket has not taken yet."""
+        return self._transport.get_write_buffer_size() if self._transport else 0
+
+    def listen_adds(self, ledger_id: int, listener: AddListener) -> None:
+        """Send the add replies of one ledger to `listener` from now on."""
+        assert ledger_id not in self._adds, "two writers of one ledger need two connections"
+        self._adds[ledger_id] = listener
+
+    def unlisten_adds(self, ledger_id: int) -> None:
+        self._adds.pop(ledger_id, None)
+
+    def send_adds(self, frames: bytes | memoryview) -> None:
+        """Send ready-made ADD frames of this protocol; their replies go to the ledger's listener."""
+        self._send(frames)
+
+    def _deliver_adds(self, ledger_ids: np.ndarray, entry_ids: np.ndarray, statuses: np.ndarray) -> None:
+        first = ledger_ids.item(0)
+        if len(ledger_ids) == 1 or (ledger_ids == first).all():
+            listener = self._adds.get(first)
+            if listener is not None:
+                listener.on_replies(entry_ids, statuses)
+            return
+        for ledger_id in np.unique(ledger_ids).tolist():
+            listener = self._adds.get(ledger_id)
+            if listener is not None:
+                mine = ledger_ids == ledger_id
+                listener.on_replies(entry_ids[mine], statuses[mine])
+
+    # ---- requests ----
+
+    def close(self) -> None:
+        """Drop the connection; whoever waits is told."""
+        self._lose(BookieUnavailable(f"the connection to bookie {self.bookie} was closed", bookie=self.bookie))
+
+    def _send(self, data: bytes | memoryview) -> None:
+        if self.lost is not None or self._transport is None:
+            raise self.lost or BookieUnavailable(f"bookie {self.bookie} is not connected", bookie=self.bookie)
+        self._transport.write(data)
+
+    async def _answered(self, future: asyncio.Future[_Answer], what: str, waits_s: float = 0.0) -> _Answer:
+        """Return the future's result, which may take `waits_s` longer than an ordinary answer."""
+        timeout_s = self._read_timeout_s + waits_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await future
+        except TimeoutError:
+            raise RequestTimeout(
+                f"bookie {self.bookie} did not answer {what} in {timeout_s:g} s", bookie=self.bookie
+            ) from None
+
+    def _lose(self, error: BookKeeperError) -> None:
+        if self.lost is not None:
+            return
+        self.lost = error
+        if self._transport is not None:
+            self._transport.abort()
+        for future in tuple(self._waiting()):
+            if not future.done():
+                future.set_exception(error)
+        listeners = list(self._adds.values())
+        self._adds.clear()
+        for listener in listeners:
+            listener.on_lost(error)
+
+    # ---- asyncio's side ----
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        cause = f": {exc}" if exc else ""
+        self._lose(BookieUnavailable(f"bookie {self.bookie} dropped the connection{cause}", bookie=self.bookie))
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if len(self._buffer) - self._filled < RECEIVE_ROOM_MIN:
+            # Grows to one frame of the largest size plus room; scan_frames refuses larger ones.
+            grown = bytearray(2 * len(self._buffer))
+            grown[: self._filled] = memoryview(self._buffer)[: self._filled]
+            self._buffer = grown
+        return memoryview(self._buffer)[self._filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._filled += nbytes
+        try:
+            table = scan_frames(self._buffer, self._filled, self._frame_bytes_max)
+            if len(table):
+                self._take_frames(table)
+        except ProtocolError as error:
+            self._lose(ProtocolError(f"bookie {self.bookie}: {error}", bookie=self.bookie))
+            return
+        rest = self._filled - table.consumed
+        if table.consumed:
+            self._buffer[:rest] = self._buffer[table.consumed : self._filled]
+            self._filled = rest
+        if rest >= LENGTH_BYTES:
+            self._make_room(int.from_bytes(self._buffer[:LENGTH_BYTES], "big") + LENGTH_BYTES)
+
+    def _make_room(self, frame_bytes: int) -> None:
+        """Take the size of the frame that has begun into account at once, instead of by doubling."""
+        if frame_bytes + RECEIVE_ROOM_MIN > len(self._buffer):
+            grown = bytearray(frame_bytes + RECEIVE_BYTES_FIRST)
+            grown[: self._filled] = memoryview(self._buffer)[: self._filled]
+            self._buffer = grown
+
+    def eof_received(self) -> bool:
+        return False

@@ -1,0 +1,280 @@
+"""One V3 connection to one bookie.
+
+Every request has a txnId, which no other request of the process has; answers are matched by it. Answers of adds are
+matched by ledger and entry, as V2's are: they come as arrays, and go to the ledger's listener.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from bkspark.errors import BookieUnavailable, DigestMismatch, ProtocolError
+from bkspark.net.answers import BAD_DIGEST, SINGLE_READS_MAX, EntryAnswers, LastEntryAnswer, ReadGroup
+from bkspark.net.connection import BookieConnection
+from bkspark.wire import bookkeeper_protocol_pb2 as protocol
+from bkspark.wire import v2, v3, v3_reads
+from bkspark.wire.digest import EntryDigest, OpenedEntry
+from bkspark.wire.entry_lists import EntryRuns, decode_entry_list
+from bkspark.wire.framing import FrameTable
+
+
+@dataclass(frozen=True, slots=True)
+class LacAnswer:
+    """What a bookie knows of a ledger's LAC; `status` is a V2 code or BAD_DIGEST.
+
+    `lac` is the highest that it told: the explicit one's, or the one in its last entry; None when it told none.
+    """
+
+    status: int
+    lac: int | None
+    entry: OpenedEntry | None
+
+
+@dataclass(frozen=True, slots=True)
+class PollAnswer:
+    """Answer of a long poll: the LAC that the bookie knows, and entry `previous LAC + 1` where it has it.
+
+    `lac` is None where the bookie told none (an error, or nothing new); `status` is a V2 code or BAD_DIGEST.
+    """
+
+    status: int
+    lac: int | None
+    entry: OpenedEntry | None
+
+
+@dataclass(frozen=True, slots=True)
+class DiskSpace:
+    """Bytes of a bookie's ledger directories; None where it did not say."""
+
+    total_bytes: int | None
+    free_bytes: int | None
+
+
+class BookieV3Channel(BookieConnection):
+    """A V3 connection to one bookie, and the requests in flight on it.
+
+    Each call raises:
+        BookieUnavailable: the connection was lost.
+        RequestTimeout: no answer in time; what the request was to do may or may not have been done.
+    """
+
+    def __init__(self, bookie: str, frame_bytes_max: int, read_timeout_s: float, txn_ids: v3.TxnIds) -> None:
+        super().__init__(bookie, frame_bytes_max, read_timeout_s)
+        self._txn_ids = txn_ids
+        self._groups: dict[int, ReadGroup] = {}
+        self._asked: dict[int, asyncio.Future[protocol.Response]] = {}
+
+    # ---- entries ----
+
+    async def read_entries(
+        self,
+        ledger_id: int,
+        entry_ids: np.ndarray,
+        digest: EntryDigest,
+        flags: int = 0,
+        master_key: bytes | None = None,
+    ) -> EntryAnswers:
+        """Read single entries, ascending ids, at most SINGLE_READS_MAX, all in flight at once. `flags` are V2's."""
+        assert len(entry_ids) <= SINGLE_READS_MAX
+        first_txn_id = self._txn_ids.reserve(len(entry_ids))
+        group = ReadGroup(ledger_id, entry_ids, digest, self._loop.create_future())
+        self._groups[first_txn_id] = group
+        try:
+            self._send(v3_reads.encode_reads(ledger_id, entry_ids, first_txn_id, *_read_options(flags, master_key)))
+            return await self._answered(group.future, f"{len(entry_ids)} reads of ledger {ledger_id}")
+        finally:
+            del self._groups[first_txn_id]
+
+    async def read_last_entry(
+        self, ledger_id: int, digest: EntryDigest, flags: int = 0, master_key: bytes | None = None
+    ) -> LastEntryAnswer:
+        """Read the highest entry that the bookie holds of a ledger, fencing it first with DO_FENCING in `flags`."""
+        key, priority = _read_options(flags, master_key)
+        read = v3_reads.read_message(ledger_id, v2.LAST_ENTRY, key)
+        answer = await self._ask(
+            protocol.READ_ENTRY, f"the last entry of ledger {ledger_id}", priority=priority, readRequest=read
+        )
+        inner = answer.readResponse
+        return LastEntryAnswer.of(_status(answer, inner, "readResponse"), inner.body, ledger_id, digest)
+
+    async def poll_entry(self, ledger_id: int, previous_lac: int, wait_s: float, digest: EntryDigest) -> PollAnswer:
+        """Wait until the bookie knows of a LAC above `previous_lac`, `wait_s` at most; get the entry behind it, too.
+
+        `BookieUnavailable` comes at once from a bookie that is no longer there, not after the wait.
+        """
+        read = protocol.ReadRequest(
+            flag=protocol.ReadRequest.ENTRY_PIGGYBACK,
+            ledgerId=ledger_id,
+            entryId=v2.LAST_ENTRY,
+            previousLAC=previous_lac,
+            timeOut=round(wait_s * 1000),
+        )
+        what = f"a long poll of ledger {ledger_id} behind entry {previous_lac}"
+        answer = await self._ask(protocol.READ_ENTRY, what, waits_s=wait_s, readRequest=read)
+        inner = answer.readResponse
+        status = _status(answer, inner, "readResponse")
+        if status != v2.EOK:
+            return PollAnswer(status, None, None)
+        lac = inner.maxLAC if inner.HasField("maxLAC") else None
+        if not inner.HasField("body"):
+            return PollAnswer(status, lac, None)
+        try:
+            return PollAnswer(status, lac, digest.open_entry(inner.body, ledger_id, previous_lac + 1))
+        except DigestMismatch:
+            return PollAnswer(BAD_DIGEST, lac, None)
+
+    # ---- LAC ----
+
+    async def read_lac(self, ledger_id: int, digest: EntryDigest) -> LacAnswer:
+        """Read the explicit LAC and the last entry that the bookie has."""
+        answer = await self._ask(
+            protocol.READ_LAC,
+            f"the LAC of ledger {ledger_id}",
+            readLacRequest=protocol.ReadLacRequest(ledgerId=ledger_id),
+        )
+        inner = answer.readLacResponse
+        status, lac, entry = _status(answer, inner, "readLacResponse"), None, None
+        try:
+            # Apache's bookie says EIO beside an explicit LAC when it has no entry: what it sent counts all the same.
+            if inner.HasField("lacBody"):
+                lac = digest.open_lac(inner.lacBody, ledger_id)
+                status = v2.EOK
+            if inner.lastEntryBody:
+                entry = digest.open_entry(inner.lastEntryBody, ledger_id, None)
+                lac = entry.lac if lac is None else max(lac, entry.lac)
+        except DigestMismatch:
+            status = BAD_DIGEST
+        return LacAnswer(status, lac, entry)
+
+    async def write_lac(self, ledger_id: int, lac: int, digest: EntryDigest, master_key: bytes) -> int:
+        """Store an explicit LAC; return the status, a V2 code. EOK: it is durable on this bookie."""
+        request = protocol.WriteLacRequest(
+            ledgerId=ledger_id, lac=lac, masterKey=master_key, body=digest.seal_lac(ledger_id, lac)
+        )
+        answer = await self._ask(protocol.WRITE_LAC, f"writing the LAC of ledger {ledger_id}", writeLacRequest=request)
+        return _status(answer, answer.writeLacResponse, "writeLacResponse")
+
+    # ---- the rest ----
+
+    async def force(self, ledger_id: int) -> int:
+        """Make every add acknowledged so far durable; return the status, a V2 code. EOK: it is."""
+        request = protocol.ForceLedgerRequest(ledgerId=ledger_id)
+        answer = await self._ask(protocol.FORCE_LEDGER, f"forcing ledger {ledger_id}", forceLedgerRequest=request)
+        return _status(answer, answer.forceLedgerResponse, "forceLedgerResponse")
+
+    async def disk_space(self) -> DiskSpace:
+        """Return how large and how empty the bookie's ledger directories are.
+
+        Raises:
+            BookieUnavailable: also when the bookie refuses to say.
+        """
+        wanted = protocol.GetBookieInfoRequest.TOTAL_DISK_CAPACITY | protocol.GetBookieInfoRequest.FREE_DISK_SPACE
+        request = protocol.GetBookieInfoRequest(requested=wanted)
+        answer = await self._ask(protocol.GET_BOOKIE_INFO, "its disk space", getBookieInfoRequest=request)
+        inner = answer.getBookieInfoResponse
+        status = _status(answer, inner, "getBookieInfoResponse")
+        if status != v2.EOK:
+            raise BookieUnavailable(
+                f"bookie {self.bookie} does not tell its disk space: status {status}", bookie=self.bookie
+            )
+        return DiskSpace(
+            inner.totalDiskCapacity if inner.HasField("totalDiskCapacity") else None,
+            inner.freeDiskSpace if inner.HasField("freeDiskSpace") else None,
+        )
+
+    async def entry_list(self, ledger_id: int) -> tuple[int, EntryRuns]:
+        """Return which entries of a ledger the bookie has, and the status, a V2 code.
+
+        Raises:
+            ProtocolError: what it sent is no list of entries.
+        """
+        answer = await self._ask(
+            protocol.GET_LIST_OF_ENTRIES_OF_LEDGER,
+            f"the list of entries of ledger {ledger_id}",
+            getListOfEntriesOfLedgerRequest=protocol.GetListOfEntriesOfLedgerRequest(ledgerId=ledger_id),
+        )
+        inner = answer.getListOfEntriesOfLedgerResponse
+        status = _status(answer, inner, "getListOfEntriesOfLedgerResponse")
+        if status != v2.EOK:
+            return status, EntryRuns.none()
+        return status, decode_entry_list(inner.availabilityOfEntriesOfLedger)
+
+    async def _ask(
+        self, operation: int, what: str, *, priority: int = 0, waits_s: float = 0.0, **message: Any
+    ) -> protocol.Response:
+        """Send one request; return its response."""
+        txn_id = self._txn_ids.reserve(1)
+        future: asyncio.Future[protocol.Response] = self._loop.create_future()
+        self._asked[txn_id] = future
+        try:
+            request = protocol.Request(header=v3.header(operation, txn_id, priority), **message)
+            self._send(v3.encode_message(request))
+            return await self._answered(future, what, waits_s)
+        finally:
+            del self._asked[txn_id]
+
+    # ---- responses ----
+
+    def _take_frames(self, table: FrameTable) -> None:
+        octets = np.frombuffer(self._buffer, np.uint8)
+        view = memoryview(self._buffer)
+        row = 0
+        while row < len(table):
+            adds = v3.decode_add_responses(octets, table, row)
+            if adds is not None:
+                self._deliver_adds(adds.ledger_ids, adds.entry_ids, v3.to_v2(adds.statuses))
+                row += len(adds)
+                continue
+            self._take_response(v3.decode_response(bytes(view[table.starts[row] : table.ends[row]])))
+            row += 1
+
+    def _take_response(self, response: protocol.Response) -> None:
+        operation, txn_id = response.header.operation, response.header.txnId
+        asked = self._asked.get(txn_id)
+        if asked is not None:
+            if not asked.done():
+                asked.set_result(response)
+        elif operation == protocol.READ_ENTRY:
+            self._take_read(response, txn_id)
+        elif operation == protocol.ADD_ENTRY:
+            self._take_add(response)
+        # Any other answer is to a request that nobody waits for any more.
+
+    def _take_read(self, response: protocol.Response, txn_id: int) -> None:
+        for first_txn_id, group in self._groups.items():
+            at = txn_id - first_txn_id
+            if 0 <= at < len(group.entry_ids) and group.waiting[at]:
+                inner = response.readResponse
+                status = _status(response, inner, "readResponse")
+                body = inner.body
+                ends = np.array([len(body)])
+                group.settle(np.array([at]), np.array([status]), memoryview(body), ends - len(body), ends)
+                return
+
+    def _take_add(self, response: protocol.Response) -> None:
+        if not response.HasField("addResponse"):
+            # A bookie answers so where it serves nobody on this connection, as before authentication.
+            raise ProtocolError(f"it refuses adds on this connection: {v3.Status(response.status).name}")
+        inner = response.addResponse
+        status = _status(response, inner, "addResponse")
+        self._deliver_adds(np.array([inner.ledgerId]), np.array([inner.entryId]), np.array([status]))
+
+    def _waiting(self) -> Iterator[asyncio.Future[Any]]:
+        yield from self._asked.values()
+        yield from (group.future for group in self._groups.values())
+
+
+def _read_options(flags: int, master_key: bytes | None) -> tuple[bytes | None, int]:
+    """Return (the key of a fencing read, priority) that V2's flags of a read stand for."""
+    key = master_key if flags & v2.DO_FENCING else None
+    return key, v3.HIGH_PRIORITY if flags & v2.HIGH_PRIORITY else 0
+
+
+def _status(response: protocol.Response, inner: Any, name: str) -> int:
+    """Return the status of a response as a V2 code: that of its operation's message, where there is one."""
+    return v3.to_v2(np.array([inner.status if response.HasField(name) else response.status])).item()

@@ -1,0 +1,85 @@
+"""The list of a ledger's entries at one bookie, as GET_LIST_OF_ENTRIES_OF_LEDGER carries it. All integers big endian.
+
+    0       4   i32 version, 0
+    4       4   i32 number of groups
+    8      56   zeros
+    64  + 24 g  group g:
+                i64 start of its first sequence
+                i64 start of its last sequence
+                i32 entries in each sequence
+                i32 distance of sequences' starts; 0 when there is one sequence
+
+A group stands for `size` consecutive ids from first, first + period, ... up to last on: what round robin leaves at one
+bookie of a striped ensemble.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+
+from bkspark.errors import ProtocolError
+
+HEAD_BYTES = 64
+GROUP_BYTES = 24
+RUNS_MAX = 10_000_000
+"""Most sequences that a list may describe: a few bytes must not stand for unlimited memory."""
+
+_HEAD = struct.Struct(">ii")
+_GROUP = np.dtype([("first", ">i8"), ("last", ">i8"), ("size", ">i4"), ("period", ">i4")])
+
+
+@dataclass(frozen=True, slots=True)
+class EntryRuns:
+    """Runs of consecutive entries: ids starts[i] .. starts[i] + sizes[i] - 1, ascending, none twice; int64 arrays."""
+
+    starts: np.ndarray
+    sizes: np.ndarray
+
+    @classmethod
+    def none(cls) -> EntryRuns:
+        empty = np.empty(0, np.int64)
+        return cls(empty, empty)
+
+    @property
+    def entries(self) -> int:
+        """How many entries the runs hold."""
+        return int(self.sizes.sum())
+
+    def __contains__(self, entry_id: int) -> bool:
+        at = int(np.searchsorted(self.starts, entry_id, side="right")) - 1
+        return at >= 0 and entry_id < int(self.starts[at]) + int(self.sizes[at])
+
+
+def decode_entry_list(data: bytes) -> EntryRuns:
+    """Return the entries that a list describes.
+
+    Raises:
+        ProtocolError: it is another version, is cut off, or describes what no ledger can hold.
+    """
+    if len(data) < HEAD_BYTES:
+        raise ProtocolError(f"a list of entries of {len(data)} bytes; its head alone has {HEAD_BYTES}")
+    version, count = _HEAD.unpack_from(data)
+    if version != 0 or count < 0 or len(data) < HEAD_BYTES + count * GROUP_BYTES:
+        raise ProtocolError(f"a list of entries of version {version} with {count} groups in {len(data)} bytes")
+    groups = np.frombuffer(data, _GROUP, count, HEAD_BYTES)
+    first, last, size, period = (groups[name].astype(np.int64) for name in ("first", "last", "size", "period"))
+    is_single = period == 0
+    step = np.where(is_single, 1, period)
+    if not ((first >= 0) & (last >= first) & (size > 0) & (period >= 0) & (~is_single | (last == first))).all():
+        raise ProtocolError("a list of entries has a group that describes no entries")
+    if ((last - first) % step != 0).any():
+        raise ProtocolError("a list of entries has a group whose last sequence is not a whole number of periods away")
+    runs = np.where(is_single, 1, (last - first) // step + 1)
+    if float(runs.astype(np.float64).sum()) > RUNS_MAX:
+        raise ProtocolError(f"a list of entries describes more than {RUNS_MAX} runs")
+    within = np.arange(int(runs.sum())) - np.repeat(np.cumsum(runs) - runs, runs)
+    starts = np.repeat(first, runs) + within * np.repeat(step, runs)
+    sizes = np.repeat(size, runs)
+    order = np.argsort(starts, kind="stable")
+    starts, sizes = starts[order], sizes[order]
+    if (starts[1:] < starts[:-1] + sizes[:-1]).any():
+        raise ProtocolError("a list of entries names an entry twice")
+    return EntryRuns(starts, sizes)
