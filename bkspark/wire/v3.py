@@ -27,6 +27,7 @@ from google.protobuf.message import DecodeError
 
 from bkspark.errors import ProtocolError
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
+from bkspark.wire import v2
 from bkspark.wire.digest import MASTER_KEY_BYTES, SealedEntries
 from bkspark.wire.framing import LENGTH_BYTES, FrameTable
 from bkspark.wire.v3_fields import (
@@ -65,6 +66,30 @@ class Status(enum.IntEnum):
     EREADONLY = 505
     ETOOMANYREQUESTS = 506
     EUNKNOWNLEDGERSTATE = 507
+
+
+_V2_STATUSES = np.full(max(Status) + 1, int(v2.Status.EIO), np.int32)
+for _status in Status:
+    _V2_STATUSES[_status] = v2.Status[_status.name]
+
+
+def to_v2(statuses: np.ndarray) -> np.ndarray:
+    """Return V3 status codes as V2's, int32. A code that is not known is EIO: it is no certain answer."""
+    known = (statuses >= 0) & (statuses < len(_V2_STATUSES))
+    return np.where(known, _V2_STATUSES[np.where(known, statuses, 0)], np.int32(v2.Status.EIO))
+
+
+class TxnIds:
+    """Hands out txnIds, each once; one of these serves all connections of a client."""
+
+    def __init__(self) -> None:
+        self._next = 0
+
+    def reserve(self, count: int) -> int:
+        """Return the first of `count` consecutive ids."""
+        first = self._next
+        self._next += count
+        return first
 
 
 Buffer = bytes | bytearray | memoryview

@@ -1,12 +1,12 @@
 """Plain V3 reads, whole batches at a time; see `v3` for what they share with adds.
 
     request   0a H  08 03  10 01  18 txnId  [20 priority]
-              a2 06 R  08 ledger  10 entry
+              a2 06 R  08 ledger  10 entry  [1a 14 master key (20)  a0 06 01: fence]
               [c2 0c ...: context]
     response  0a H  08 03  10 01  18 txnId  10 status
               a2 06 R  08 status  10 ledger  18 entry as asked  [22 B  entry]  [28 LAC that the bookie knows]
 
-A read that fences or waits for the LAC has further fields, and is left to protobuf's classes.
+A server leaves a read that fences or waits for the LAC to protobuf's classes.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
+from bkspark.wire.digest import MASTER_KEY_BYTES
 from bkspark.wire.framing import LENGTH_BYTES, FrameTable
 from bkspark.wire.v3 import FIRST_BYTE, encode_short_responses
 from bkspark.wire.v3_fields import (
@@ -36,6 +37,7 @@ _VERSION, _OPERATION, _TXN_ID, _PRIORITY = 1, 2, 3, 4
 _LEDGER, _ENTRY = 1, 2
 _HEAD = bytes((0x08, protocol.VERSION_THREE, 0x10, protocol.READ_ENTRY))
 _TAG = b"\xa2\x06"
+_FENCE = b"\xa0\x06\x01"
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,3 +132,43 @@ def encode_read_responses(
         frames[:, end:] = np.frombuffer(tail, np.uint8)
         parts.append(frames.tobytes())
     return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+# ---- client side ----
+
+
+def read_message(ledger_id: int, entry_id: int, fencing_key: bytes | None = None) -> protocol.ReadRequest:
+    """Return the message that reads one entry, fencing the ledger first when a key is given."""
+    message = protocol.ReadRequest(ledgerId=ledger_id, entryId=entry_id)
+    if fencing_key is not None:
+        message.flag = protocol.ReadRequest.FENCE_LEDGER
+        message.masterKey = fencing_key
+    return message
+
+
+def encode_reads(
+    ledger_id: int, entry_ids: np.ndarray, first_txn_id: int, fencing_key: bytes | None = None, priority: int = 0
+) -> bytes:
+    """Return one READ frame per entry id, with ascending txnIds; given a key (20 bytes), they fence the ledger."""
+    count = len(entry_ids)
+    txn_ids = np.arange(first_txn_id, first_txn_id + count)
+    entry_ids = np.asarray(entry_ids, np.int64)
+    urgency = b"\x20" + varint(priority) if priority else b""
+    fence = b"" if fencing_key is None else bytes((0x1A, MASTER_KEY_BYTES)) + fencing_key + _FENCE
+    ledger = varint(ledger_id)
+    parts = []
+    for rows, (txn_width, entry_width) in equal_widths((txn_ids, entry_ids)):
+        head = len(_HEAD) + 1 + txn_width + len(urgency)
+        read = 2 + len(ledger) + entry_width + len(fence)
+        body = 2 + head + len(_TAG) + 1 + read
+        parts.append(
+            rows_of(
+                rows.stop - rows.start,
+                body.to_bytes(LENGTH_BYTES, "big") + bytes((FIRST_BYTE, head)) + _HEAD + b"\x18",
+                (txn_ids[rows], txn_width),
+                urgency + _TAG + bytes((read,)) + b"\x08" + ledger + b"\x10",
+                (entry_ids[rows], entry_width),
+                fence,
+            ).tobytes()
+        )
+    return b"".join(parts)
