@@ -431,13 +431,21 @@ class Client:
         *,
         digest: str = "crc32c",
         password: bytes = b"",
+        wire_protocol: str = "v2",
         net: NetOptions = NetOptions(),
         writer: WriterOptions = WriterOptions(),
         limits: WriterLimits = WriterLimits(),
         placement: PlacementOptions = PlacementOptions(),
     ) -> None:
         self._client = aio.Client(
-            uri, digest=digest, password=password, net=net, writer=writer, limits=limits, placement=placement
+            uri,
+            digest=digest,
+            password=password,
+            wire_protocol=wire_protocol,
+            net=net,
+            writer=writer,
+            limits=limits,
+            placement=placement,
         )
         run(self._client.connect)
 

@@ -24,8 +24,10 @@ from bkspark.errors import (
 )
 from bkspark.metadata.ledgers import Versioned
 from bkspark.net.answers import BAD_DIGEST, SINGLE_READS_MAX, LastEntryAnswer
+from bkspark.net.channel import BookieChannel
 from bkspark.net.pool import BookiePool, NetOptions
 from bkspark.wire import v2
+from bkspark.wire.adds import WireProtocol
 from bkspark.wire.digest import EntryDigest
 
 BATCH_BYTES = 1024 * 1024
@@ -64,7 +66,8 @@ class RangeReader:
         self._metadata = metadata
         self._digest = digest
         self._preferred = preferred
-        self._has_batch_reads = True
+        # Batch reads are V2 only.
+        self._has_batch_reads = pool.protocol is WireProtocol.V2
 
     async def read_span(self, span: EntrySpan) -> EntryBatch:
         """Return every entry of the span.
@@ -104,6 +107,7 @@ class RangeReader:
 
     async def _ask_batch(self, bookie: str, entry_ids: np.ndarray) -> tuple[EntryBatch, int]:
         channel = await self._pool.channel(bookie)
+        assert isinstance(channel, BookieChannel)
         frame_bytes_max = self._pool.options.frame_bytes_max
         answer = await channel.batch_read(
             self._ledger_id, int(entry_ids[0]), len(entry_ids), frame_bytes_max, self._digest

@@ -18,6 +18,7 @@ from bkspark.entries import EntryBatch
 from bkspark.errors import BookKeeperError, UnauthorizedAccess
 from bkspark.metadata.ledgers import Versioned
 from bkspark.wire import v2
+from bkspark.wire.adds import AddFlags
 from bkspark.wire.digest import EntryDigest, master_key
 
 _NEGATIVE = (v2.Status.ENOENTRY, v2.Status.ENOLEDGER)
@@ -175,7 +176,7 @@ class _RecoveryRun:
                 self._password,
                 WriterOptions(),
                 lane=self._lane,
-                flags=v2.RECOVERY_ADD | v2.HIGH_PRIORITY,
+                flags=AddFlags(is_recovery=True, is_urgent=True),
                 sealed_lac=effect.lac,
             )
         batch = EntryBatch.of(effect.payloads, self._ledger_id, effect.first_entry)

@@ -20,10 +20,9 @@ from bkspark.entries import EntryBatch, as_batch
 from bkspark.errors import BookKeeperError, ClientClosed, LedgerClosed, RequestTimeout
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.ledgers import LedgerStore
-from bkspark.net.channel import BookieChannel
 from bkspark.net.connection import AddListener
-from bkspark.net.pool import BookiePool
-from bkspark.wire import v2
+from bkspark.net.pool import BookiePool, Channel
+from bkspark.wire.adds import AddFlags, AddSealer, WireProtocol
 from bkspark.wire.digest import EntryDigest, SealedEntries, master_key
 
 TICK_S = 0.25
@@ -66,7 +65,7 @@ class _Link:
 
     def __init__(self, bookie: str) -> None:
         self.bookie = bookie
-        self.channel: BookieChannel | None = None
+        self.channel: Channel | None = None
         self.backlog: list[bytes | memoryview] = []
 
 
@@ -85,17 +84,16 @@ class LedgerWriter:
         options: WriterOptions,
         *,
         lane: int = 0,
-        flags: int = 0,
+        flags: AddFlags = AddFlags(),
         sealed_lac: int | None = None,
     ) -> None:
         self._services = services
         self._core = core
         self._options = options
         self._lane = lane
-        self._flags = flags
         self._sealed_lac = sealed_lac
-        self._digest = EntryDigest(core.metadata.digest, password)
-        self._master_key = master_key(password)
+        digest, pool = EntryDigest(core.metadata.digest, password), services.pool
+        self._sealer = AddSealer(pool.protocol, digest, master_key(password), pool.txn_ids, flags)
         self._loop = asyncio.get_running_loop()
         self._links: dict[int, _Link] = {}
         # Both in entry order: bytes in flight a piece, and callers who wait for an entry.
@@ -206,7 +204,7 @@ class LedgerWriter:
         core.check_open()
         numbered = EntryBatch(piece.buffer, piece.offsets, core.ledger_id, core.next_entry)
         lac = core.lac if self._sealed_lac is None else self._sealed_lac
-        sealed = v2.encode_adds(numbered, lac, core.length, self._digest, self._master_key, self._flags)
+        sealed = self._sealer.seal(numbered, lac, core.length)
         done = core.add(sealed, piece.payload_bytes, self._now_ns())
         self._pending_bytes += piece.payload_bytes
         self._pieces.append((core.next_entry - 1, piece.payload_bytes))
@@ -230,7 +228,7 @@ class LedgerWriter:
         return core.outstanding_max >= options.lag_entries_max or unsent >= options.lag_bytes_max
 
     def _check_sizes(self, batch: EntryBatch) -> None:
-        limit = self._services.pool.options.frame_bytes_max - v2.ADD_HEAD_BYTES - self._digest.overhead_bytes
+        limit = self._sealer.entry_bytes_max(self._services.pool.options.frame_bytes_max)
         if batch.payload_bytes <= limit:
             return
         largest = int(np.diff(batch.offsets).max()) if len(batch) else 0
@@ -360,7 +358,9 @@ class LedgerWriter:
 
     async def _connect(self, slot: int, link: _Link) -> None:
         try:
-            channel = await self._services.pool.channel(link.bookie, self._lane)
+            pool = self._services.pool
+            connect = pool.channel if self._sealer.protocol is WireProtocol.V2 else pool.v3_channel
+            channel = await connect(link.bookie, self._lane)
         except BookKeeperError:
             if self._links.get(slot) is link:
                 del self._links[slot]

@@ -1,16 +1,26 @@
-"""Connections to bookies: one shared channel a bookie, and private ones for recoveries."""
+"""Connections to bookies: one shared channel a bookie, private ones for recoveries, and V3 ones for what V2 lacks.
+
+`channel` is for adds and reads and speaks the pool's protocol; `v3_channel` speaks V3, and is the same where the pool
+does. Connections are made when they are first asked for: who needs no V3 has none.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from bkspark.errors import BookieUnavailable, ClientClosed
 from bkspark.net.channel import BookieChannel
+from bkspark.net.v3_channel import BookieV3Channel
+from bkspark.wire.adds import WireProtocol
 from bkspark.wire.framing import FRAME_BYTES_MAX
+from bkspark.wire.v3 import TxnIds
 
 Resolve = Callable[[str], Awaitable[tuple[str, int]]]
+Channel = BookieChannel | BookieV3Channel
+_Channel = TypeVar("_Channel", BookieChannel, BookieV3Channel)
 
 AVOID_FAILED_S = 10.0
 """How long readers ask other replicas first after a bookie could not be reached."""
@@ -28,10 +38,13 @@ class NetOptions:
 class BookiePool:
     """Connects to bookies on demand and keeps the connections; `resolve` turns a bookie id into (host, port)."""
 
-    def __init__(self, resolve: Resolve, options: NetOptions) -> None:
+    def __init__(self, resolve: Resolve, options: NetOptions, protocol: WireProtocol = WireProtocol.V2) -> None:
         self.options = options
+        self.protocol = protocol
+        self.txn_ids = TxnIds()
         self._resolve = resolve
         self._channels: dict[tuple[str, int], asyncio.Task[BookieChannel]] = {}
+        self._v3_channels: dict[tuple[str, int], asyncio.Task[BookieV3Channel]] = {}
         self._leases: dict[int, set[int]] = {}
         self._failed_at: dict[str, float] = {}
         self._is_closed = False
@@ -59,29 +72,48 @@ class BookiePool:
         if not self._leases[ledger_id]:
             del self._leases[ledger_id]
 
-    async def channel(self, bookie: str, lane: int = 0) -> BookieChannel:
-        """Return a connected channel to `bookie`.
+    async def channel(self, bookie: str, lane: int = 0) -> Channel:
+        """Return a connected channel to `bookie` for adds and reads.
 
         Raises:
             BookieUnavailable: it has no address or cannot be reached in time.
         """
+        if self.protocol is WireProtocol.V3:
+            return await self.v3_channel(bookie, lane)
+        return await self._connected(self._channels, bookie, lane, BookieChannel)
+
+    async def v3_channel(self, bookie: str, lane: int = 0) -> BookieV3Channel:
+        """Return a connected V3 channel to `bookie`. Raises as `channel`."""
+
+        def make(name: str, frame_bytes_max: int, read_timeout_s: float) -> BookieV3Channel:
+            return BookieV3Channel(name, frame_bytes_max, read_timeout_s, self.txn_ids)
+
+        return await self._connected(self._v3_channels, bookie, lane, make)
+
+    async def _connected(
+        self,
+        channels: dict[tuple[str, int], asyncio.Task[_Channel]],
+        bookie: str,
+        lane: int,
+        make: Callable[[str, int, float], _Channel],
+    ) -> _Channel:
         if self._is_closed:
             raise ClientClosed("the client is closed")
         key = (bookie, lane)
-        task = self._channels.get(key)
+        task = channels.get(key)
         if task is None or (task.done() and (task.exception() is not None or task.result().lost is not None)):
-            task = asyncio.ensure_future(self._connect(bookie))
-            self._channels[key] = task
+            task = asyncio.ensure_future(self._connect(bookie, make))
+            channels[key] = task
         # Shielded: a caller that is cancelled must not tear the connection down under the others who wait for it.
         return await asyncio.shield(task)
 
-    async def _connect(self, bookie: str) -> BookieChannel:
+    async def _connect(self, bookie: str, make: Callable[[str, int, float], _Channel]) -> _Channel:
         options = self.options
         try:
             host, port = await self._resolve(bookie)
             async with asyncio.timeout(options.connect_timeout_s):
                 _, channel = await asyncio.get_running_loop().create_connection(
-                    lambda: BookieChannel(bookie, options.frame_bytes_max, options.read_timeout_s), host, port
+                    lambda: make(bookie, options.frame_bytes_max, options.read_timeout_s), host, port
                 )
         except TimeoutError:
             self._failed_at[bookie] = asyncio.get_running_loop().time()
@@ -97,11 +129,12 @@ class BookiePool:
     async def close(self) -> None:
         """Drop every connection."""
         self._is_closed = True
-        tasks = list(self._channels.values())
+        tasks: list[asyncio.Task[Any]] = [*self._channels.values(), *self._v3_channels.values()]
         self._channels.clear()
+        self._v3_channels.clear()
         for task in tasks:
             if not task.done():
                 task.cancel()
         for result in await asyncio.gather(*tasks, return_exceptions=True):
-            if isinstance(result, BookieChannel):
+            if isinstance(result, Channel):
                 result.close()

@@ -100,3 +100,21 @@ def test_failures_are_written_as_protobuf_does():
         message = protocol.Response(header=header, status=v3.Status.ENOENTRY, readResponse=read)
         expected.append(v3.encode_message(message))
     assert answers == b"".join(expected)
+
+
+@pytest.mark.parametrize("key", [None, bytes(range(20))], ids=["plain", "fencing"])
+@pytest.mark.parametrize("priority", [0, 100])
+def test_reads_are_written_as_protobuf_writes_them(key, priority):
+    entry_ids = np.array([-1, 0, 5, 126, 127, 128, 129, 20_000, (1 << 63) - 1])
+    first_txn_id = 120
+    expected = []
+    for txn_id, entry_id in enumerate(entry_ids.tolist(), first_txn_id):
+        message = v3_reads.read_message(300, entry_id, key)
+        head = v3.header(protocol.READ_ENTRY, txn_id, priority)
+        expected.append(v3.encode_message(protocol.Request(header=head, readRequest=message)))
+    assert v3_reads.encode_reads(300, entry_ids, first_txn_id, key, priority) == b"".join(expected)
+
+
+def test_unknown_status_codes_count_as_no_certain_answer():
+    codes = np.array([0, 402, 507, 1, -1, 508, 1 << 40])
+    assert v3.to_v2(codes).tolist() == [0, 1, 107, 101, 101, 101, 101]

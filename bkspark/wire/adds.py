@@ -1,0 +1,85 @@
+"""ADD frames of either protocol: the one place that knows how they differ for a writer."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from bkspark.entries import EntryBatch
+from bkspark.errors import ConfigurationError
+from bkspark.wire import v2, v3
+from bkspark.wire.digest import EntryDigest, SealedEntries
+
+_V3_HEAD_BYTES_MAX = 100
+"""At most so many bytes of a V3 ADD request, or of a READ response, are not the entry."""
+
+
+class WireProtocol(enum.Enum):
+    """What a client speaks for adds and reads; all else is V3 in any case."""
+
+    V2 = "v2"
+    V3 = "v3"
+
+    @classmethod
+    def parse(cls, name: str) -> WireProtocol:
+        """Return the protocol named `v2` or `v3`, in any case.
+
+        Raises:
+            ConfigurationError: another name.
+        """
+        try:
+            return cls(name.lower())
+        except (ValueError, AttributeError):
+            raise ConfigurationError(f"wire protocol {name!r} is not one of v2, v3") from None
+
+
+@dataclass(frozen=True, slots=True)
+class AddFlags:
+    """How bookies are to take adds.
+
+    `is_recovery`: also on a fenced ledger. `is_urgent`: also by a bookie that has turned read-only, while it has room
+    for that. `is_deferred`: acknowledged before they are durable; V3 only.
+    """
+
+    is_recovery: bool = False
+    is_urgent: bool = False
+    is_deferred: bool = False
+
+
+class AddSealer:
+    """Makes the ADD frames of one writer, in one protocol: V3 when the flags need it, else the given one."""
+
+    def __init__(
+        self,
+        protocol: WireProtocol,
+        digest: EntryDigest,
+        master_key: bytes,
+        txn_ids: v3.TxnIds,
+        flags: AddFlags = AddFlags(),
+    ) -> None:
+        self.protocol = WireProtocol.V3 if flags.is_deferred else protocol
+        self._digest = digest
+        self._master_key = master_key
+        self._txn_ids = txn_ids
+        self._flags = flags
+
+    def entry_bytes_max(self, frame_bytes_max: int) -> int:
+        """Return the largest payload whose frames fit, on the way to a bookie and back."""
+        head = v2.ADD_HEAD_BYTES if self.protocol is WireProtocol.V2 else _V3_HEAD_BYTES_MAX
+        return frame_bytes_max - head - self._digest.overhead_bytes
+
+    def seal(self, batch: EntryBatch, lac: int, length_before: int) -> SealedEntries:
+        """Return one frame per entry of the batch, back to back in one buffer; see `EntryDigest.seal`."""
+        flags = self._flags
+        if self.protocol is WireProtocol.V2:
+            v2_flags = (v2.RECOVERY_ADD if flags.is_recovery else 0) | (v2.HIGH_PRIORITY if flags.is_urgent else 0)
+            return v2.encode_adds(batch, lac, length_before, self._digest, self._master_key, v2_flags)
+        return v3.encode_adds(
+            self._digest.seal(batch, lac, length_before),
+            batch.ledger_id,
+            self._txn_ids.reserve(len(batch)),
+            self._master_key,
+            is_recovery=flags.is_recovery,
+            write_flags=v3.DEFERRED_SYNC if flags.is_deferred else 0,
+            priority=v3.HIGH_PRIORITY if flags.is_urgent else 0,
+        )
