@@ -23,9 +23,27 @@ class SendAdds:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledge:
-    """Every entry up to `last_entry` is acknowledged: durable on Qa bookies, and so are all before it."""
+    """Every entry up to `last_entry` is acknowledged: durable on Qa bookies, and so are all before it.
+
+    With relaxed durability it is in the page cache of Qa bookies; `Confirm` tells what is durable.
+    """
 
     last_entry: int
+
+
+@dataclass(frozen=True, slots=True)
+class Confirm:
+    """The LAC has come to `last_entry` behind the acknowledgements: up to there all is synced (relaxed durability)."""
+
+    last_entry: int
+
+
+@dataclass(frozen=True, slots=True)
+class Force:
+    """Have the bookie in `slot` sync what it acknowledged, on the connection of the adds; then call `on_forced`."""
+
+    slot: int
+    bookie: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +127,8 @@ class Recovered:
 Effect = (
     SendAdds
     | Acknowledge
+    | Confirm
+    | Force
     | CallAfter
     | FindBookies
     | WriteMetadata

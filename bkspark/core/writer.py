@@ -98,14 +98,14 @@ class WriterCore:
         self.version = version
         self.state = WriterState.ACTIVE
         self.error: BookKeeperError | None = None
-        self.lac = lac
+        self.acknowledged = lac
         self.length = 0
         self._random = random
         self._limits = limits
         self._is_recovery = is_recovery
         self._ensemble = list(metadata.last_fragment.bookies)
         self._fragments: tuple[Fragment, ...] = metadata.fragments
-        # votes[i]: slots that hold pending entry lac + 1 + i. Grown by doubling, shifted on release.
+        # votes[i]: slots that hold pending entry acknowledged + 1 + i. Grown by doubling, shifted on release.
         self._votes = np.zeros(_MASKS_MIN, np.uint64)
         self._pending: deque[SealedEntries] = deque()
         self._pending_count = 0
@@ -126,9 +126,14 @@ class WriterCore:
     # ---- what drivers and callers may look at ----
 
     @property
+    def lac(self) -> int:
+        """The last add confirmed: all up to it is acknowledged, and durable on Qa bookies."""
+        return self.acknowledged
+
+    @property
     def next_entry(self) -> int:
         """The id that the next entry gets."""
-        return self.lac + 1 + self._pending_count
+        return self.acknowledged + 1 + self._pending_count
 
     @property
     def pending_count(self) -> int:
@@ -191,9 +196,18 @@ class WriterCore:
         ]
 
     def on_add_replies(
-        self, slot: int, bookie: str, entry_ids: np.ndarray, statuses: np.ndarray, now_ns: int
+        self,
+        slot: int,
+        bookie: str,
+        entry_ids: np.ndarray,
+        statuses: np.ndarray,
+        now_ns: int,
+        last_synced: int | None = None,
     ) -> list[effects.Effect]:
-        """Count the answers of the bookie in `slot`; answers of a bookie no longer there are ignored."""
+        """Count the answers of the bookie in `slot`; answers of a bookie no longer there are ignored.
+
+        `last_synced`: the LastAddSynced in the newest of them, which counts where durability is relaxed.
+        """
         self._now_ns = now_ns
         if self.state in (WriterState.FAILED, WriterState.CLOSED) or self._ensemble[slot] != bookie:
             return []
@@ -223,7 +237,7 @@ class WriterCore:
     def _pending_rows(self, entry_ids: np.ndarray) -> slice | np.ndarray:
         """Return where in `_votes` those of the entries stand that are pending."""
         count = len(entry_ids)
-        first_pending = self.lac + 1
+        first_pending = self.acknowledged + 1
         if equal_step(entry_ids) == 1:
             first = entry_ids.item(0) - first_pending
             return slice(max(0, first), max(0, min(first + count, self._pending_count)))
@@ -267,7 +281,7 @@ class WriterCore:
         if self.state is not WriterState.CHANGING:
             return []
         replacements = choose_replacements(
-            self._ensemble, self._failed, writable, self.metadata.write_quorum, self._random, topology
+            self._ensemble, self._replaceable(), writable, self.metadata.write_quorum, self._random, topology
         )
         if not replacements:
             return self._go_on_without(writable)
@@ -309,14 +323,22 @@ class WriterCore:
             return self._fail(error)
         return []
 
+    def sync(self) -> list[effects.Effect]:
+        """Have all that is acknowledged synced; here it is."""
+        return []
+
+    def on_forced(self, slot: int, bookie: str, now_ns: int) -> list[effects.Effect]:
+        """The bookie in `slot` carried out a `Force`; a failure to is `on_bookie_failed`."""
+        raise AssertionError("a writer whose acknowledged adds are durable forces nothing")
+
     def close(self) -> list[effects.Effect]:
-        """Close the ledger at the LAC. The caller has drained what is pending and waited for ACTIVE.
+        """Close the ledger at the LAC. The caller has drained what is pending, synced, and waited for ACTIVE.
 
         Raises:
             BookKeeperError: the writer is closed or failed already.
         """
         self.check_open()
-        assert self._pending_count == 0
+        assert self.lac == self.next_entry - 1
         # A compare-and-set of an ensemble change in flight would be taken for the closing one.
         assert self.state is WriterState.ACTIVE
         self.state = WriterState.CLOSING
@@ -411,9 +433,16 @@ class WriterCore:
         """Let go of the bytes of entries that are acknowledged and owed by nobody."""
         while self._pending:
             last_entry = self._pending[0].first_entry + len(self._pending[0]) - 1
-            if last_entry > self.lac or any(self._owes(slot, last_entry) for slot in range(len(self._ensemble))):
+            if last_entry > self._kept_behind or any(
+                self._owes(slot, last_entry) for slot in range(len(self._ensemble))
+            ):
                 return
             self._pending_bytes -= len(self._pending.popleft().buffer)
+
+    @property
+    def _kept_behind(self) -> int:
+        """Entries behind this one are kept, to be sent again."""
+        return self.acknowledged
 
     def _owes(self, slot: int, last_entry: int) -> bool:
         """Whether a slot's bookie may yet refuse an entry of the batch that ends at `last_entry`."""
@@ -431,18 +460,18 @@ class WriterCore:
         if votes.item(0).bit_count() < self.metadata.ack_quorum:
             return []
         if self.metadata.write_quorum < len(self._ensemble):
-            ids = np.arange(self.lac + 1, self.lac + 1 + self._pending_count)
+            ids = np.arange(self.acknowledged + 1, self.acknowledged + 1 + self._pending_count)
             votes = votes & write_set_masks(ids, len(self._ensemble), self.metadata.write_quorum)
         ripe = np.bitwise_count(votes) >= self.metadata.ack_quorum
         count = self._pending_count if ripe.all() else int(np.argmin(ripe))
         if count == 0:
             return []
-        self.lac += count
+        self.acknowledged += count
         left = self._pending_count - count
         if left:
             self._votes[:left] = self._votes[count : self._pending_count].copy()
         self._pending_count = left
-        return [effects.Acknowledge(self.lac)]
+        return [effects.Acknowledge(self.acknowledged)]
 
     def _refusal(self, status: int, bookie: str) -> BookKeeperError | None:
         """Return the error that ends the writer for good, or None where only the bookie failed."""
@@ -477,6 +506,10 @@ class WriterCore:
         self._reported.update(failed)
         return [effects.FindBookies(tuple(failed.values()))]
 
+    def _replaceable(self) -> Collection[int]:
+        """Return the failed slots that may get another bookie."""
+        return self._failed
+
     def _go_on_without(self, writable: Collection[str]) -> list[effects.Effect]:
         """No spare bookie: leave the failed ones out if Qa others remain in every write set, else fail."""
         for slot in self._refusals.keys() & self._failed.keys():
@@ -493,6 +526,7 @@ class WriterCore:
                 self._absent.pop(slot, None)
                 self._failed.pop(slot, None)
                 self._reported.pop(slot, None)
+                self._take_in(slot, is_new=False)
             self._absent.update(self._failed)
             return self._resume(back)
         if len(missing) > self.metadata.write_quorum - self.metadata.ack_quorum:
@@ -515,12 +549,16 @@ class WriterCore:
         for slot in replaced:
             self._outstanding[slot] = 0
             self._answered_to[slot] = self.lac
+            self._take_in(slot, is_new=True)
             self._refusals.pop(slot, None)
             self._failed.pop(slot, None)
             self._absent.pop(slot, None)
             self._reported.pop(slot, None)
             self._votes[: self._pending_count] &= ~np.uint64(1 << slot)
         return self._resume(replaced)
+
+    def _take_in(self, slot: int, *, is_new: bool) -> None:
+        """A bookie begins to take part in a slot, `is_new`, or takes part again; it will get what is kept."""
 
     def _resume(self, resend_to: set[int]) -> list[effects.Effect]:
         """Send all that is pending to the given slots; then go on changing (more failed meanwhile) or release."""

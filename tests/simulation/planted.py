@@ -50,18 +50,18 @@ def _releasing(choose: Callable[[np.ndarray, int], int]) -> Plant:
         if self.state is WriterState.CHANGING or self._pending_count == 0:
             return []
         votes = self._votes[: self._pending_count]
-        ids = np.arange(self.lac + 1, self.lac + 1 + self._pending_count)
+        ids = np.arange(self.acknowledged + 1, self.acknowledged + 1 + self._pending_count)
         masks = write_set_masks(ids, len(self._ensemble), self.metadata.write_quorum)
         count = choose(np.bitwise_count(votes & masks), self.metadata.ack_quorum)
         if not count:
             return []
-        self.lac += count
+        self.acknowledged += count
         left = self._pending_count - count
         self._votes[:left] = self._votes[count : self._pending_count].copy()
         self._pending_count = left
-        while self._pending and self._pending[0].first_entry + len(self._pending[0]) <= self.lac + 1:
+        while self._pending and self._pending[0].first_entry + len(self._pending[0]) <= self.acknowledged + 1:
             self._pending.popleft()
-        return [effects.Acknowledge(self.lac)]
+        return [effects.Acknowledge(self.acknowledged)]
 
     return replaced(WriterCore, "_release", release)
 
@@ -142,12 +142,12 @@ def _changing_from(choose: Callable[[WriterCore], int]) -> Plant:
     """Begin the new fragment elsewhere than at LAC + 1."""
 
     def wrap(old: Any, self: WriterCore, writable: Any, *topology: Any) -> Any:
-        lac = self.lac
-        self.lac = max(choose(self), self._fragments[-1].first_entry) - 1
+        acknowledged = self.acknowledged
+        self.acknowledged = max(choose(self), self._fragments[-1].first_entry) - 1
         try:
             return old(self, writable, *topology)
         finally:
-            self.lac = lac
+            self.acknowledged = acknowledged
 
     return _around(WriterCore, "on_writable_bookies", wrap)
 
