@@ -18,6 +18,10 @@ Invariants:
   back and sent again after a pause that doubles up to a limit. The bytes of an entry are kept until every bookie that
   takes part has answered for it; the lag counts towards the caller's limits. A bookie that does nothing but refuse for
   longer than the add time-out is replaced where a spare one exists, and else stays.
+* A bookie that lags (it owes answers for many entries that the others have acknowledged) for long is replaced where a
+  spare one exists, and else stays; meanwhile its lag holds the caller back.
+* With `delay_ensemble_change` a failed bookie is left out, and replaced only when a write set would have less than Qa
+  others, or after `ensemble_change_delay_ns_max`.
 * Fenced, unauthorised or metadata not OPEN: every pending add ends with "outcome unknown"; the core is FAILED.
 
 In recovery (`is_recovery`) ensemble changes stay local: they are published only by the compare-and-set that closes
@@ -36,7 +40,7 @@ import numpy as np
 from bkspark.core import effects
 from bkspark.core.metadata import Fragment, LedgerMetadata, LedgerState, change_ensemble
 from bkspark.core.placement import FLAT, RandomSource, Topology, choose_replacements
-from bkspark.core.striping import ENSEMBLE_SIZE_MAX, write_set_masks
+from bkspark.core.striping import ENSEMBLE_SIZE_MAX, mask_of, write_set_masks
 from bkspark.errors import BookKeeperError, LedgerClosed, LedgerFenced, NotEnoughBookies, UnauthorizedAccess
 from bkspark.wire.digest import SealedEntries
 from bkspark.wire.framing import equal_step
@@ -55,12 +59,22 @@ class WriterState(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class WriterLimits:
-    """Time-outs of a writer, in nanoseconds of the clock that its events carry."""
+    """Time-outs of a writer, in nanoseconds of the clock that its events carry, and what it does about slow bookies.
+
+    A bookie lags when it owes answers for `slow_lag_entries` entries, or `slow_lag_bytes`, that are acknowledged
+    already; it is replaced when it has done so at every tick for `slow_lag_ns`. `delay_ensemble_change` is Apache's
+    delayEnsembleChange.
+    """
 
     add_timeout_ns: int = 5_000_000_000
     replacement_retry_ns: int = 1_000_000_000
     refusal_pause_ns_min: int = 5_000_000
     refusal_pause_ns_max: int = 500_000_000
+    slow_lag_entries: int = 4096
+    slow_lag_bytes: int = 32 * 1024 * 1024
+    slow_lag_ns: int = 5_000_000_000
+    delay_ensemble_change: bool = False
+    ensemble_change_delay_ns_max: int = 30_000_000_000
 
 
 @dataclass(slots=True)
@@ -118,6 +132,8 @@ class WriterCore:
         self._failed: dict[int, str] = {}
         self._absent: dict[int, str] = {}
         self._absent_checked_ns = 0
+        self._is_delaying = False
+        self._lag_since: dict[int, int] = {}
         self._reported: dict[int, str] = {}
         self._now_ns = 0
         self._finding_bookies = False
@@ -191,7 +207,7 @@ class WriterCore:
         return [
             send
             for slot in range(len(self._ensemble))
-            if slot in self._refusals or (slot not in self._failed and slot not in self._absent)
+            if self._is_served(slot)
             for send in self._send_or_hold(slot, entries)
         ]
 
@@ -250,12 +266,19 @@ class WriterCore:
         if self.state not in (WriterState.ACTIVE, WriterState.CHANGING) or self._ensemble[slot] != bookie:
             return []
         self._refusals.pop(slot, None)
-        if slot in self._failed or slot in self._absent:
+        self._lag_since.pop(slot, None)
+        if slot in self._absent:
+            return []
+        self._outstanding[slot] = 0
+        if slot in self._failed:
             return []
         self._failed[slot] = bookie
-        self._outstanding[slot] = 0
         if self.state is WriterState.CHANGING:
             return []
+        if self._limits.delay_ensemble_change and not self._is_recovery:
+            if not self._leaves_too_few({*self._absent, *self._failed}):
+                return self._leave_out()
+            self._failed.update(self._absent)
         self.state = WriterState.CHANGING
         return self._find_bookies()
 
@@ -267,9 +290,12 @@ class WriterCore:
             waited_ns = now_ns - self._progress_ns[slot]
             if self._outstanding[slot] and waited_ns > self._limits.add_timeout_ns:
                 done += self.on_bookie_failed(slot, bookie, now_ns)
-        retry_due = now_ns - self._absent_checked_ns > self._limits.replacement_retry_ns
-        if self._absent and self.state is WriterState.ACTIVE and retry_due:
+        done += self._replace_slow()
+        limits = self._limits
+        pause_ns = limits.ensemble_change_delay_ns_max if self._is_delaying else limits.replacement_retry_ns
+        if self._absent and self.state is WriterState.ACTIVE and now_ns - self._absent_checked_ns > pause_ns:
             self._absent_checked_ns = now_ns
+            self._is_delaying = False
             self._failed = dict(self._absent)
             self.state = WriterState.CHANGING
             done += self._find_bookies()
@@ -429,6 +455,57 @@ class WriterCore:
             done.append(effects.CallAfter(min(waiting) - self._now_ns))
         return done
 
+    def _replace_slow(self) -> list[effects.Effect]:
+        """Look for a spare in place of bookies that have lagged behind the others for too long."""
+        if self.state is not WriterState.ACTIVE:
+            return []
+        self._lag_since = {
+            slot: self._lag_since.get(slot, self._now_ns)
+            for slot in range(len(self._ensemble))
+            if slot not in self._absent and slot not in self._refusals and self._lags(slot)
+        }
+        for slot, since_ns in self._lag_since.items():
+            if self._now_ns - since_ns > self._limits.slow_lag_ns:
+                self._failed[slot] = self._ensemble[slot]
+        if not self._failed:
+            return []
+        self.state = WriterState.CHANGING
+        return self._find_bookies()
+
+    def _lags(self, slot: int) -> bool:
+        """Whether the bookie in `slot` owes answers for too much of what is acknowledged."""
+        limits = self._limits
+        if self._outstanding[slot] < limits.slow_lag_entries and self._pending_bytes < limits.slow_lag_bytes:
+            return False
+        reached = self._answered_to[slot]
+        if (self.lac - reached) * self.metadata.write_quorum >= limits.slow_lag_entries * len(self._ensemble):
+            return self._outstanding[slot] > 0
+        if self._outstanding[slot] == 0:
+            return False
+        owed = [batch for batch in self._pending if reached < batch.first_entry <= self.lac]
+        return sum(len(batch.buffer) for batch in owed) >= limits.slow_lag_bytes
+
+    def _is_served(self, slot: int) -> bool:
+        """Whether entries go to the bookie in `slot`; to one that lives they do also while a spare is looked for."""
+        if slot in self._refusals or slot in self._lag_since:
+            return True
+        return slot not in self._failed and slot not in self._absent
+
+    def _leaves_too_few(self, missing: Collection[int]) -> bool:
+        """Whether a write set without the missing slots has less than Qa bookies."""
+        quorum, size = self.metadata.write_quorum, len(self._ensemble)
+        gone = write_set_masks(np.arange(size), size, quorum) & np.uint64(mask_of(tuple(missing)))
+        return bool((np.bitwise_count(gone) > quorum - self.metadata.ack_quorum).any())
+
+    def _leave_out(self) -> list[effects.Effect]:
+        """Go on without the failed bookies for now, and without a change."""
+        if not self._absent:
+            self._absent_checked_ns = self._now_ns
+            self._is_delaying = True
+        self._absent.update(self._failed)
+        self._failed = {}
+        return self._release()
+
     def _forget(self) -> None:
         """Let go of the bytes of entries that are acknowledged and owed by nobody."""
         while self._pending:
@@ -512,9 +589,12 @@ class WriterCore:
 
     def _go_on_without(self, writable: Collection[str]) -> list[effects.Effect]:
         """No spare bookie: leave the failed ones out if Qa others remain in every write set, else fail."""
-        for slot in self._refusals.keys() & self._failed.keys():
-            # It refuses load, and it lives: wait for it, whatever that takes.
-            self._refusals[slot].since_ns = self._now_ns
+        for slot in (self._refusals.keys() | self._lag_since.keys()) & self._failed.keys():
+            # It refuses load or is slow, and it lives: wait for it, whatever that takes.
+            if slot in self._refusals:
+                self._refusals[slot].since_ns = self._now_ns
+            self._lag_since.pop(slot, None)
+            self._reported.pop(slot, None)
             del self._failed[slot]
         if not self._failed:
             return self._resume(set())
@@ -529,7 +609,7 @@ class WriterCore:
                 self._take_in(slot, is_new=False)
             self._absent.update(self._failed)
             return self._resume(back)
-        if len(missing) > self.metadata.write_quorum - self.metadata.ack_quorum:
+        if self._leaves_too_few(missing):
             return self._fail(
                 NotEnoughBookies(
                     f"ledger {self.ledger_id} lost bookies {', '.join(sorted(missing.values()))} and there is none to "
@@ -551,6 +631,7 @@ class WriterCore:
             self._answered_to[slot] = self.lac
             self._take_in(slot, is_new=True)
             self._refusals.pop(slot, None)
+            self._lag_since.pop(slot, None)
             self._failed.pop(slot, None)
             self._absent.pop(slot, None)
             self._reported.pop(slot, None)

@@ -462,3 +462,144 @@ def test_lost_connection_to_a_bookie_that_refuses_load_is_a_failure():
     overloaded(writer, 2, 0)
     assert effects.FindBookies() in writer.fail(2)
     assert sent_to(writer.change_to("b4")) == {"b4": [0]}
+
+
+DELAYED = WriterLimits(delay_ensemble_change=True)
+
+
+def test_delayed_change_leaves_a_failed_bookie_out_while_qa_others_answer():
+    writer = Writer((3, 3, 2), limits=DELAYED)
+    writer.add(2)
+    assert writer.fail(2, now_ns=SECOND_NS) == []
+    assert sent_to(writer.add()) == {"b1": [2], "b2": [2]}
+    writer.reply(0, 0, 1, 2)
+    writer.reply(1, 0, 1, 2)
+    assert writer.acknowledged == 2
+    assert writer.take(writer.core.on_tick(30 * SECOND_NS)) == []
+
+
+def test_delayed_change_is_made_when_its_time_is_over():
+    writer = Writer((3, 3, 2), limits=DELAYED)
+    writer.fail(2, now_ns=SECOND_NS)
+    writer.add(now_ns=30 * SECOND_NS)
+    assert writer.take(writer.core.on_tick(32 * SECOND_NS)) == [effects.FindBookies()]
+    done = writer.change_to("b4")
+    assert sent_to(done) == {"b4": [0]}
+    assert writer.core.ensemble == ("b1", "b2", "b4")
+
+
+def test_delayed_change_is_made_for_all_at_once_when_too_few_would_be_left():
+    writer = Writer((3, 3, 2), limits=DELAYED)
+    writer.add()
+    writer.fail(2)
+    assert [type(effect) for effect in writer.fail(0)] == [effects.FindBookies]
+    done = writer.change_to("b4", "b5")
+    assert sorted(sent_to(done)) == ["b4", "b5"]
+    assert len([effect for effect in done if isinstance(effect, effects.WriteMetadata)]) == 1
+
+
+def test_delay_is_counted_from_the_first_bookie_left_out():
+    """E6 Qw2 Qa1: bookies two apart share no write set, so both are left out."""
+    writer = Writer((6, 2, 1), limits=DELAYED)
+    assert writer.fail(0, now_ns=SECOND_NS) == []
+    assert writer.fail(3, now_ns=20 * SECOND_NS) == []
+    assert writer.take(writer.core.on_tick(32 * SECOND_NS)) == [effects.FindBookies()]
+    writer.change_to("b7", "b8")
+    assert set(writer.core.ensemble) & {"b1", "b4"} == set()
+
+
+def test_change_that_was_delayed_is_looked_for_soon_where_no_bookie_was_spare():
+    writer = Writer((3, 3, 2), limits=DELAYED)
+    writer.fail(2, now_ns=SECOND_NS)
+    writer.take(writer.core.on_tick(32 * SECOND_NS))
+    assert writer.take(writer.core.on_writable_bookies({"b1", "b2"})) == []
+    assert writer.take(writer.core.on_tick(34 * SECOND_NS)) == [effects.FindBookies()]
+
+
+def test_recovery_never_delays_a_change():
+    writer = Writer((3, 3, 2), limits=DELAYED, is_recovery=True)
+    assert [type(effect) for effect in writer.fail(2)] == [effects.FindBookies]
+
+
+@pytest.mark.parametrize(("failed", "goes_on"), [((0, 3), True), ((0, 1), False), ((0, 5), False), ((0, 2, 4), True)])
+def test_striped_writer_goes_on_while_every_write_set_has_qa_bookies(failed, goes_on):
+    """E6 Qw2 Qa1, no bookie spare: a write set is two neighbours of the ring."""
+    writer = Writer((6, 2, 1))
+    for slot in failed:
+        writer.fail(slot)
+        writer.take(writer.core.on_writable_bookies({"b2", "b3"} - {writer.core.ensemble[it] for it in failed}))
+        if writer.core.state is WriterState.ACTIVE:
+            writer.add()
+    assert (writer.core.state is WriterState.ACTIVE) == goes_on
+
+
+SLOW = WriterLimits(slow_lag_entries=10, slow_lag_ns=2 * SECOND_NS)
+
+
+def lagging_writer(quorums=(3, 3, 2), limits=SLOW):
+    """A writer whose third bookie has answered for one entry of twenty, and answers on."""
+    writer = Writer(quorums, limits=limits)
+    writer.add(20)
+    writer.reply(0, *range(20))
+    writer.reply(1, *range(20))
+    writer.reply(2, 0)
+    assert writer.acknowledged == 19
+    return writer
+
+
+def test_bookie_that_lags_for_long_is_replaced_by_a_spare_one():
+    writer = lagging_writer()
+    assert writer.take(writer.core.on_tick(1 * SECOND_NS)) == []
+    writer.reply(2, 1, now_ns=3 * SECOND_NS)
+    assert writer.take(writer.core.on_tick(3 * SECOND_NS)) == []
+    (search,) = writer.take(writer.core.on_tick(4 * SECOND_NS))
+    assert search.failed == ("b3",)
+    assert sent_to(writer.add()) == {"b1": [20], "b2": [20], "b3": [20]}
+    assert sent_to(writer.change_to("b4")) == {"b4": [20]}
+
+
+def test_bookie_that_lags_stays_where_there_is_no_spare_and_gets_everything():
+    writer = lagging_writer()
+    writer.take(writer.core.on_tick(0))
+    writer.take(writer.core.on_tick(3 * SECOND_NS))
+    assert sent_to(writer.add(now_ns=3 * SECOND_NS)) == {"b1": [20], "b2": [20], "b3": [20]}
+    writer.reply(0, 20, now_ns=3 * SECOND_NS)
+    assert writer.change_to() == []
+    assert writer.core.ensemble == ("b1", "b2", "b3")
+    assert writer.core.state is WriterState.ACTIVE
+    assert writer.core.outstanding_max == 20
+    # It is looked for again, and each time it is reported.
+    writer.take(writer.core.on_tick(4 * SECOND_NS))
+    (search,) = writer.take(writer.core.on_tick(7 * SECOND_NS))
+    assert search.failed == ("b3",)
+
+
+def test_bookie_that_lags_and_then_fails_is_gone():
+    writer = lagging_writer()
+    writer.take(writer.core.on_tick(0))
+    writer.take(writer.core.on_tick(3 * SECOND_NS))
+    assert writer.fail(2) == []
+    writer.change_to()
+    assert sent_to(writer.add()) == {"b1": [20], "b2": [20]}
+
+
+def test_bookie_that_catches_up_in_time_stays():
+    writer = lagging_writer()
+    writer.take(writer.core.on_tick(1 * SECOND_NS))
+    writer.reply(2, *range(1, 15))
+    writer.take(writer.core.on_tick(2 * SECOND_NS))
+    assert writer.take(writer.core.on_tick(4 * SECOND_NS)) == []
+
+
+def test_lag_counts_bytes_too_and_what_is_not_acknowledged_is_no_lag():
+    limits = WriterLimits(slow_lag_entries=10**9, slow_lag_bytes=15, slow_lag_ns=SECOND_NS)
+    writer = Writer((3, 3, 2), limits=limits)
+    for _ in range(4):
+        writer.add(10)
+    writer.reply(0, *range(40))
+    writer.reply(2, 0)
+    assert writer.take(writer.core.on_tick(0)) + writer.take(writer.core.on_tick(2 * SECOND_NS)) == []
+    writer.reply(1, *range(40), now_ns=2 * SECOND_NS)
+    writer.take(writer.core.on_tick(2 * SECOND_NS))
+    (search,) = writer.take(writer.core.on_tick(4 * SECOND_NS))
+    assert search.failed == ("b3",)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,13 @@ from tests.simulation.network import Connection
 from tests.simulation.world import MILLISECOND, start_task
 
 TICK_NS = 60 * MILLISECOND
-LIMITS = WriterLimits(add_timeout_ns=200 * MILLISECOND, replacement_retry_ns=100 * MILLISECOND)
+LIMITS = WriterLimits(
+    add_timeout_ns=200 * MILLISECOND,
+    replacement_retry_ns=100 * MILLISECOND,
+    slow_lag_entries=2,
+    slow_lag_ns=100 * MILLISECOND,
+    ensemble_change_delay_ns_max=150 * MILLISECOND,
+)
 _NOTHING = memoryview(b"")
 
 
@@ -155,9 +161,10 @@ def recovery_adds(
 class Owner(Client):
     """The client that created the ledger and writes to it."""
 
-    def __init__(self, site: Site, name: str, stored: Versioned) -> None:
+    def __init__(self, site: Site, name: str, stored: Versioned, *, delays_changes: bool = False) -> None:
         super().__init__(site, name)
-        self.core = WriterCore(site.ledger_id, stored.metadata, stored.version, site.random, LIMITS)
+        limits = replace(LIMITS, delay_ensemble_change=delays_changes)
+        self.core = WriterCore(site.ledger_id, stored.metadata, stored.version, site.random, limits)
         self._pipeline = Pipeline(self, self.core, self._acknowledged, self._failed, recovery=False)
         self._ledger = site.history.ledger(site.ledger_id)
         self._wants_close = False

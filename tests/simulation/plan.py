@@ -83,6 +83,8 @@ class Plan:
     heal_at: int = 600 * MILLISECOND
     owner_closes: bool = False
     recovers_at_once: bool = False
+    delays_changes: bool = False
+    """The owner has `delay_ensemble_change`."""
     ensemble: tuple[str, ...] | None = None
     """The first ensemble; None: the first E bookies."""
 
@@ -97,6 +99,7 @@ class Plan:
             for name in ("quorums", "bookies", "datagrams", "loss", "repeats", "sync_mean", "metadata_delay", "lag")
         ]
         ends = f"heal_at={self.heal_at} owner_closes={self.owner_closes} recovers_at_once={self.recovers_at_once}"
+        ends += f" delays_changes={self.delays_changes}"
         items = [f"  {item}" for item in (*self.slow, *self.steps, *self.triggers)]
         return "\n".join([f"seed {self.seed}: " + " ".join(knobs), "  " + ends, *items])
 
@@ -147,6 +150,7 @@ def plan_of(seed: int) -> Plan:
         metadata_delay=int(MILLISECOND * random.choice((0.5, 1, 2, 10))),
         owner_closes=random.random() < 0.4,
         recovers_at_once=random.random() < 0.5,
+        delays_changes=seed % 6 == 5,
     )
     gap = MILLISECOND * random.choice((0.3, 2, 5, 15))
     draft = _Draft(random, plan, 0)

@@ -116,7 +116,7 @@ class Schedule:
             self._probe,
             self._audit_acknowledged,
         )
-        self.owner = Owner(self.site, OWNER, self._create())
+        self.owner = Owner(self.site, OWNER, self._create(), delays_changes=self.plan.delays_changes)
         self.clients: dict[str, Client] = {OWNER: self.owner}
 
     def _create(self) -> Versioned:
