@@ -85,6 +85,8 @@ class _RecoveryRun:
                 self._spawn(self._fence(effect))
             elif isinstance(effect, effects.RecoveryRead):
                 self._spawn(self._read(effect))
+            elif isinstance(effect, effects.Rest):
+                self._spawn(self._rest(effect))
             elif isinstance(effect, effects.RewriteEntries):
                 self._spawn(self._rewrite(effect))
             elif isinstance(effect, effects.AbandonRewriting):
@@ -122,6 +124,8 @@ class _RecoveryRun:
             todo = self._core.on_fence_answer(effect.slot, Answer.FOUND, entry.lac, entry.length)
         elif answer.status in _NEGATIVE:
             todo = self._core.on_fence_answer(effect.slot, Answer.NEGATIVE)
+        elif answer.status == v2.Status.ETOOMANYREQUESTS:
+            todo = self._core.on_fence_answer(effect.slot, Answer.REFUSED)
         else:
             refusal = self._error(answer.status, v2.LAST_ENTRY, effect.bookie)
             todo = self._core.on_fence_answer(effect.slot, Answer.FAILED, error=refusal)
@@ -145,10 +149,16 @@ class _RecoveryRun:
                 todo = self._core.on_read_answer(effect.slot, entry_id, Answer.FOUND, bytes(payload), length)
             elif status in _NEGATIVE:
                 todo = self._core.on_read_answer(effect.slot, entry_id, Answer.NEGATIVE)
+            elif status == v2.Status.ETOOMANYREQUESTS:
+                todo = self._core.on_read_answer(effect.slot, entry_id, Answer.REFUSED)
             else:
                 refusal = self._error(status, entry_id, effect.bookie)
                 todo = self._core.on_read_answer(effect.slot, entry_id, Answer.FAILED, error=refusal)
             self._perform(todo)
+
+    async def _rest(self, effect: effects.Rest) -> None:
+        await asyncio.sleep(effect.delay_ns / 1e9)
+        self._perform(self._core.on_rested(effect.slot))
 
     def _error(self, status: int, entry_id: int, bookie: str) -> BookKeeperError:
         if status == v2.Status.EUA:

@@ -96,6 +96,14 @@ class RecoveryRead:
 
 
 @dataclass(frozen=True, slots=True)
+class Rest:
+    """Leave the bookie in `slot` alone for so long, as it refuses load; then call `on_rested`."""
+
+    slot: int
+    delay_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class RewriteEntries:
     """Seal the payloads of entries first_entry.. with the frozen LAC and give them to the recovery's writer."""
 
@@ -135,6 +143,7 @@ Effect = (
     | Fail
     | Fence
     | RecoveryRead
+    | Rest
     | RewriteEntries
     | AbandonRewriting
     | ReadLength

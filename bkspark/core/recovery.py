@@ -15,6 +15,8 @@ Rules (BookKeeper protocol.md, "Closing a ledger as a reader"):
 * An entry exists when one bookie returns it with a valid digest; it does not when (Qw - Qa) + 1 said so explicitly.
   Anything else counts for neither side: with neither reached, recovery fails and the ledger stays IN_RECOVERY.
 * A bookie that failed once is not asked again: a dead one costs one time-out, not one per entry.
+* A bookie that refuses load (TOOMANYREQUESTS) has said nothing: it is asked again after a pause that doubles up to a
+  limit, as often as it takes; meanwhile other replicas may decide. No recovery fails because of it.
 * A failed rewrite is a failed recovery, never the end of the ledger.
 """
 
@@ -41,6 +43,10 @@ WINDOW_FIRST = 4
 WINDOW_MAX = 256
 """Entries read forward at once: few at first, as most ledgers end soon after their LAC, then doubling."""
 
+REST_NS_MIN = 5_000_000
+REST_NS_MAX = 500_000_000
+"""How long a bookie that refuses load is left alone: first, and at most."""
+
 
 class RecoveryState(enum.Enum):
     CLAIMING = enum.auto()
@@ -59,6 +65,7 @@ class Answer(enum.Enum):
     FOUND = enum.auto()
     NEGATIVE = enum.auto()
     FAILED = enum.auto()
+    REFUSED = enum.auto()
 
 
 @dataclass(slots=True)
@@ -90,6 +97,9 @@ class RecoveryCore:
         self._known: set[int] = set()
         self._fences_waiting: set[int] = set()
         self._dead: set[int] = set()
+        # Bookies that refuse load and are left alone now; how long each was, when last it was.
+        self._resting: set[int] = set()
+        self._rest_ns: dict[int, int] = {}
         self._first_error: BookKeeperError | None = None
         self._heard_length = 0
         self._next_entry = 0
@@ -150,6 +160,9 @@ class RecoveryCore:
             answer: FOUND only with a valid digest; then `lac` and `length` are the entry's.
             error: with FAILED. Unauthorised is decisive.
         """
+        if answer is Answer.REFUSED:
+            return self._rest(slot) if self.state is RecoveryState.FENCING else []
+        self._rest_ns.pop(slot, None)
         self._fences_waiting.discard(slot)
         if isinstance(error, UnauthorizedAccess):
             return self._fail(error)
@@ -188,11 +201,24 @@ class RecoveryCore:
         if self.state is not RecoveryState.READING or entry is None or slot not in entry.waiting:
             return []
         entry.waiting.discard(slot)
+        if answer is Answer.REFUSED:
+            entry.unasked.append(slot)
+            return self._rest(slot) + self._decide()
+        self._rest_ns.pop(slot, None)
         if answer is Answer.FOUND and entry.payload is None:
             entry.payload, entry.length = payload, length
         elif answer is Answer.NEGATIVE:
             entry.negatives += 1
         return self._decide()
+
+    def on_rested(self, slot: int) -> list[effects.Effect]:
+        """The bookie in `slot` was left alone for long enough: ask it again what it refused."""
+        if slot not in self._resting:
+            return []
+        self._resting.discard(slot)
+        if self.state is RecoveryState.FENCING and slot in self._fences_waiting:
+            return [effects.Fence(slot, self._ensemble[slot])]
+        return self._decide() if self.state is RecoveryState.READING else []
 
     def on_rewritten(self) -> list[effects.Effect]:
         """Every entry given out for rewriting is acknowledged by Qa bookies."""
@@ -226,6 +252,13 @@ class RecoveryCore:
             self._dead.add(slot)
         self._first_error = self._first_error or error
 
+    def _rest(self, slot: int) -> list[effects.Effect]:
+        if slot in self._resting:
+            return []
+        self._resting.add(slot)
+        delay_ns = self._rest_ns[slot] = min(2 * self._rest_ns.get(slot, REST_NS_MIN // 2), REST_NS_MAX)
+        return [effects.Rest(slot, delay_ns)]
+
     def _read_window(self) -> list[effects.Effect]:
         """Ask one replica for each entry of the next window; the first one alive."""
         self.state = RecoveryState.READING
@@ -236,11 +269,14 @@ class RecoveryCore:
         return self._ask(list(self._entries), replicas=1) or self._decide()
 
     def _ask(self, entry_ids: list[int], replicas: int) -> list[effects.Effect]:
-        """Return reads of each entry from up to `replicas` of its unasked bookies that are alive, one per bookie."""
+        """Return reads of each entry from up to `replicas` of its unasked bookies, one per bookie.
+
+        Dead ones are left out for good, those that rest stay unasked.
+        """
         by_slot: dict[int, list[int]] = {}
         for entry_id in entry_ids:
             entry = self._entries[entry_id]
-            alive = [slot for slot in entry.unasked if slot not in self._dead][:replicas]
+            alive = [slot for slot in entry.unasked if slot not in self._dead and slot not in self._resting][:replicas]
             entry.unasked = [slot for slot in entry.unasked if slot not in self._dead and slot not in alive]
             entry.waiting.update(alive)
             for slot in alive:
@@ -271,7 +307,8 @@ class RecoveryCore:
         if not undecided:
             return [] if is_blocked else self._take_window()
         asked = self._ask(undecided, replicas=self.metadata.write_quorum)
-        hopeless = [entry_id for entry_id in undecided if not self._entries[entry_id].waiting]
+        left = self._entries
+        hopeless = [entry_id for entry_id in undecided if not left[entry_id].waiting and not left[entry_id].unasked]
         if hopeless and hopeless[0] == undecided[0]:
             return self._fail(self._undecided(f"too few bookies answered for entry {hopeless[0]}"))
         return asked

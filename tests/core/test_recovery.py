@@ -16,10 +16,11 @@ AWAY = BookieUnavailable("away")
 class Recovery:
     """A core played against three bookies that hold what `held` says; `dead` never answer well."""
 
-    def __init__(self, held, quorums=(3, 3, 2), dead=(), lacs=None, fragments=None):
+    def __init__(self, held, quorums=(3, 3, 2), dead=(), lacs=None, fragments=None, refusals=None):
         self.metadata = LedgerMetadata(*quorums, fragments or (Fragment(0, BOOKIES),))
         self.core = RecoveryCore(5, self.metadata, 0)
         self.held, self.dead, self.lacs = held, set(dead), lacs or {}
+        self.refusals, self.rests = refusals or {}, []
         self.fenced, self.rewritten, self.reads = set(), [], []
         self.outcome = None
 
@@ -36,11 +37,16 @@ class Recovery:
         if isinstance(effect, effects.Fence):
             if effect.bookie in self.dead:
                 return core.on_fence_answer(effect.slot, Answer.FAILED, error=AWAY)
+            if self.refuses(effect.bookie):
+                return core.on_fence_answer(effect.slot, Answer.REFUSED)
             self.fenced.add(effect.bookie)
             if not self.held.get(effect.bookie):
                 return core.on_fence_answer(effect.slot, Answer.NEGATIVE)
             last = max(self.held[effect.bookie])
             return core.on_fence_answer(effect.slot, Answer.FOUND, self.lacs.get(effect.bookie, -1), 10 * (last + 1))
+        if isinstance(effect, effects.Rest):
+            self.rests.append((effect.slot, effect.delay_ns))
+            return core.on_rested(effect.slot)
         if isinstance(effect, effects.RecoveryRead):
             self.reads.append((effect.bookie, effect.entry_ids.tolist()))
             return [answer for entry in effect.entry_ids.tolist() for answer in self.answer(effect, entry)]
@@ -53,7 +59,14 @@ class Recovery:
         self.outcome = effect
         return []
 
+    def refuses(self, bookie):
+        """Whether the bookie refuses load once more."""
+        self.refusals[bookie] = self.refusals.get(bookie, 0) - 1
+        return self.refusals[bookie] >= 0
+
     def answer(self, effect, entry):
+        if self.refuses(effect.bookie):
+            return self.core.on_read_answer(effect.slot, entry, Answer.REFUSED)
         if effect.bookie in self.dead:
             return self.core.on_read_answer(effect.slot, entry, Answer.FAILED, error=AWAY)
         if entry in self.held.get(effect.bookie, ()):
@@ -221,3 +234,59 @@ def test_failure_of_the_rewriting_writer_after_its_entries_are_safe_changes_noth
         todo += recovery.perform(todo.pop(0))
     assert recovery.core.on_rewrite_failed(BookieUnavailable("no bookie left")) == []
     assert recovery.core.state is RecoveryState.CLOSING
+
+
+def test_bookies_that_refuse_load_are_asked_again_until_they_answer():
+    for refusals in ({"b1": 9, "b2": 9, "b3": 9}, {"b1": 300, "b2": 20}):
+        recovery = Recovery(held(b1=40, b2=40, b3=39), refusals=dict(refusals))
+        assert closed_at(recovery) == 39
+        assert recovery.rewritten == list(range(40))
+
+
+def test_refusal_is_no_answer_and_covers_nothing():
+    recovery = Recovery(held(), dead={"b3"})
+    core = recovery.core
+    todo = core.start()
+    fences = core.on_metadata_written(todo[0].metadata, 1)
+    assert len(fences) == 3
+    assert core.on_fence_answer(0, Answer.NEGATIVE) == []
+    (rest,) = core.on_fence_answer(1, Answer.REFUSED)
+    assert core.on_fence_answer(2, Answer.FAILED, error=AWAY) == []
+    assert core.state is RecoveryState.FENCING
+    assert core.on_rested(rest.slot) == [effects.Fence(1, "b2")]
+
+
+def test_pause_doubles_up_to_its_limit_and_begins_anew_after_an_answer():
+    recovery = Recovery(held(b1=4, b2=4, b3=4), refusals={"b1": 12})
+    core = recovery.core
+    todo = core.start()
+    core.on_metadata_written(todo[0].metadata, 1)
+    pauses = []
+    for _ in range(10):
+        (rest,) = core.on_fence_answer(0, Answer.REFUSED)
+        pauses.append(rest.delay_ns // 1_000_000)
+        core.on_rested(0)
+    assert pauses == [5, 10, 20, 40, 80, 160, 320, 500, 500, 500]
+    core.on_fence_answer(0, Answer.NEGATIVE)
+    core.on_fence_answer(1, Answer.NEGATIVE)
+    (rest,) = [effect for effect in core.on_read_answer(0, 0, Answer.REFUSED) if isinstance(effect, effects.Rest)]
+    assert rest.delay_ns == 5_000_000
+
+
+def test_dead_bookie_is_asked_for_one_window_whatever_the_number_of_entries():
+    """A dead bookie costs at most one time-out, not one per entry."""
+    recovery = Recovery(held(b1=2000, b2=2000, b3=2000), dead={"b1"})
+    assert closed_at(recovery) == 1999
+    assert [bookie for bookie, _ in recovery.reads].count("b1") == 0
+    # One that dies after the fence is asked once more, for one window.
+    dying = Recovery(held(b1=2000, b2=2000, b3=2000))
+    perform = dying.perform
+
+    def dies_after_the_fence(effect):
+        if isinstance(effect, effects.RecoveryRead):
+            dying.dead.add("b1")
+        return perform(effect)
+
+    dying.perform = dies_after_the_fence
+    assert closed_at(dying) == 1999
+    assert [bookie for bookie, _ in dying.reads].count("b1") == 1

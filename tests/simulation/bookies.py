@@ -45,7 +45,7 @@ class ModelBookie:
         self.ledgers: dict[int, Ledger] = {}
         # Entry ids that read as damaged, by ledger.
         self.damaged: set[tuple[int, int]] = set()
-        # What is answered to adds instead of taking them, and until when.
+        # What is answered to adds instead of taking them, and until when; too many requests also to fencing reads.
         self.refusal = Status.EOK
         self.refuses_until = 0
         self._world = world
@@ -98,8 +98,14 @@ class ModelBookie:
             self._journal.append((ledger.fence_durable_at, ledger_id, FENCE, None))
         return max(self._world.now, ledger.fence_durable_at)
 
+    @property
+    def _refuses_load(self) -> bool:
+        return self._world.now < self.refuses_until and self.refusal is Status.ETOOMANYREQUESTS
+
     def on_last_entry(self, ledger_id: int, fencing: bool) -> tuple[Status, int, Stored | None, int]:
         """Return (status, entry id, last entry, when it is answered)."""
+        if fencing and self._refuses_load:
+            return Status.ETOOMANYREQUESTS, -1, None, self._world.now
         when = self.fence(ledger_id) if fencing else self._world.now
         ledger = self.ledgers.get(ledger_id)
         if ledger is None or not ledger.entries:
@@ -113,6 +119,8 @@ class ModelBookie:
         self, ledger_id: int, entry_ids: list[int], fencing: bool
     ) -> tuple[list[tuple[Status, Stored | None]], int]:
         """Return (status, entry) of each id, and when they are answered."""
+        if fencing and self._refuses_load:
+            return [(Status.ETOOMANYREQUESTS, None)] * len(entry_ids), self._world.now
         when = self.fence(ledger_id) if fencing else self._world.now
         ledger = self.ledgers.get(ledger_id)
         answers: list[tuple[Status, Stored | None]] = []

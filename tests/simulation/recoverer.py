@@ -59,6 +59,8 @@ class Recoverer(Client):
                 self._fence(effect)
             elif type(effect) is effects.RecoveryRead:
                 self._read(effect)
+            elif type(effect) is effects.Rest:
+                self._rest(effect)
             elif type(effect) is effects.RewriteEntries:
                 self._rewrite(effect)
             elif type(effect) is effects.AbandonRewriting:
@@ -110,6 +112,8 @@ class Recoverer(Client):
                 return core.on_fence_answer(slot, Answer.FOUND, stored.lac, stored.length)
             if status in NEGATIVE:
                 return core.on_fence_answer(slot, Answer.NEGATIVE)
+            if status is Status.ETOOMANYREQUESTS:
+                return core.on_fence_answer(slot, Answer.REFUSED)
             return core.on_fence_answer(slot, Answer.FAILED, error=_refused(status, effect.bookie))
 
         self._ask(
@@ -119,6 +123,15 @@ class Recoverer(Client):
             answered,
             lambda error: core.on_fence_answer(slot, Answer.FAILED, error=error),
         )
+
+    def _rest(self, effect: effects.Rest) -> None:
+        core = self._core
+
+        def rested() -> None:
+            if self._core is core:
+                self._perform(core.on_rested(effect.slot))
+
+        self.later(effect.delay_ns, rested)
 
     def _ask(
         self,
@@ -147,6 +160,8 @@ class Recoverer(Client):
                     todo += core.on_read_answer(slot, entry_id, Answer.FOUND, stored.payload, stored.length)
                 elif status in NEGATIVE:
                     todo += core.on_read_answer(slot, entry_id, Answer.NEGATIVE)
+                elif status is Status.ETOOMANYREQUESTS:
+                    todo += core.on_read_answer(slot, entry_id, Answer.REFUSED)
                 else:
                     error = _refused(status, effect.bookie)
                     todo += core.on_read_answer(slot, entry_id, Answer.FAILED, error=error)
