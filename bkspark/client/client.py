@@ -10,12 +10,14 @@ from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING
 
 from bkspark.client.bookies import ClusterView, PlacementOptions
+from bkspark.client.ledger_types import add_flags, check_relaxed, new_core, parse_ledger_type, type_metadata
 from bkspark.client.reader import LedgerReader, LedgerTimes, last_entries
 from bkspark.client.recovery import recover
-from bkspark.client.writer import LedgerWriter, Services, WriterOptions, new_core
+from bkspark.client.writer import LedgerWriter, Services, WriterOptions
 from bkspark.core.last_confirmed import LastEntries
 from bkspark.core.metadata import Fragment, LedgerMetadata, LedgerState, check_quorums
 from bkspark.core.placement import choose_ensemble
+from bkspark.core.relaxed import RelaxedDurability
 from bkspark.core.writer import WriterLimits
 from bkspark.errors import ConfigurationError, UnauthorizedAccess
 from bkspark.metadata.bookies import BookieRegistry
@@ -29,8 +31,6 @@ from bkspark.wire.digest import DigestType, EntryDigest
 
 if TYPE_CHECKING:
     from bkspark.log.log import Log
-
-LEDGER_TYPES = ("PD_JOURNAL",)
 
 
 def parse_digest(name: str) -> DigestType:
@@ -167,17 +167,22 @@ class Client:
         write_quorum: int = 3,
         ack_quorum: int = 2,
         ledger_type: str = "PD_JOURNAL",
+        relaxed: RelaxedDurability = RelaxedDurability(),
         metadata: Mapping[str, bytes | str] | None = None,
         ledger_id: int | None = None,
     ) -> LedgerWriter:
         """Create a ledger and return its writer. No bookie hears of it before the first append.
 
         Args:
+            ledger_type: PD_JOURNAL, an acknowledged entry is durable; VD_JOURNAL or VD_BYPASS_JOURNAL, it is after
+                `sync` or `close`, and the LAC stays behind what is (docs/relaxed-durability.md).
+            relaxed: how the latter two behave when a bookie is lost, and whether E > Qw is allowed.
             metadata: custom metadata, kept with the ledger; text is stored as UTF-8.
             ledger_id: use this id instead of a generated one.
 
         Raises:
-            ConfigurationError: E >= Qw >= Qa >= 1 does not hold, or the ledger type is unknown.
+            ConfigurationError: E >= Qw >= Qa >= 1 does not hold, the ledger type is unknown, or `relaxed` or the
+                quorums do not go with it.
             NotEnoughBookies: fewer writable bookies than `ensemble`; nothing was created.
             LedgerExists: `ledger_id` is taken.
         """
@@ -185,14 +190,12 @@ class Client:
             check_quorums(ensemble, write_quorum, ack_quorum)
         except ValueError as error:
             raise ConfigurationError(f"{error}: E >= Qw >= Qa >= 1 must hold") from None
-        if ledger_type not in LEDGER_TYPES:
-            raise ConfigurationError(f"ledger type {ledger_type!r} is not one of {', '.join(LEDGER_TYPES)}")
+        type_ = parse_ledger_type(ledger_type)
+        check_relaxed(type_, relaxed, ensemble, write_quorum)
+        custom = type_metadata(type_, metadata or {})
         services = await self._connected()
         found = await services.view.candidates(ensemble)
         bookies = choose_ensemble(found.writable, ensemble, write_quorum, services.random, found.topology)
-        custom = {
-            name: value.encode() if isinstance(value, str) else bytes(value) for name, value in (metadata or {}).items()
-        }
         created, stored = await services.ledgers.create(
             LedgerMetadata(
                 ensemble_size=ensemble,
@@ -205,8 +208,8 @@ class Client:
             ),
             ledger_id=ledger_id,
         )
-        core = new_core(created, stored.metadata, stored.version, services, self._limits)
-        return LedgerWriter(services, core, self._password, self._writer_options)
+        core = new_core(created, stored.metadata, stored.version, services.random, self._limits, type_, relaxed)
+        return LedgerWriter(services, core, self._password, self._writer_options, flags=add_flags(type_))
 
     async def open(self, ledger_id: int, *, recover: bool = False) -> LedgerReader:
         """Return a reader of a ledger.

@@ -15,17 +15,21 @@ from bkspark.client.bookies import ClusterView
 from bkspark.client.metadata_steps import write_metadata
 from bkspark.core import effects
 from bkspark.core.metadata import LedgerMetadata
-from bkspark.core.writer import WriterCore, WriterLimits, WriterState
+from bkspark.core.writer import WriterCore, WriterState
 from bkspark.entries import EntryBatch, as_batch
-from bkspark.errors import BookKeeperError, ClientClosed, LedgerClosed, RequestTimeout
+from bkspark.errors import BookKeeperError, ClientClosed, RequestTimeout
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.ledgers import LedgerStore
 from bkspark.net.connection import AddListener
 from bkspark.net.pool import BookiePool, Channel
+from bkspark.net.v3_channel import BookieV3Channel
+from bkspark.wire import v2
 from bkspark.wire.adds import AddFlags, AddSealer, WireProtocol
 from bkspark.wire.digest import EntryDigest, SealedEntries, master_key
 
 TICK_S = 0.25
+FORCE_PAUSE_S = 0.05
+"""Before a bookie is asked again to sync that refused load."""
 PIECE_ENTRIES_MAX = 1024
 PIECE_BYTES_MAX = 512 * 1024
 """A batch goes out in pieces, so that bookies journal the first while the next is sealed."""
@@ -38,6 +42,7 @@ class WriterOptions:
     `lag_entries_max` and `lag_bytes_max` bound how far the slowest bookie may stay behind when Qa < Qw lets the others
     go ahead; one that refuses load (TOOMANYREQUESTS) is tried again meanwhile, and fails nothing. With a
     piece on top it stays below the 10,000 adds that an Apache bookie queues at most; it refuses what is above.
+    `force_timeout_s`: how long a bookie may take to sync what it acknowledged (relaxed durability).
     """
 
     pending_entries_max: int = 8_192
@@ -45,6 +50,7 @@ class WriterOptions:
     lag_entries_max: int = 8_192
     lag_bytes_max: int = 64 * 1024 * 1024
     close_timeout_s: float = 30.0
+    force_timeout_s: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +105,7 @@ class LedgerWriter:
         # Both in entry order: bytes in flight a piece, and callers who wait for an entry.
         self._pieces: deque[tuple[int, int]] = deque()
         self._waits: deque[tuple[int, asyncio.Future[int]]] = deque()
+        self._sync_waits: deque[tuple[int, asyncio.Future[int]]] = deque()
         self._room: asyncio.Future[None] | None = None
         self._admission = asyncio.Lock()
         self._pending_bytes = 0
@@ -222,7 +229,8 @@ class LedgerWriter:
             return False
         if core.pending_count >= options.pending_entries_max or self._pending_bytes >= options.pending_bytes_max:
             return True
-        if core.kept_bytes >= options.pending_bytes_max + options.lag_bytes_max:
+        kept_bytes_max = core.unsynced_bytes_max or options.pending_bytes_max + options.lag_bytes_max
+        if core.kept_bytes >= kept_bytes_max:
             return True
         unsent = max((link.channel.unsent_bytes for link in self._links.values() if link.channel), default=0)
         return core.outstanding_max >= options.lag_entries_max or unsent >= options.lag_bytes_max
@@ -236,10 +244,18 @@ class LedgerWriter:
             raise ValueError(f"an entry of {largest} bytes is above the limit of {limit} (nettyMaxFrameSizeBytes)")
 
     async def sync(self) -> int:
-        """Wait until everything appended so far is acknowledged, hence durable; return the last entry id."""
+        """Wait until everything appended so far is acknowledged, and durable on Qa bookies; return the last such entry.
+
+        With relaxed durability bookies are made to sync; without, what is acknowledged is durable. Raises as `append`.
+        """
         async with self._admission:
             waiting = self._wait_for(self._core.next_entry - 1)
-        await waiting
+        target = await waiting
+        if target > self._core.lac:
+            synced: asyncio.Future[int] = self._loop.create_future()
+            self._sync_waits.append((target, synced))
+            self._perform(self._core.sync())
+            await synced
         return self._core.lac
 
     # ---- the end ----
@@ -320,6 +336,10 @@ class LedgerWriter:
                 self._send(effect)
             elif isinstance(effect, effects.Acknowledge):
                 self._acknowledge(effect.last_entry)
+            elif isinstance(effect, effects.Confirm):
+                _settle(self._sync_waits, effect.last_entry)
+            elif isinstance(effect, effects.Force):
+                self._spawn(self._force(effect))
             elif isinstance(effect, effects.CallAfter):
                 self._call_after(effect.delay_ns)
             elif isinstance(effect, effects.FindBookies):
@@ -369,8 +389,9 @@ class LedgerWriter:
         if self._links.get(slot) is not link:
             return
 
-        def on_replies(entry_ids: np.ndarray, statuses: np.ndarray) -> None:
-            self._perform(self._core.on_add_replies(slot, link.bookie, entry_ids, statuses, self._now_ns()))
+        def on_replies(entry_ids: np.ndarray, statuses: np.ndarray, last_synced: int | None) -> None:
+            now_ns = self._now_ns()
+            self._perform(self._core.on_add_replies(slot, link.bookie, entry_ids, statuses, now_ns, last_synced))
 
         def on_lost(_: BookKeeperError) -> None:
             if self._links.get(slot) is link:
@@ -383,6 +404,21 @@ class LedgerWriter:
         for data in link.backlog:
             channel.send_adds(data)
         link.backlog.clear()
+
+    async def _force(self, effect: effects.Force) -> None:
+        """Have a bookie sync what it acknowledged on its connection."""
+        slot, bookie = effect.slot, effect.bookie
+        link = self._links.get(slot)
+        if link is None or link.bookie != bookie or link.channel is None:
+            # Its connection went when it had nothing that could be lost.
+            self._perform(self._core.on_forced(slot, bookie, self._now_ns()))
+            return
+        assert isinstance(link.channel, BookieV3Channel)
+        is_done = await _forced(link.channel, self.ledger_id, self._options.force_timeout_s)
+        if self._links.get(slot) is not link:
+            return
+        on_answer = self._core.on_forced if is_done else self._core.on_bookie_failed
+        self._perform(on_answer(slot, bookie, self._now_ns()))
 
     async def _find_bookies(self) -> None:
         try:
@@ -398,13 +434,12 @@ class LedgerWriter:
     def _acknowledge(self, last_entry: int) -> None:
         while self._pieces and self._pieces[0][0] <= last_entry:
             self._pending_bytes -= self._pieces.popleft()[1]
-        while self._waits and self._waits[0][0] <= last_entry:
-            entry_id, future = self._waits.popleft()
-            if not future.done():
-                future.set_result(entry_id)
+        _settle(self._waits, last_entry)
 
     def _fail(self, error: BookKeeperError) -> None:
-        waits, self._waits = self._waits, deque()
+        waits = [*self._waits, *self._sync_waits]
+        self._waits.clear()
+        self._sync_waits.clear()
         self._pieces.clear()
         self._pending_bytes = 0
         for _, future in waits:
@@ -437,6 +472,25 @@ class LedgerWriter:
         task.add_done_callback(self._tasks.discard)
 
 
+def _settle(waits: deque[tuple[int, asyncio.Future[int]]], last_entry: int) -> None:
+    """Tell those who wait for an entry up to `last_entry`."""
+    while waits and waits[0][0] <= last_entry:
+        entry_id, future = waits.popleft()
+        if not future.done():
+            future.set_result(entry_id)
+
+
+async def _forced(channel: BookieV3Channel, ledger_id: int, timeout_s: float) -> bool:
+    """Have a bookie sync what it acknowledged of a ledger; return False where it did not. A busy one is waited for."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            while (status := await channel.force(ledger_id, timeout_s)) == v2.Status.ETOOMANYREQUESTS:
+                await asyncio.sleep(FORCE_PAUSE_S)
+            return status == v2.EOK
+    except (BookKeeperError, TimeoutError):
+        return False
+
+
 def _frames(entries: SealedEntries, positions: np.ndarray | None) -> bytes | memoryview:
     """Return the frames at some positions in one buffer."""
     if positions is None:
@@ -445,12 +499,3 @@ def _frames(entries: SealedEntries, positions: np.ndarray | None) -> bytes | mem
     return b"".join(
         [entries.buffer[start:end] for start, end in zip(bounds[positions].tolist(), bounds[positions + 1].tolist())]
     )
-
-
-def new_core(
-    ledger_id: int, metadata: LedgerMetadata, version: int, services: Services, limits: WriterLimits
-) -> WriterCore:
-    """Return the core of the writer that has just created its ledger."""
-    if metadata.is_closed:
-        raise LedgerClosed(f"ledger {ledger_id} is closed", ledger_id=ledger_id)
-    return WriterCore(ledger_id, metadata, version, services.random, limits)

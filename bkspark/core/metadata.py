@@ -14,6 +14,26 @@ from types import MappingProxyType
 from bkspark.ids import NO_ENTRY, check_bookie_id
 from bkspark.wire.digest import DigestType
 
+LEDGER_TYPE_KEY = "bkspark.ledgerType"
+"""Custom metadata that names a ledger's type, where it is not PD_JOURNAL. Apache's clients keep it, and ignore it."""
+
+
+class LedgerType(enum.Enum):
+    """What an acknowledged add of a ledger means, for the ledger's life; the value is what its metadata says.
+
+    PD_JOURNAL: it is durable (persistent durability). VD_JOURNAL: it is in page caches, and durable after a sync
+    (volatile). VD_BYPASS_JOURNAL: in the bookies' memory until a sync; each byte is stored once.
+    """
+
+    PD_JOURNAL = "PD_JOURNAL"
+    VD_JOURNAL = "VD_JOURNAL"
+    VD_BYPASS_JOURNAL = "VD_BYPASS_JOURNAL"
+
+    @property
+    def is_relaxed(self) -> bool:
+        """Whether an acknowledged add may be lost until it is synced."""
+        return self is not LedgerType.PD_JOURNAL
+
 
 class LedgerState(enum.Enum):
     OPEN = 1
@@ -77,6 +97,11 @@ class LedgerMetadata:
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
         values["custom_metadata"] = dict(self.custom_metadata)
         return (_rebuild, (values,))
+
+    @property
+    def type_name(self) -> str:
+        """The name of the ledger's type: a LedgerType's, or one that only a later version knows."""
+        return self.custom_metadata.get(LEDGER_TYPE_KEY, b"PD_JOURNAL").decode(errors="replace")
 
     @property
     def is_closed(self) -> bool:

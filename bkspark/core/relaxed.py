@@ -18,18 +18,28 @@ from bkspark.ids import NO_ENTRY
 
 @dataclass(frozen=True, slots=True)
 class RelaxedDurability:
-    """How a writer of a ledger with relaxed durability behaves.
+    """How a writer of a ledger with relaxed durability behaves; what goes beyond the proposal is off.
 
+    striped: E > Qw is allowed.
     changes_ensemble: a lost bookie is replaced. Entries are kept until they are synced, and sent again to the new one;
         `unsynced_bytes_max` bounds what is kept, before callers wait.
+    force_interval_ns: bookies are asked to sync when the LAC has not moved for so long though there is what it could
+        move to; readers see no further than it. 0: only `sync` asks.
+
+    Raises:
+        ValueError: a number is out of range.
     """
 
+    striped: bool = False
     changes_ensemble: bool = False
     unsynced_bytes_max: int = 128 * 1024 * 1024
+    force_interval_ns: int = 1_000_000_000
 
     def __post_init__(self) -> None:
         if self.unsynced_bytes_max < 1:
             raise ValueError(f"unsynced_bytes_max is {self.unsynced_bytes_max}, it is at least 1")
+        if self.force_interval_ns < 0:
+            raise ValueError(f"force_interval_ns is {self.force_interval_ns}, it is 0 (never) or more")
 
 
 def confirmed_up_to(last_synced: Sequence[int], write_quorum: int, ack_quorum: int) -> int:

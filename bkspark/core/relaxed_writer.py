@@ -37,11 +37,17 @@ class RelaxedWriterCore(WriterCore):
     ) -> None:
         super().__init__(ledger_id, metadata, version, random, limits)
         self._relaxed = relaxed
+        # When the LAC last moved, or had nowhere to move to.
+        self._confirmed_ns = 0
         self._syncs = SyncProgress(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
 
     @property
     def lac(self) -> int:
         return self._syncs.lac
+
+    @property
+    def unsynced_bytes_max(self) -> int | None:
+        return self._relaxed.unsynced_bytes_max if self._relaxed.changes_ensemble else None
 
     def has_outstanding(self, slot: int) -> bool:
         """Whether the bookie in `slot` owes an answer, or may lose what it acknowledged when it goes away."""
@@ -71,7 +77,7 @@ class RelaxedWriterCore(WriterCore):
         return super().on_bookie_failed(slot, bookie, now_ns)
 
     def on_tick(self, now_ns: int) -> list[effects.Effect]:
-        return super().on_tick(now_ns) + self._sync_much() + self._force()
+        return super().on_tick(now_ns) + self._sync_much() + self._sync_in_time() + self._force()
 
     def sync(self) -> list[effects.Effect]:
         """Have all that is acknowledged synced; `Confirm`s tell how far it is."""
@@ -111,6 +117,7 @@ class RelaxedWriterCore(WriterCore):
         """Move the LAC to what is synced; it stays while the ensemble changes."""
         if self.state is WriterState.CHANGING or not self._syncs.advance(self.acknowledged):
             return []
+        self._confirmed_ns = self._now_ns
         self._forget()
         return [effects.Confirm(self.lac)]
 
@@ -118,6 +125,14 @@ class RelaxedWriterCore(WriterCore):
         """Begin a force where much is kept only until it is synced: nobody else may ever ask for it."""
         is_much = 2 * self._pending_bytes > self._relaxed.unsynced_bytes_max
         return self.sync() if is_much and self._relaxed.changes_ensemble else []
+
+    def _sync_in_time(self) -> list[effects.Effect]:
+        """Begin a force where the LAC has stood behind what is acknowledged for too long."""
+        if self.acknowledged == self.lac:
+            self._confirmed_ns = self._now_ns
+        interval_ns = self._relaxed.force_interval_ns
+        is_due = interval_ns > 0 and self._now_ns - self._confirmed_ns >= interval_ns
+        return self.sync() if is_due else []
 
     def _force(self) -> list[effects.Effect]:
         """Ask the bookies that take part to sync, if somebody waits for that and no force is under way."""

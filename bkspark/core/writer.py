@@ -175,6 +175,11 @@ class WriterCore:
         """Bytes of sealed entries that are kept: pending ones, and those for which a bookie still owes an answer."""
         return self._pending_bytes
 
+    @property
+    def unsynced_bytes_max(self) -> int | None:
+        """What `kept_bytes` may come to where entries are kept until they are synced; None: they are not."""
+        return None
+
     def has_outstanding(self, slot: int) -> bool:
         """Whether the bookie in `slot` owes an answer."""
         return self._outstanding[slot] > 0

@@ -25,9 +25,12 @@ RECEIVE_ROOM_MIN = 64 * 1024
 
 @dataclass(slots=True)
 class AddListener:
-    """Who is told about add replies of one ledger on one connection; statuses are V2's."""
+    """Who is told about add replies of one ledger on one connection.
 
-    on_replies: Callable[[np.ndarray, np.ndarray], None]
+    on_replies: gets entry ids, V2's statuses, and the LastAddSynced in the newest reply, None where that has none.
+    """
+
+    on_replies: Callable[[np.ndarray, np.ndarray, int | None], None]
     on_lost: Callable[[BookKeeperError], None]
 
 
@@ -72,18 +75,25 @@ class BookieConnection(asyncio.BufferedProtocol):
         """Send ready-made ADD frames of this protocol; their replies go to the ledger's listener."""
         self._send(frames)
 
-    def _deliver_adds(self, ledger_ids: np.ndarray, entry_ids: np.ndarray, statuses: np.ndarray) -> None:
+    def _deliver_adds(
+        self,
+        ledger_ids: np.ndarray,
+        entry_ids: np.ndarray,
+        statuses: np.ndarray,
+        last_synced: np.ndarray | None = None,
+    ) -> None:
         first = ledger_ids.item(0)
         if len(ledger_ids) == 1 or (ledger_ids == first).all():
             listener = self._adds.get(first)
             if listener is not None:
-                listener.on_replies(entry_ids, statuses)
+                listener.on_replies(entry_ids, statuses, None if last_synced is None else last_synced.item(-1))
             return
         for ledger_id in np.unique(ledger_ids).tolist():
             listener = self._adds.get(ledger_id)
             if listener is not None:
                 mine = ledger_ids == ledger_id
-                listener.on_replies(entry_ids[mine], statuses[mine])
+                newest = None if last_synced is None else last_synced[mine].item(-1)
+                listener.on_replies(entry_ids[mine], statuses[mine], newest)
 
     # ---- requests ----
 

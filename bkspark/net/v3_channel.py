@@ -161,10 +161,14 @@ class BookieV3Channel(BookieConnection):
 
     # ---- the rest ----
 
-    async def force(self, ledger_id: int) -> int:
-        """Make every add acknowledged so far durable; return the status, a V2 code. EOK: it is."""
+    async def force(self, ledger_id: int, waits_s: float = 0.0) -> int:
+        """Make every add acknowledged so far durable; return the status, a V2 code. EOK: it is.
+
+        `waits_s`: so much longer than an ordinary answer this one may take.
+        """
         request = protocol.ForceLedgerRequest(ledgerId=ledger_id)
-        answer = await self._ask(protocol.FORCE_LEDGER, f"forcing ledger {ledger_id}", forceLedgerRequest=request)
+        what = f"forcing ledger {ledger_id}"
+        answer = await self._ask(protocol.FORCE_LEDGER, what, waits_s=waits_s, forceLedgerRequest=request)
         return _status(answer, answer.forceLedgerResponse, "forceLedgerResponse")
 
     async def disk_space(self) -> DiskSpace:
@@ -227,7 +231,7 @@ class BookieV3Channel(BookieConnection):
         while row < len(table):
             adds = v3.decode_add_responses(octets, table, row)
             if adds is not None:
-                self._deliver_adds(adds.ledger_ids, adds.entry_ids, v3.to_v2(adds.statuses))
+                self._deliver_adds(adds.ledger_ids, adds.entry_ids, v3.to_v2(adds.statuses), adds.last_synced)
                 row += len(adds)
                 continue
             self._take_response(v3.decode_response(bytes(view[table.starts[row] : table.ends[row]])))
@@ -262,7 +266,8 @@ class BookieV3Channel(BookieConnection):
             raise ProtocolError(f"it refuses adds on this connection: {v3.Status(response.status).name}")
         inner = response.addResponse
         status = _status(response, inner, "addResponse")
-        self._deliver_adds(np.array([inner.ledgerId]), np.array([inner.entryId]), np.array([status]))
+        synced = np.array([inner.lastAddSynced]) if inner.HasField("lastAddSynced") else None
+        self._deliver_adds(np.array([inner.ledgerId]), np.array([inner.entryId]), np.array([status]), synced)
 
     def _waiting(self) -> Iterator[asyncio.Future[Any]]:
         yield from self._asked.values()

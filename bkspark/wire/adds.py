@@ -38,12 +38,14 @@ class AddFlags:
     """How bookies are to take adds.
 
     `is_recovery`: also on a fenced ledger. `is_urgent`: also by a bookie that has turned read-only, while it has room
-    for that. `is_deferred`: acknowledged before they are durable; V3 only.
+    for that. `is_deferred`: acknowledged before they are durable; V3 only. `bypasses_journal`: with that, only our
+    bookies: stored once, in the entry log; others journal it as they do any deferred add.
     """
 
     is_recovery: bool = False
     is_urgent: bool = False
     is_deferred: bool = False
+    bypasses_journal: bool = False
 
 
 class AddSealer:
@@ -81,5 +83,6 @@ class AddSealer:
             self._master_key,
             is_recovery=flags.is_recovery,
             write_flags=v3.DEFERRED_SYNC if flags.is_deferred else 0,
+            bypasses_journal=flags.bypasses_journal,
             priority=v3.HIGH_PRIORITY if flags.is_urgent else 0,
         )

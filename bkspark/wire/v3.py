@@ -6,12 +6,14 @@ fields by ascending number, each once, numbers in as few bytes as they need:
 
     request   0a H  08 03  10 02  18 txnId  [20 priority]
               aa 06 A  08 ledger  10 entry  1a 14 master key (20)  22 B  entry  [28 write flags]  [a0 06 01: recovery]
-              [c2 0c ...: context]
+              [c8 3e 01: not to be journaled]  [c2 0c ...: context]
     response  0a H  08 03  10 02  18 txnId  10 status
-              aa 06 A  08 status  10 ledger  18 entry
+              aa 06 A  08 status  10 ledger  18 entry  [c8 3e LastAddSynced]
 
 Frames of equal length that differ only in the numbers' values are a run, found and decoded by array operations over the
 first frame as a template. A frame in any other form is no error: it is left to protobuf's classes.
+
+What stands behind `c8 3e`, field 1001, is our own (docs/relaxed-durability.md); Apache's peers ignore it.
 
 Ids are int64 as protobuf writes them: below 0 in ten bytes. `txnId`, below 2**63 here, matches responses to requests.
 """
@@ -96,11 +98,14 @@ Buffer = bytes | bytearray | memoryview
 
 _HEADER, _STATUS, _ADD, _CONTEXT = 1, 2, 101, 200
 _VERSION, _OPERATION, _TXN_ID, _PRIORITY = 1, 2, 3, 4
-_LEDGER, _ENTRY, _KEY, _BODY, _WRITE_FLAGS, _FLAG = 1, 2, 3, 4, 5, 100
+_LEDGER, _ENTRY, _KEY, _BODY, _WRITE_FLAGS, _FLAG, _BYPASS = 1, 2, 3, 4, 5, 100, 1001
+_LAST_SYNCED = 1001
 _ADD_HEAD = bytes((0x08, protocol.VERSION_THREE, 0x10, protocol.ADD_ENTRY))
 _ADD_TAG = b"\xaa\x06"
 _RESPONSE_TAGS = {protocol.READ_ENTRY: b"\xa2\x06", protocol.ADD_ENTRY: _ADD_TAG}
 _RECOVERY = b"\xa0\x06\x01"
+_BYPASS_JOURNAL = b"\xc8\x3e\x01"
+_LAST_SYNCED_TAG = b"\xc8\x3e"
 
 
 # ---- one message at a time ----
@@ -165,6 +170,7 @@ class AddRequests:
     priority: int
     is_recovery: bool
     write_flags: int
+    bypasses_journal: bool = False
 
     def __len__(self) -> int:
         return len(self.txn_ids)
@@ -194,6 +200,7 @@ def decode_adds(octets: np.ndarray, table: FrameTable, first: int) -> AddRequest
         template.priority,
         template.is_recovery,
         template.write_flags,
+        template.bypasses_journal,
     )
 
 
@@ -214,6 +221,7 @@ class _AddTemplate:
     priority: int
     is_recovery: bool
     write_flags: int
+    bypasses_journal: bool
 
     @classmethod
     def of(cls, frame: bytes) -> _AddTemplate | None:
@@ -224,7 +232,7 @@ class _AddTemplate:
                 return None
             head = fields(frame, *outer[_HEADER].span)
             add = fields(frame, *outer[_ADD].span)
-            is_known = not (set(head) - {1, 2, 3, 4} or set(add) - {1, 2, 3, 4, 5, 100})
+            is_known = not (set(head) - {1, 2, 3, 4} or set(add) - {1, 2, 3, 4, 5, 100, _BYPASS})
             key, body = add[_KEY], add[_BODY]
             is_add = (head[_VERSION].number, head[_OPERATION].number) == (protocol.VERSION_THREE, protocol.ADD_ENTRY)
             if not (is_known and is_add) or key.span[1] - key.span[0] != MASTER_KEY_BYTES:
@@ -254,6 +262,7 @@ class _AddTemplate:
             priority.number,
             bool(flag.number),
             write_flags.number,
+            bool(add.get(_BYPASS, ABSENT).number),
         )
 
 
@@ -262,12 +271,16 @@ class _AddTemplate:
 
 @dataclass(frozen=True, slots=True)
 class AddResponses:
-    """Answers of adds that came together, as arrays of equal length; statuses are V3's."""
+    """Answers of adds that came together, as arrays of equal length; statuses are V3's.
+
+    `last_synced`: the LastAddSynced in each, None where they carry none.
+    """
 
     txn_ids: np.ndarray
     statuses: np.ndarray
     ledger_ids: np.ndarray
     entry_ids: np.ndarray
+    last_synced: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.txn_ids)
@@ -284,48 +297,68 @@ def decode_add_responses(octets: np.ndarray, table: FrameTable, first: int) -> A
         outer = fields(frame, 0, len(frame))
         head = fields(frame, *outer[_HEADER].span)
         add = fields(frame, *outer[_ADD].span)
-        if set(outer) != {_HEADER, _STATUS, _ADD} or set(head) != {1, 2, 3} or set(add) != {1, 2, 3}:
+        if set(outer) != {_HEADER, _STATUS, _ADD} or set(head) != {1, 2, 3} or set(add) - {_LAST_SYNCED} != {1, 2, 3}:
             return None
         if (head[_VERSION].number, head[_OPERATION].number) != (protocol.VERSION_THREE, protocol.ADD_ENTRY):
             return None
         numbers = (head[_TXN_ID], add[1], add[2], add[3], outer[_STATUS])
         varints = [each.at for each in numbers if each.number >= 0]
+        synced = add.get(_LAST_SYNCED)
+        if synced is not None and synced.number >= 0:
+            varints.append(synced.at)
     except (KeyError, NotOfTheForm):
         return None
     common = np.full(len(frame), SAME, np.uint8)
     for span in varints:
         common[slice(*span)] = WIDTH_ONLY
     rows, _ = run_of(octets, table, first, np.frombuffer(frame, np.uint8), common)
-    txn_ids, statuses, ledger_ids, entry_ids, _ = (values_in(rows, span) for span in varints)
-    return AddResponses(txn_ids, statuses, ledger_ids, entry_ids)
+    txn_ids, statuses, ledger_ids, entry_ids, _, *last_synced = (values_in(rows, span) for span in varints)
+    return AddResponses(txn_ids, statuses, ledger_ids, entry_ids, *last_synced)
 
 
 # ---- server side: answers of adds out ----
 
 
 def encode_add_responses(
-    txn_ids: np.ndarray, statuses: np.ndarray, ledger_ids: np.ndarray, entry_ids: np.ndarray
+    txn_ids: np.ndarray,
+    statuses: np.ndarray,
+    ledger_ids: np.ndarray,
+    entry_ids: np.ndarray,
+    last_synced: np.ndarray | None = None,
 ) -> bytes:
-    """Return one response frame per add, back to back; statuses are V3's."""
-    return encode_short_responses(protocol.ADD_ENTRY, txn_ids, statuses, ledger_ids, entry_ids)
+    """Return one response frame per add, back to back; statuses are V3's. `last_synced`: a LastAddSynced for each."""
+    return encode_short_responses(protocol.ADD_ENTRY, txn_ids, statuses, ledger_ids, entry_ids, last_synced)
 
 
 def encode_short_responses(
-    operation: int, txn_ids: np.ndarray, statuses: np.ndarray, ledger_ids: np.ndarray, entry_ids: np.ndarray
+    operation: int,
+    txn_ids: np.ndarray,
+    statuses: np.ndarray,
+    ledger_ids: np.ndarray,
+    entry_ids: np.ndarray,
+    last_synced: np.ndarray | None = None,
 ) -> bytes:
-    """Return one frame per answer that has a status, a ledger and an entry and nothing else; statuses are V3's.
+    """Return one frame per answer that has a status, a ledger and an entry and no body; statuses are V3's.
 
     Args:
-        operation: ADD_ENTRY or READ_ENTRY.
+        operation: ADD_ENTRY, which alone may have `last_synced`, or READ_ENTRY.
     """
     tag = _RESPONSE_TAGS[operation]
     operation_head = bytes((0x08, protocol.VERSION_THREE, 0x10, operation))
     txn_ids, statuses = np.asarray(txn_ids, np.int64), np.asarray(statuses, np.int64)
-    numbers = (txn_ids, statuses, statuses, np.asarray(ledger_ids, np.int64), np.asarray(entry_ids, np.int64))
+    ledger_ids, entry_ids = np.asarray(ledger_ids, np.int64), np.asarray(entry_ids, np.int64)
+    numbers = [txn_ids, statuses, statuses, ledger_ids, entry_ids]
+    if last_synced is not None:
+        last_synced = np.asarray(last_synced, np.int64)
+        numbers.append(last_synced)
     parts = []
     for rows, widths in equal_widths(numbers):
-        txn_width, status_width, _, ledger_width, entry_width = widths
+        txn_width, status_width, _, ledger_width, entry_width, *synced_width = widths
         inner = 3 + status_width + ledger_width + entry_width
+        ours: list[bytes | tuple[np.ndarray, int]] = []
+        if last_synced is not None:
+            ours = [_LAST_SYNCED_TAG, (last_synced[rows], synced_width[0])]
+            inner += len(_LAST_SYNCED_TAG) + synced_width[0]
         head = len(operation_head) + 1 + txn_width
         body = 2 + head + 1 + status_width + len(tag) + 1 + inner
         parts.append(
@@ -338,9 +371,10 @@ def encode_short_responses(
                 tag + bytes((inner, 0x08)),
                 (statuses[rows], status_width),
                 b"\x10",
-                (numbers[3][rows], ledger_width),
+                (ledger_ids[rows], ledger_width),
                 b"\x18",
-                (numbers[4][rows], entry_width),
+                (entry_ids[rows], entry_width),
+                *ours,
             ).tobytes()
         )
     return b"".join(parts)
@@ -357,6 +391,7 @@ def encode_adds(
     *,
     is_recovery: bool = False,
     write_flags: int = 0,
+    bypasses_journal: bool = False,
     priority: int = 0,
 ) -> SealedEntries:
     """Return one request frame per sealed entry (`EntryDigest.seal` without head), with ascending txnIds."""
@@ -365,6 +400,7 @@ def encode_adds(
     entry_ids = np.arange(entries.first_entry, entries.first_entry + count)
     sizes = np.diff(entries.offsets) - LENGTH_BYTES
     tail = (b"\x28" + varint(write_flags) if write_flags else b"") + (_RECOVERY if is_recovery else b"")
+    tail += _BYPASS_JOURNAL if bypasses_journal else b""
     urgency = b"\x20" + varint(priority) if priority else b""
     ledger = varint(ledger_id)
     parts: list[Buffer] = [tail] * (3 * count)

@@ -55,10 +55,11 @@ def test_lac_of_a_ledger_that_is_not_striped_is_the_proposals(write_quorum, ack_
 class Writer:
     """A core, driven by hand; its log holds every effect."""
 
-    def __init__(self, quorums=(3, 3, 2), **options):
+    def __init__(self, quorums=(3, 3, 2), force_interval_ns=0, **options):
         bookies = tuple(f"b{number}" for number in range(1, quorums[0] + 1))
         metadata = LedgerMetadata(*quorums, (Fragment(0, bookies),))
-        self.core = RelaxedWriterCore(5, metadata, 0, random.Random(1), WriterLimits(), RelaxedDurability(**options))
+        relaxed = RelaxedDurability(force_interval_ns=force_interval_ns, **options)
+        self.core = RelaxedWriterCore(5, metadata, 0, random.Random(1), WriterLimits(), relaxed)
         self.log = []
 
     def take(self, done):
@@ -329,3 +330,20 @@ def test_ledger_is_closed_at_what_is_synced():
     writer.reply(0, 0, 1, synced=1)
     written = next(effect for effect in writer.core.close() if isinstance(effect, effects.WriteMetadata))
     assert (written.metadata.last_entry, written.metadata.length) == (1, 2)
+
+
+def test_bookies_are_forced_when_the_lac_has_stood_still_for_long_though_there_is_more():
+    writer = Writer((1, 1, 1), force_interval_ns=SECOND_NS)
+    writer.take(writer.core.on_tick(5 * SECOND_NS))
+    writer.add()
+    writer.reply(0, 0)
+    assert writer.take(writer.core.on_tick(5 * SECOND_NS + 1)) == []
+    assert writer.take(writer.core.on_tick(6 * SECOND_NS + 1)) == [effects.Force(0, "b1")]
+    writer.forced(0)
+    assert writer.take(writer.core.on_tick(9 * SECOND_NS)) == []
+
+
+@pytest.mark.parametrize("options", [{"unsynced_bytes_max": 0}, {"force_interval_ns": -1}])
+def test_options_out_of_range_are_refused_by_name(options):
+    with pytest.raises(ValueError, match=next(iter(options))):
+        RelaxedDurability(**options)

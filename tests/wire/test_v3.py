@@ -189,7 +189,10 @@ def test_other_answers_are_left_to_protobuf():
 
 
 @pytest.mark.parametrize("sizes", [[10] * 50, [0, 1, 99, 100, 5000, 5000, 7], [3]])
-@pytest.mark.parametrize("others", [{}, {"is_recovery": True, "priority": 100}, {"write_flags": 1}])
+@pytest.mark.parametrize(
+    "others",
+    [{}, {"is_recovery": True, "priority": 100}, {"write_flags": 1}, {"write_flags": 1, "bypasses_journal": True}],
+)
 def test_adds_are_written_as_protobuf_does(sizes, others):
     digest = EntryDigest(DigestType.CRC32C, b"pw")
     payloads = [bytes([i]) * size for i, size in enumerate(sizes)]
@@ -200,6 +203,7 @@ def test_adds_are_written_as_protobuf_does(sizes, others):
         "flag": {"flag": 1} if others.get("is_recovery") else {},
         "write": {"writeFlags": 1} if others.get("write_flags") else {},
         "priority": {"priority": 100} if others.get("priority") else {},
+        "bypass": {"bypassJournal": True} if others.get("bypasses_journal") else {},
     }
     given = {name: value for part in named.values() for name, value in part.items()}
     bounds = sealed.offsets.tolist()
@@ -223,3 +227,33 @@ def test_generated_module_is_what_its_proto_file_says(tmp_path):
             field.ClearField("json_name")
     compiled.name = checked_in.name
     assert checked_in == compiled
+
+
+@pytest.mark.parametrize("synced", [-1, 0, 127, 1 << 40])
+def test_last_add_synced_travels_in_answers_of_adds_and_is_protobufs_field(synced):
+    txn_ids, entries = np.arange(5, 9), np.arange(200, 204)
+    zeros, ledgers = np.zeros(4, np.int64), np.full(4, 7)
+    buffer = v3.encode_add_responses(txn_ids, zeros, ledgers, entries, np.full(4, synced))
+    for row, frame in enumerate(frames_of(buffer)):
+        response = v3.decode_response(frame)
+        assert response.addResponse.lastAddSynced == synced
+        assert (response.header.txnId, response.addResponse.entryId) == (5 + row, 200 + row)
+    octets, table = table_of(buffer)
+    answers = v3.decode_add_responses(octets, table, 0)
+    assert len(answers) == 4
+    assert answers.last_synced.tolist() == [synced] * 4
+    assert answers.entry_ids.tolist() == entries.tolist()
+
+
+def test_answers_of_adds_without_last_add_synced_tell_none():
+    octets, table = table_of(v3.encode_add_responses(*(np.zeros(2, np.int64) for _ in range(4))))
+    assert v3.decode_add_responses(octets, table, 0).last_synced is None
+
+
+def test_adds_that_bypass_the_journal_are_marked_by_a_field_that_apaches_bookies_do_not_know():
+    frame = v3.encode_message(add_message(1, 2, 3, b"body", writeFlags=1, bypassJournal=True))
+    octets, table = table_of(frame)
+    adds = v3.decode_adds(octets, table, 0)
+    assert (adds.bypasses_journal, adds.write_flags) == (True, v3.DEFERRED_SYNC)
+    octets, table = table_of(v3.encode_message(add_message(1, 2, 3, b"body", writeFlags=1)))
+    assert not v3.decode_adds(octets, table, 0).bypasses_journal

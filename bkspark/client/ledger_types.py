@@ -1,0 +1,80 @@
+"""Types of ledgers at creation: what may be asked for, where it is kept, and which core writes such a ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from bkspark.core.metadata import LEDGER_TYPE_KEY, LedgerMetadata, LedgerType
+from bkspark.core.placement import RandomSource
+from bkspark.core.relaxed import RelaxedDurability
+from bkspark.core.relaxed_writer import RelaxedWriterCore
+from bkspark.core.writer import WriterCore, WriterLimits
+from bkspark.errors import ConfigurationError
+from bkspark.wire.adds import AddFlags
+
+LEDGER_TYPES = tuple(it.value for it in LedgerType)
+
+_DEFAULTS = RelaxedDurability()
+
+
+def parse_ledger_type(name: str) -> LedgerType:
+    """Return the type of that name, in any case.
+
+    Raises:
+        ConfigurationError: there is none.
+    """
+    try:
+        return LedgerType(name.upper())
+    except (ValueError, AttributeError):
+        raise ConfigurationError(f"ledger_type {name!r} is not one of {', '.join(LEDGER_TYPES)}") from None
+
+
+def check_relaxed(ledger_type: LedgerType, relaxed: RelaxedDurability, ensemble: int, write_quorum: int) -> None:
+    """Raise ConfigurationError where the options do not go with the type, or the quorums with the options."""
+    if not ledger_type.is_relaxed:
+        if relaxed != _DEFAULTS:
+            raise ConfigurationError(f"relaxed: a ledger of type {ledger_type.value} has no relaxed durability")
+        return
+    if ensemble > write_quorum and not relaxed.striped:
+        raise ConfigurationError(
+            f"ensemble {ensemble} is above write_quorum {write_quorum}: a {ledger_type.value} ledger is striped only "
+            "with RelaxedDurability(striped=True)"
+        )
+
+
+def type_metadata(ledger_type: LedgerType, given: Mapping[str, bytes | str]) -> dict[str, bytes]:
+    """Return a new ledger's custom metadata: what was given, text as UTF-8, and the type.
+
+    Raises:
+        ConfigurationError: what was given names a type.
+    """
+    if LEDGER_TYPE_KEY in given:
+        raise ConfigurationError(f"metadata: {LEDGER_TYPE_KEY!r} is set by ledger_type")
+    custom = {name: value.encode() if isinstance(value, str) else bytes(value) for name, value in given.items()}
+    if ledger_type is not LedgerType.PD_JOURNAL:
+        custom[LEDGER_TYPE_KEY] = ledger_type.value.encode()
+    return custom
+
+
+def add_flags(ledger_type: LedgerType) -> AddFlags:
+    """Return how bookies are to take a writer's adds to a ledger of that type."""
+    return AddFlags(is_deferred=ledger_type.is_relaxed, bypasses_journal=ledger_type is LedgerType.VD_BYPASS_JOURNAL)
+
+
+def new_core(
+    ledger_id: int,
+    metadata: LedgerMetadata,
+    version: int,
+    random: RandomSource,
+    limits: WriterLimits,
+    ledger_type: LedgerType,
+    relaxed: RelaxedDurability,
+) -> WriterCore:
+    """Return the core of the writer that has just created its ledger."""
+    if not ledger_type.is_relaxed:
+        return WriterCore(ledger_id, metadata, version, random, limits)
+    if ledger_type is LedgerType.VD_BYPASS_JOURNAL:
+        # A sync there moves everything into entry log and index: not before somebody wants it.
+        relaxed = replace(relaxed, force_interval_ns=0)
+    return RelaxedWriterCore(ledger_id, metadata, version, random, limits, relaxed)
