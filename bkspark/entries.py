@@ -53,6 +53,15 @@ class EntryBatch:
         return cls(b"".join(parts), offsets, ledger_id, first_entry)
 
     @classmethod
+    def joined(cls, parts: Sequence[EntryBatch], ledger_id: int = NO_ENTRY, first_entry: int = 0) -> EntryBatch:
+        """Return batches that follow each other as one, copied into one buffer."""
+        sizes = np.concatenate([np.diff(part.offsets) for part in parts]) if parts else np.empty(0, np.int64)
+        offsets = np.zeros(len(sizes) + 1, np.int64)
+        np.cumsum(sizes, out=offsets[1:])
+        data = b"".join(memoryview(part.buffer)[int(part.offsets[0]) : int(part.offsets[-1])] for part in parts)
+        return cls(data, offsets, ledger_id, first_entry)
+
+    @classmethod
     def from_arrow(cls, array: pa.Array) -> EntryBatch:
         """Return a batch over an Arrow binary, large_binary, string or large_string array, not copied.
 

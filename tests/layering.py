@@ -19,7 +19,7 @@ def _words(text: str) -> frozenset[str]:
 PACKAGES = ("bkspark", "bookie_service", "pyspark_bookkeeper")
 
 LAYERS = (
-    ("bkspark.ids", "bkspark.errors"),
+    ("bkspark.ids", "bkspark.errors", "bkspark.stages"),
     ("bkspark.entries",),
     ("bkspark.wire",),
     ("bkspark.core",),

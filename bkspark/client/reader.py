@@ -173,13 +173,7 @@ def _interleave(parts: list[EntryBatch], span: EntrySpan) -> EntryBatch:
 
 def _joined(parts: list[EntryBatch], ledger_id: int, first_entry: int) -> EntryBatch:
     """Return consecutive batches as one; a single one as it is."""
-    if len(parts) == 1:
-        return parts[0]
-    sizes = np.concatenate([np.diff(part.offsets) for part in parts]) if parts else np.empty(0, np.int64)
-    offsets = np.zeros(len(sizes) + 1, np.int64)
-    np.cumsum(sizes, out=offsets[1:])
-    data = b"".join(memoryview(part.buffer)[int(part.offsets[0]) : int(part.offsets[-1])] for part in parts)
-    return EntryBatch(data, offsets, ledger_id, first_entry)
+    return parts[0] if len(parts) == 1 else EntryBatch.joined(parts, ledger_id, first_entry)
 
 
 async def last_entries(pool: BookiePool, ledger_id: int, metadata: LedgerMetadata, digest: EntryDigest) -> LastEntries:

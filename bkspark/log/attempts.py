@@ -66,7 +66,7 @@ class AttemptStore:
             NodeExists: the ledger is pending already, for another attempt.
         """
         since = (await self._heads.read(name)).head.end_ordinal
-        path, data = _pending_path(name, ledger_id), encode_pending(owner, since)
+        path, data = pending_path(name, ledger_id), encode_pending(owner, since)
         try:
             await self._heads.tree.create(path, data)
         except NoSuchNode:
@@ -98,7 +98,7 @@ class AttemptStore:
         return {parse_pending_name(child, folder) for child in await self._heads.tree.children(folder)}
 
     async def _read_pending(self, name: str, ledger_id: int) -> PendingLedger | None:
-        path = _pending_path(name, ledger_id)
+        path = pending_path(name, ledger_id)
         try:
             data, stat = await self._heads.tree.get(path)
         except NoSuchNode:
@@ -133,7 +133,7 @@ class AttemptStore:
 
     async def _forget(self, name: str, ledger_ids: Sequence[int]) -> None:
         for some in chunks(ledger_ids, CALLS_AT_ONCE):
-            await asyncio.gather(*(self._heads.remove([_pending_path(name, ledger_id)]) for ledger_id in some))
+            await asyncio.gather(*(self._heads.remove([pending_path(name, ledger_id)]) for ledger_id in some))
 
     # ---- condemned ----
 
@@ -162,7 +162,7 @@ class AttemptStore:
         if not doomed:
             return Change(None, doomed)
         changed, nodes = condemned(head, name, doomed)
-        return Change(changed, doomed, nodes, [Delete(_pending_path(name, ledger_id)) for ledger_id in doomed])
+        return Change(changed, doomed, nodes, [Delete(pending_path(name, ledger_id)) for ledger_id in doomed])
 
     async def sweep(self, name: str, delete_ledger: DeleteLedger) -> int:
         """Delete every condemned ledger; return how many there were. What fails is left for the next sweep."""
@@ -258,5 +258,6 @@ def chunks(items: Sequence[T], count: int) -> Iterator[Sequence[T]]:
         yield items[start : start + count]
 
 
-def _pending_path(name: str, ledger_id: int) -> str:
+def pending_path(name: str, ledger_id: int) -> str:
+    """Return the path of a pending ledger's registration."""
     return f"{log_path(name)}/{PENDING}/{ledger_id}"

@@ -46,7 +46,7 @@ def appended(
         extended: the ledgers of `page_to_extend(head, len(added))`, None if it named none.
         token: part of the names of new pages, so that they are nobody else's.
     """
-    ledgers = (*head.tail, *added)
+    ledgers = _joined((*head.tail, *added), len(head.tail) - 1)
     if len(ledgers) <= TAIL_LEDGERS_MAX:
         return replace(head, tail=ledgers), []
     # Ledgers not known to be closed stay in the tail if they are few: how they ended can still be noted there.
@@ -62,6 +62,18 @@ def appended(
     ]
     refs = (*pages, *(page.ref for page in new))
     return replace(head, pages=refs, tail_ordinal=head.tail_ordinal + cut, tail=ledgers[cut:]), new
+
+
+def _joined(ledgers: tuple[LedgerFacts, ...], first: int) -> tuple[LedgerFacts, ...]:
+    """Return the ledgers with slices that lie together made one; those before `first` stay as they are."""
+    done = list(ledgers[: max(0, first)])
+    for facts in ledgers[len(done) :]:
+        one = done[-1].joined(facts) if len(done) > max(0, first) else None
+        if one is None:
+            done.append(facts)
+        else:
+            done[-1] = one
+    return tuple(done)
 
 
 def settled(head: LogHead, closed: Iterable[tuple[int, LedgerFacts]]) -> LogHead:

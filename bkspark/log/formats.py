@@ -5,14 +5,20 @@
     /bkspark/logs/<name>/pending/<ledger>   a ledger that an attempt writes and the list does not hold (yet)
     /bkspark/logs/<name>/condemned/<list>   ledgers to delete: taken from the list, or never put into it
 
-A node is JSON text, ASCII, keys sorted, no spaces, every key present and no other. `version` is 1. Numbers are whole,
-below 2^63. A *ledger* in a list is `[id]` where its end was not known when it was listed, `[id, last entry, bytes]`
-where it was closed. Its *ordinal* is its place in the log's list, counted from 0 and never used again. A *token* is 16
-hexadecimal digits chosen at random.
+A node is JSON text, ASCII, keys sorted, no spaces, every key present and no other. `version` is 1, of a head with
+slices 2. Numbers are whole, below 2^63. A *ledger* in a list is `[id]` where its end was not known when it was listed,
+`[id, last entry, bytes]` where it was closed. Its *ordinal* is its place in the log's list, counted from 0 and never
+used again. A *token* is 16 hexadecimal digits chosen at random.
+
+A *slice* is part of a shared ledger, into which one process writes epoch after epoch: `[id, last entry, bytes, first
+entry]`, the last left out where it is 0. The ledger may hold other entries in front of it and behind it, of other
+slices or of attempts that failed; they are not the log's. The last item of `tail` grows in place where the entries
+behind it, in the same ledger, are published next: its ordinal stays, its last entry and bytes rise. A reader therefore
+never reads a listed ledger beyond its listed last entry, whatever the ledger itself says.
 
 Head:
 
-    version        1
+    version        1, or 2 once the log was given a slice: an older bkspark would read beyond the ends of slices
     id             token of the log: another one when a log of that name is deleted and created again
     root           the ledgers root of the cluster that holds the ledgers: `/ledgers`
     first_ordinal  ordinal of the first ledger that is still in the log
@@ -38,6 +44,9 @@ Pending: `{"attempt":0,"epoch":7,"kind":"query","owner":"q1","partition":3,"sinc
 (`query`, `job` or `writer`, and its id; epoch, partition and attempt are null where there is none) and the log's end
 ordinal at that time: before it the ledger cannot be listed.
 
+A shared ledger stays pending as long as its process may publish slices of it; `epoch`, `partition` and `attempt` are
+null then.
+
 Condemned: `{"ledgers":[12,13],"version":1}`.
 
 Nothing here grows with the log but `pages`, by some 30 bytes for 2,000 ledgers: 15 KiB for a million.
@@ -56,6 +65,7 @@ from bkspark.ids import ENTRY_ID_MAX, LEDGER_ID_MAX, NO_ENTRY
 from bkspark.log.positions import BEGINNING, NO_LEDGER, Position
 
 VERSION = 1
+SLICES_VERSION = 2
 LOGS_ROOT = "/bkspark/logs"
 PAGES, PENDING, CONDEMNED = "pages", "pending", "condemned"
 
@@ -98,17 +108,23 @@ def log_path(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LedgerFacts:
-    """A ledger as a log lists it; both facts are None where its end was not known when it was listed."""
+    """A ledger, or a slice of one, as a log lists it; both facts are None where its end was not known then.
+
+    `length`: payload bytes of the entries from `first_entry` to `last_entry`.
+    """
 
     ledger_id: int
     last_entry: int | None = None
     length: int | None = None
+    first_entry: int = 0
 
     def __post_init__(self) -> None:
         if not 0 <= self.ledger_id <= LEDGER_ID_MAX:
             raise ValueError(f"ledger id {self.ledger_id} is not in 0 to {LEDGER_ID_MAX}")
         if (self.last_entry is None) != (self.length is None):
             raise ValueError(f"ledger {self.ledger_id}: last entry and length are known together or not at all")
+        if self.first_entry and not 0 <= self.first_entry <= (NO_ENTRY if self.last_entry is None else self.last_entry):
+            raise ValueError(f"ledger {self.ledger_id}: first entry {self.first_entry}, last entry {self.last_entry}")
         if self.last_entry is None or self.length is None:
             return
         if not NO_ENTRY <= self.last_entry < ENTRY_ID_MAX or not 0 <= self.length <= ENTRY_ID_MAX:
@@ -117,6 +133,14 @@ class LedgerFacts:
     @property
     def is_known_closed(self) -> bool:
         return self.last_entry is not None
+
+    def joined(self, after: LedgerFacts) -> LedgerFacts | None:
+        """Return this and what comes after it as one slice; None where they do not lie together in one ledger."""
+        if self.ledger_id != after.ledger_id or self.last_entry is None or after.last_entry is None:
+            return None
+        if self.last_entry + 1 != after.first_entry or self.length is None or after.length is None:
+            return None
+        return LedgerFacts(self.ledger_id, after.last_entry, self.length + after.length, self.first_entry)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +157,11 @@ class Owner:
         if self.kind not in _OWNER_KINDS:
             raise ValueError(f"owner kind {self.kind!r} is not one of {', '.join(_OWNER_KINDS)}")
         check_publisher(self.owner_id, 0 if self.epoch is None else self.epoch)
+
+    @property
+    def shares(self) -> bool:
+        """Whether its ledger is shared by epochs: slices of it are published while it is pending."""
+        return self.kind == "query" and self.epoch is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +212,7 @@ class LogHead:
     last_epochs: tuple[tuple[str, int], ...] = ()
     condemned: tuple[str, ...] = ()
     is_deleted: bool = False
+    has_slices: bool = False
 
     @property
     def end_ordinal(self) -> int:
@@ -209,7 +239,7 @@ def encode_head(head: LogHead) -> bytes:
     """
     return _encode(
         {
-            "version": VERSION,
+            "version": SLICES_VERSION if head.has_slices else VERSION,
             "id": head.log_id,
             "root": head.root,
             "first_ordinal": head.first_ordinal,
@@ -262,7 +292,7 @@ def _listed(ledgers: Sequence[LedgerFacts]) -> list[list[int]]:
     return [
         [facts.ledger_id]
         if facts.last_entry is None or facts.length is None
-        else [facts.ledger_id, facts.last_entry, facts.length]
+        else [facts.ledger_id, facts.last_entry, facts.length, *([facts.first_entry] if facts.first_entry else [])]
         for facts in ledgers
     ]
 
@@ -271,8 +301,8 @@ def _listed(ledgers: Sequence[LedgerFacts]) -> list[list[int]]:
 
 
 def decode_head(data: bytes, path: str) -> LogHead:
-    """Return the head. Raises MetadataFormat, which names `path`, for anything but a head of version 1."""
-    node = _Node(data, path, "log head")
+    """Return the head. Raises MetadataFormat, which names `path`, for anything but a head of version 1 or 2."""
+    node = _Node(data, path, "log head", version_max=SLICES_VERSION)
     start = node.whole_list("start", lowest=NO_LEDGER)
     if len(start) != 3 or start[0] < 0 or start[2] < 0:
         raise node.error("start is not [ordinal, ledger, entry]")
@@ -290,6 +320,7 @@ def decode_head(data: bytes, path: str) -> LogHead:
         last_epochs=node.epochs("last_epochs"),
         condemned=node.texts("condemned", _TOKEN),
         is_deleted=node.flag("deleted"),
+        has_slices=node.version == SLICES_VERSION,
     )
     node.end()
     _check_head(head, node)
@@ -306,6 +337,8 @@ def _check_head(head: LogHead, node: _Node) -> None:
         raise node.error("changes is empty")
     if any(not head.first_ordinal <= ordinal < head.end_ordinal for ordinal in head.open_ordinals):
         raise node.error("open names a ledger outside the list")
+    if not head.has_slices and any(facts.first_entry for facts in head.tail):
+        raise node.error("its version is 1, but tail holds a slice")
 
 
 def decode_page(data: bytes, path: str) -> tuple[int, tuple[LedgerFacts, ...]]:
@@ -348,7 +381,7 @@ def parse_pending_name(name: str, path: str) -> int:
 class _Node:
     """The members of a node's JSON object, taken one by one and checked; `end` checks that none is left."""
 
-    def __init__(self, data: bytes, path: str, what: str) -> None:
+    def __init__(self, data: bytes, path: str, what: str, *, version_max: int = VERSION) -> None:
         self._path = path
         self._what = what
         self._taken = {"version"}
@@ -358,8 +391,11 @@ class _Node:
             raise self.error("it is not JSON") from None
         if not isinstance(members, dict) or "version" not in members:
             raise self.error("it is not a JSON object with a version")
-        if type(members["version"]) is not int or members["version"] != VERSION:
-            raise self.error(f"it has version {members['version']!r}, this bkspark reads {VERSION}: use a newer one")
+        if type(members["version"]) is not int or not VERSION <= members["version"] <= version_max:
+            raise self.error(
+                f"it has version {members['version']!r}, this bkspark reads {version_max}: use a newer one"
+            )
+        self.version: int = members["version"]
         self._members = members
 
     def error(self, reason: str) -> MetadataFormat:
@@ -428,8 +464,10 @@ class _Node:
         return tuple((query_id, epoch) for query_id, epoch in values)
 
     def _as_ledger(self, key: str, value: Any) -> list[int]:
-        if not isinstance(value, list) or len(value) not in (1, 3) or any(type(item) is not int for item in value):
-            raise self.error(f"{key} holds something else than [id] or [id, last entry, bytes]")
+        if not isinstance(value, list) or len(value) not in (1, 3, 4) or any(type(item) is not int for item in value):
+            raise self.error(f"{key} holds something else than [id] or [id, last entry, bytes] or a slice")
+        if len(value) == 4 and not value[3] > 0:
+            raise self.error(f"{key} holds a slice with first entry {value[3]}")
         return value
 
     def _as_whole(self, key: str, value: Any, lowest: int) -> int:

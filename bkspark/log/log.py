@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from bkspark.client import Client, LedgerReader, LedgerWriter
 from bkspark.client.reader import BATCH_BYTES
+from bkspark.entries import EntryBatch
 from bkspark.errors import BookKeeperError, ConfigurationError, LedgerFenced, NoSuchLedger, NoSuchLog
 from bkspark.log import reading
 from bkspark.log.attempts import CALLS_AT_ONCE, chunks
+from bkspark.log.changes import last_epoch
 from bkspark.log.formats import LedgerFacts, LogHead, Owner, PendingLedger, check_log_name
 from bkspark.log.positions import EARLIEST, LATEST, LogBatch, Place, Position
 from bkspark.log.snapshot import ListedLedger, LogSnapshot
@@ -72,24 +74,27 @@ class Log:
         "length"}], "version"}`.
 
         An open ledger has last entry -1 and length 0, as its metadata says; the state of one that is gone is MISSING.
+        A slice of a shared ledger has its own first and last entry, and is OPEN while more of the ledger may follow.
         """
         snapshot = await self.snapshot()
+        pending = await (await self.store()).attempts.pending_ids(self._name) if snapshot.head.has_slices else set()
         shown: list[dict[str, Any]] = []
         async for run in snapshot.runs():
             for some in chunks(run, CALLS_AT_ONCE):
-                shown += await asyncio.gather(*(self._shown(snapshot, listed) for listed in some))
+                shown += await asyncio.gather(*(self._shown(snapshot, listed, pending) for listed in some))
         return {"log": self._name, "ledgers": shown, "version": snapshot.version}
 
-    async def _shown(self, snapshot: LogSnapshot, listed: ListedLedger) -> dict[str, Any]:
-        state, last_entry, length = "CLOSED", listed.last_entry, listed.length
+    async def _shown(self, snapshot: LogSnapshot, listed: ListedLedger, pending: Collection[int]) -> dict[str, Any]:
+        state = "OPEN" if listed.ledger_id in pending else "CLOSED"
+        last_entry, length = listed.last_entry, listed.length
         if last_entry is None:
             try:
                 metadata = await self._client.metadata(listed.ledger_id)
                 state, last_entry, length = metadata.state.name, metadata.last_entry, metadata.length
             except NoSuchLedger:
                 state, last_entry, length = "MISSING", -1, 0
-        is_cut = snapshot.start.ledger_id == listed.ledger_id
-        first_entry = snapshot.start.entry_id if is_cut else 0
+        is_cut = snapshot.start.ordinal == listed.ordinal and snapshot.start.ledger_id == listed.ledger_id
+        first_entry = max(listed.first_entry, snapshot.start.entry_id if is_cut else 0)
         return {
             "ledger": listed.ledger_id,
             "first_entry": first_entry,
@@ -147,17 +152,19 @@ class Log:
             return True
 
     async def _is_ledger_end(self, snapshot: LogSnapshot, position: Position) -> bool:
-        """Whether a position is the end of a closed ledger of the list."""
+        """Whether a position is the end of a closed ledger, or of a slice, of the list."""
         if not snapshot.first_ordinal <= position.ordinal < snapshot.end_ordinal or not position.entry_id:
             return False
         listed = await snapshot.ledger(position.ordinal)
-        reader = await reading.open_listed(self._client, self._name, listed)
-        if position.entry_id > reader.last_entry + 1:
+        last_entry, is_closed = listed.last_entry, True
+        if last_entry is None:
+            reader = await reading.open_listed(self._client, self._name, listed)
+            last_entry, is_closed = reader.last_entry, reader.is_closed
+        if position.entry_id > last_entry + 1:
             raise ConfigurationError(
-                f"ledger {listed.ledger_id} of log {self._name} ends at entry {reader.last_entry}; {position} lies "
-                f"behind that"
+                f"ledger {listed.ledger_id} of log {self._name} ends at entry {last_entry}; {position} lies behind that"
             )
-        return reader.is_closed and position.entry_id == reader.last_entry + 1
+        return is_closed and position.entry_id == last_entry + 1
 
     async def vacuum(self, *, older_than_s: float = VACUUM_AGE_S) -> int:
         """Delete the ledgers of attempts that died, and what interrupted changes left; return how many ledgers.
@@ -168,7 +175,42 @@ class Log:
         """
         store = await self.store()
         before_ms = int((time.time() - older_than_s) * 1000)
-        return await store.attempts.vacuum(self._name, self._delete_ledger, created_before_ms=before_ms)
+        retired = await self.retire_shared(created_before_ms=before_ms)
+        return retired + await store.attempts.vacuum(self._name, self._delete_ledger, created_before_ms=before_ms)
+
+    async def retire_shared(self, *, created_before_ms: int) -> int:
+        """Close shared ledgers that were registered before a time (ms since 1970); delete those of which nothing is
+        published, and return how many these were. A process that still writes to one takes another. Raises NoSuchLog.
+        """
+        pending = await (await self.store()).attempts.pending(self._name)
+        return await self.retire(_shared_before(pending, created_before_ms))
+
+    async def retire_older(self, ledger_id: int, age_s: float) -> int:
+        """`retire_shared` for those registered so long before a pending ledger, by the metadata store's clock."""
+        pending = await (await self.store()).attempts.pending(self._name)
+        registered_ms = max((each.ctime_ms for each in pending if each.ledger_id == ledger_id), default=0)
+        return await self.retire(_shared_before(pending, registered_ms - int(age_s * 1000)))
+
+    async def retire(self, ledger_ids: Sequence[int]) -> int:
+        """Close pending ledgers, end their registration, and delete those that the list does not hold; return their
+        number. One whose bookies are away stays registered.
+        """
+        retired = []
+        for ledger_id in ledger_ids:
+            try:
+                await self._client.recover(ledger_id)
+            except NoSuchLedger:
+                pass
+            except BookKeeperError:
+                continue
+            retired.append(ledger_id)
+        return await self._condemn(lambda pending, _: pending.ledger_id in retired) if retired else 0
+
+    async def _condemn(self, select: Callable[[PendingLedger, LogHead], bool]) -> int:
+        attempts = (await self.store()).attempts
+        condemned = await attempts.condemn(self._name, select)
+        await attempts.sweep(self._name, self._delete_ledger)
+        return len(condemned)
 
     async def _delete_ledger(self, ledger_id: int) -> None:
         await delete_ledger(self._client, ledger_id)
@@ -211,11 +253,27 @@ class Log:
         return await create_pending(self._client, await self.store(), self._name, owner, options)
 
     async def publish(
-        self, ledgers: Sequence[LedgerFacts], *, publisher: Publisher | None = None, only_if_empty: bool = False
+        self,
+        ledgers: Sequence[LedgerFacts],
+        *,
+        publisher: Publisher | None = None,
+        only_if_empty: bool = False,
+        shared: Collection[int] = (),
     ) -> AppendOutcome:
-        """Put closed, pending ledgers at the log's end, all or none; see `LogStore.append_ledgers`."""
+        """Put closed, pending ledgers or slices at the log's end, all or none; see `LogStore.append_ledgers`."""
         store = await self.store()
-        return await store.append_ledgers(self._name, ledgers, publisher=publisher, only_if_empty=only_if_empty)
+        return await store.append_ledgers(
+            self._name, ledgers, publisher=publisher, only_if_empty=only_if_empty, shared=shared
+        )
+
+    async def has_published(self, publisher: Publisher) -> bool:
+        """Whether the log holds this epoch of a publisher, or a later one. Raises NoSuchLog."""
+        latest = last_epoch((await self.snapshot()).head, publisher[0])
+        return latest is not None and publisher[1] <= latest
+
+    async def forget_published(self, ledger_id: int) -> None:
+        """End the registration of a ledger that is in the list, and of which no more is published."""
+        await (await self.store()).attempts.forget_published(self._name, [ledger_id])
 
     async def overwrite(self, ledgers: Sequence[LedgerFacts], *, publisher: Publisher | None = None) -> AppendOutcome:
         """Swap the list for closed, pending ledgers at once; fence who writes, and delete the old ledgers."""
@@ -249,10 +307,7 @@ class Log:
             is_wanted = up_to_epoch is None or (owner.epoch is not None and owner.epoch <= up_to_epoch)
             return owner.owner_id == owner_id and is_wanted
 
-        attempts = (await self.store()).attempts
-        discarded = await attempts.condemn(self._name, is_theirs)
-        await attempts.sweep(self._name, self._delete_ledger)
-        return len(discarded)
+        return await self._condemn(is_theirs)
 
     # ---- reading ----
 
@@ -290,7 +345,11 @@ class Log:
         first = await reading.position_of(self._open_listed, snapshot, start)
         stop = await reading.position_of(self._open_listed, snapshot, end)
         async for entries, reader in reading.ranges(self._client, snapshot, first, stop):
-            async for batch in reader.batches(entries.first_entry, entries.end_entry, batch_bytes=batch_bytes):
+            # What the list holds was acknowledged, though an open shared ledger may not have said so to readers.
+            batches = reader.batches(
+                entries.first_entry, entries.end_entry, batch_bytes=batch_bytes, unconfirmed=not reader.is_closed
+            )
+            async for batch in batches:
                 yield LogBatch(batch, entries.ordinal)
 
     async def follow(self, start: Place = EARLIEST, *, batch_bytes: int = BATCH_BYTES) -> AsyncIterator[LogBatch]:
@@ -307,13 +366,26 @@ class Log:
                 async for run in snapshot.runs(ordinal):
                     for listed in run:
                         reader = await self._open_listed(listed)
-                        first = entry_id if listed.ordinal == ordinal else 0
-                        async for batch in reader.follow(first, batch_bytes=batch_bytes):
+                        first = max(listed.first_entry, entry_id if listed.ordinal == ordinal else 0)
+                        async for batch in _followed(reader, listed, first, batch_bytes):
                             position = Position(listed.ordinal, listed.ledger_id, batch.end_entry)
                             yield LogBatch(batch, listed.ordinal)
                 await _wait(changed, FOLLOW_POLL_S)
         finally:
             unwatch()
+
+
+def _shared_before(pending: Sequence[PendingLedger], created_before_ms: int) -> list[int]:
+    return [each.ledger_id for each in pending if each.owner.shares and each.ctime_ms < created_before_ms]
+
+
+def _followed(
+    reader: LedgerReader, listed: ListedLedger, first_entry: int, batch_bytes: int
+) -> AsyncIterator[EntryBatch]:
+    """Return what is to be read of a ledger of the list before the next one: to its listed end, or to its close."""
+    if listed.last_entry is None:
+        return reader.follow(first_entry, batch_bytes=batch_bytes)
+    return reader.batches(first_entry, listed.last_entry + 1, batch_bytes=batch_bytes, unconfirmed=True)
 
 
 async def store_of(client: Client) -> LogStore:

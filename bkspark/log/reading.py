@@ -76,9 +76,9 @@ async def before(open_ledger: OpenListed, snapshot: LogSnapshot, end: Position, 
     start = snapshot.start
     async for listed in snapshot.last_before(end.ordinal + 1):
         held = end.entry_id if listed.ordinal == end.ordinal else await end_entry_of(open_ledger, listed)
-        if not held:
+        if held <= listed.first_entry:
             continue
-        available = held - (start.entry_id if listed.ordinal == start.ordinal else 0)
+        available = held - max(listed.first_entry, start.entry_id if listed.ordinal == start.ordinal else 0)
         if not count or available > count:
             return Position(listed.ordinal, listed.ledger_id, held - count)
         count -= available
@@ -101,7 +101,8 @@ async def since(open_ledger: OpenListed, snapshot: LogSnapshot, moment_ms: int) 
                 if reader is not None and not reader.times.is_closed_before(moment_ms):
                     return found
                 if reader is not None and reader.last_entry >= 0:
-                    found = max(found, Position(listed.ordinal, listed.ledger_id, reader.last_entry + 1))
+                    end_entry = await end_entry_of(open_ledger, listed)
+                    found = max(found, Position(listed.ordinal, listed.ledger_id, end_entry))
     return found
 
 
@@ -112,7 +113,10 @@ async def normal_form(open_ledger: OpenListed, snapshot: LogSnapshot, position: 
         DataLoss, ConfigurationError: as `LogSnapshot.locate`.
     """
     await snapshot.locate(position)
-    if position.entry_id or any(ordinal < position.ordinal for ordinal in snapshot.open_ordinals):
+    first_entry = 0
+    if position.entry_id and snapshot.first_ordinal <= position.ordinal < snapshot.end_ordinal:
+        first_entry = (await snapshot.ledger(position.ordinal)).first_entry
+    if position.entry_id > first_entry or any(ordinal < position.ordinal for ordinal in snapshot.open_ordinals):
         return position
     return await end_before(open_ledger, snapshot, position.ordinal)
 
@@ -140,6 +144,8 @@ async def ranges(
 ) -> AsyncIterator[tuple[LedgerRange, LedgerReader]]:
     """Yield the entries from `start` up to `end`, a range a ledger, with a reader of each; empty ranges are left out.
 
+    A shared ledger may be open, and its reader's last confirmed entry may lie in front of what was published.
+
     Raises:
         DataLoss: the start or a ledger is gone.
         ConfigurationError: `end` lies behind what can be read.
@@ -147,13 +153,14 @@ async def ranges(
     first_ordinal, first_entry = await snapshot.locate(start)
     async for run in snapshot.runs(first_ordinal, end.ordinal + 1):
         for listed in run:
-            first = first_entry if listed.ordinal == first_ordinal else 0
+            first = max(listed.first_entry, first_entry if listed.ordinal == first_ordinal else 0)
             reader = await open_listed(client, snapshot.name, listed)
             is_last = listed.ordinal == end.ordinal
-            stop = end.entry_id if is_last else reader.last_entry + 1
-            if stop > reader.last_entry + 1 or not (is_last or reader.is_closed):
+            last_entry = reader.last_entry if listed.last_entry is None else listed.last_entry
+            stop = end.entry_id if is_last else last_entry + 1
+            if stop > last_entry + 1 or not (is_last or reader.is_closed or listed.last_entry is not None):
                 raise ConfigurationError(
-                    f"log {snapshot.name} can be read up to entry {reader.last_entry} of ledger {listed.ledger_id} "
+                    f"log {snapshot.name} can be read up to entry {last_entry} of ledger {listed.ledger_id} "
                     f"now; {end} lies behind that"
                 )
             if first < stop:

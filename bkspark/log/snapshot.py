@@ -15,12 +15,17 @@ from bkspark.log.positions import NO_LEDGER, Position
 
 @dataclass(frozen=True, slots=True)
 class ListedLedger:
-    """A ledger and its place in the log. `last_entry` and `length` are None where the list does not tell them."""
+    """A ledger, or a slice of one, and its place in the log.
+
+    Where `last_entry` and `length` are known the log holds the entries from `first_entry` to there, now and for this
+    snapshot for ever; what else the ledger holds is not the log's. They are None where the list does not tell them.
+    """
 
     ordinal: int
     ledger_id: int
     last_entry: int | None
     length: int | None
+    first_entry: int = 0
 
 
 class LogSnapshot:
@@ -139,7 +144,7 @@ class LogSnapshot:
 
 def _listed(first_ordinal: int, ledgers: tuple[LedgerFacts, ...], first: int, end: int) -> list[ListedLedger]:
     return [
-        ListedLedger(ordinal, facts.ledger_id, facts.last_entry, facts.length)
+        ListedLedger(ordinal, facts.ledger_id, facts.last_entry, facts.length, facts.first_entry)
         for ordinal, facts in enumerate(ledgers, first_ordinal)
         if first <= ordinal < end
     ]

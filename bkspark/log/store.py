@@ -11,7 +11,8 @@ Three rules make a log's list safe to share:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -24,7 +25,7 @@ from bkspark.errors import (
     NoSuchNode,
 )
 from bkspark.log import changes
-from bkspark.log.attempts import AttemptStore, DeleteLedger, condemned
+from bkspark.log.attempts import AttemptStore, DeleteLedger, condemned, pending_path
 from bkspark.log.formats import (
     CONDEMNED,
     PAGES,
@@ -43,6 +44,9 @@ from bkspark.metadata.tree import Callback, Delete, Tree
 
 PAGES_DROPPED_MAX = 500
 """Pages that one transaction removes: it must stay far below ZooKeeper's 1 MiB."""
+
+SHARED_DROPPED_MAX = 500
+"""Registrations of shared ledgers that one transaction removes, for the same reason."""
 
 T = TypeVar("T")
 
@@ -137,10 +141,13 @@ class LogStore:
         *,
         publisher: Publisher | None = None,
         only_if_empty: bool = False,
+        shared: Collection[int] = (),
     ) -> AppendOutcome:
-        """Put closed, pending ledgers at the end of the list: all of them at once, or none.
+        """Put closed, pending ledgers, or slices of shared ones, at the end of the list: all of them at once, or none.
 
-        With a `publisher`, an epoch that it has published, or one before, changes nothing, and the outcome says so.
+        A slice that goes on where the last one of the list ends makes that longer. Ledgers in `shared` stay pending:
+        more of them will be published. With a `publisher`, an epoch that it has published, or one before, changes
+        nothing, and the outcome says so.
 
         Raises:
             NoSuchLog: there is no such log.
@@ -157,13 +164,15 @@ class LogStore:
             if only_if_empty and head.first_ordinal < head.end_ordinal:
                 raise LogExists(f"log {name} holds ledgers already, and was to be written only while it holds none")
             await self.attempts.check(name, [facts.ledger_id for facts in ledgers])
-            grown, nodes = await self._appended(name, head, ledgers)
-            outcome = AppendOutcome(True, head.end_ordinal, None if publisher is None else publisher[1])
+            sliced = replace(head, has_slices=head.has_slices or _has_slices(ledgers, shared))
+            grown, nodes = await self._appended(name, sliced, ledgers)
+            grows = bool(head.tail and ledgers and head.tail[-1].joined(ledgers[0]))
+            outcome = AppendOutcome(True, head.end_ordinal - grows, None if publisher is None else publisher[1])
             return self._changed(name, head, _remember(grown, publisher), outcome, nodes)
 
         outcome = await self._heads.change(name, decide)
         if outcome.is_new:
-            await self.attempts.forget_published(name, [facts.ledger_id for facts in ledgers])
+            await self.attempts.forget_published(name, sorted({facts.ledger_id for facts in ledgers} - set(shared)))
         return outcome
 
     async def replace_ledgers(
@@ -199,10 +208,13 @@ class LogStore:
                 return Change(None, None)
             await self.attempts.check(name, [facts.ledger_id for facts in ledgers])
             old = await LogSnapshot(self._heads, name, StoredHead(head, 0)).ledgers()
-            changed, lists = condemned(changes.emptied(head), name, [ledger.ledger_id for ledger in old])
-            changed, pages = await self._appended(name, replace(changed, is_deleted=is_deletion), ledgers)
+            gone = {ledger.ledger_id for ledger in old}
+            changed, lists = condemned(changes.emptied(head), name, sorted(gone))
+            changed = replace(changed, is_deleted=is_deletion, has_slices=head.has_slices or _has_slices(ledgers, ()))
+            changed, pages = await self._appended(name, changed, ledgers)
             outcome = AppendOutcome(True, head.end_ordinal, None if publisher is None else publisher[1])
-            return self._changed(name, head, _remember(changed, publisher), outcome, [*lists, *pages])
+            shared = await self._unshared(name, gone)
+            return self._changed(name, head, _remember(changed, publisher), outcome, [*lists, *pages], shared)
 
         outcome = await self._heads.change(name, decide, even_if_deleted=is_deletion)
         if outcome is not None and outcome.is_new:
@@ -233,11 +245,17 @@ class LogStore:
                 return Change(None, 0)
             await snapshot.locate(before)
             first_ordinal = max(before.ordinal + at_ledger_end, head.first_ordinal)
+            is_last = before.ordinal == head.end_ordinal - 1
+            if at_ledger_end and is_last and before.ledger_id in await self.attempts.pending_ids(name):
+                first_ordinal = before.ordinal  # the slice may grow
             if any(ordinal < first_ordinal for ordinal in set(head.open_ordinals) - set(closed)):
                 return Change(None, None)
-            gone = [ledger.ledger_id for ledger in await snapshot.ledgers(0, first_ordinal)]
-            changed, lists = condemned(changes.truncated(head, before, first_ordinal), name, gone)
-            return self._changed(name, head, changed, len(gone), lists)
+            dropped = {ledger.ledger_id for ledger in await snapshot.ledgers(0, first_ordinal)}
+            # Slices of one ledger may lie on both sides.
+            kept = {ledger.ledger_id for ledger in await snapshot.ledgers(first_ordinal)} if head.has_slices else set()
+            gone = dropped - kept
+            changed, lists = condemned(changes.truncated(head, before, first_ordinal), name, sorted(gone))
+            return self._changed(name, head, changed, len(gone), lists, await self._unshared(name, gone))
 
         return await self._heads.change(name, decide)
 
@@ -328,12 +346,31 @@ class LogStore:
         assert len(ledgers) == head.tail_ordinal - ref.first_ordinal
         return ledgers
 
-    def _changed(self, name: str, head: LogHead, changed: LogHead, result: T, nodes: Sequence[NewNode]) -> Change[T]:
+    async def _unshared(self, name: str, gone: Collection[int]) -> list[Delete]:
+        """Return what ends the sharing of ledgers that are being condemned: no slice of them is published any more.
+
+        Raises:
+            MetadataError: they are too many for one transaction, which are more processes than could share them.
+        """
+        shared = sorted(await self.attempts.pending_ids(name) & set(gone))
+        if len(shared) > SHARED_DROPPED_MAX:
+            raise MetadataError(f"log {name} has {len(shared)} shared ledgers to drop at once: vacuum the log first")
+        return [Delete(pending_path(name, ledger_id)) for ledger_id in shared]
+
+    def _changed(
+        self,
+        name: str,
+        head: LogHead,
+        changed: LogHead,
+        result: T,
+        nodes: Sequence[NewNode],
+        also: Sequence[Delete] = (),
+    ) -> Change[T]:
         """Return the change, which removes the pages it drops; those beyond a transaction's size, a vacuum does."""
         kept = set(changed.pages)
         dropped = [ref for ref in head.pages if ref not in kept][:PAGES_DROPPED_MAX]
-        also = [Delete(f"{log_path(name)}/{PAGES}/{ref.name}") for ref in dropped]
-        return Change(changed, result, nodes, also)
+        pages = [Delete(f"{log_path(name)}/{PAGES}/{ref.name}") for ref in dropped]
+        return Change(changed, result, nodes, [*pages, *also])
 
 
 def _listed_of(head: LogHead, closed: Sequence[tuple[int, LedgerFacts]]) -> list[tuple[int, LedgerFacts]]:
@@ -344,11 +381,16 @@ def _listed_of(head: LogHead, closed: Sequence[tuple[int, LedgerFacts]]) -> list
 def _check_ledgers(ledgers: Sequence[LedgerFacts], publisher: Publisher | None) -> None:
     if publisher is not None:
         check_publisher(*publisher)
-    if len({facts.ledger_id for facts in ledgers}) != len(ledgers):
-        raise ValueError("a ledger is published twice")
+    for before, after in itertools.pairwise(sorted(ledgers, key=lambda facts: (facts.ledger_id, facts.first_entry))):
+        if before.ledger_id == after.ledger_id and after.first_entry <= (before.last_entry or 0):
+            raise ValueError(f"entries of ledger {after.ledger_id} are published twice")
     for facts in ledgers:
         if not facts.is_known_closed:
             raise ValueError(f"ledger {facts.ledger_id} is to be published before it is closed")
+
+
+def _has_slices(ledgers: Sequence[LedgerFacts], shared: Collection[int]) -> bool:
+    return any(facts.first_entry or facts.ledger_id in shared for facts in ledgers)
 
 
 def _repeated(head: LogHead, publisher: Publisher | None) -> AppendOutcome | None:

@@ -19,6 +19,8 @@ from bkspark.metadata.tree import milliseconds_of
 from bkspark.metadata.uri import MetadataUri
 
 MIB = 1 << 20
+INLINE_BYTES_MAX = 16 * MIB
+"""Greatest size of rows that travel with a task's report: Spark's driver holds the reports of all tasks."""
 ENTRY_BYTES_MAX = 4 * MIB
 """Greatest target for an entry of many rows: with head and digest it stays below Apache's default frame of 5 MiB."""
 EARLIEST = "earliest"
@@ -99,6 +101,13 @@ def entry_size(value: str) -> int:
     return octets
 
 
+def inline_size(value: str) -> int:
+    octets = 0 if value.strip() == "0" else size(value)
+    if octets > INLINE_BYTES_MAX:
+        raise ValueError(f"is above {INLINE_BYTES_MAX}, what the driver should hold of each task")
+    return octets
+
+
 def one_of(*choices: str) -> Callable[[str], str]:
     def check(value: str) -> str:
         for choice in choices:
@@ -154,6 +163,14 @@ def duration(value: str) -> int:
     if not match:
         raise ValueError("is not a time such as 500ms, 30s, 15m or 1h")
     return int(match[1]) * _DURATION_MS[(match[2] or "ms").lower()]
+
+
+def age(value: str) -> int:
+    """Return milliseconds, at least one."""
+    milliseconds = duration(value)
+    if not milliseconds:
+        raise ValueError("is not a time above 0, such as 30s, 15m or 1h")
+    return milliseconds
 
 
 def parse_ledgers(value: str) -> tuple[IdRange, ...]:

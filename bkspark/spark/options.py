@@ -99,6 +99,8 @@ OPTIONS = (
     Option("txnAppId", "txn_app_id", values.text, _WRITE, "name under which versions are published once"),
     Option("txnVersion", "txn_version", values.version, _WRITE, "version of this write; of a stream: of its epoch 0"),
     Option("maxLedgerBytes", "ledger_bytes_max", values.size, _WRITE, "roll to a new ledger at this size, about"),
+    Option("maxLedgerAge", "ledger_age_ms", values.age, _WRITE, "roll a shared ledger at this age"),
+    Option("inlineBytes", "inline_bytes", values.inline_size, _WRITE, "rows that the driver appends for a task"),
     Option("entryTargetBytes", "entry_bytes_target", values.entry_size, _WRITE, "size of an entry of many rows, about"),
 )
 TRIGGER_DELAY_MS = 15 * 60_000
@@ -151,6 +153,8 @@ class SourceOptions:
     txn_app_id: str | None = None
     txn_version: int | None = None
     ledger_bytes_max: int = 1 << 30
+    ledger_age_ms: int = 3_600_000
+    inline_bytes: int = MIB // 2
     entry_bytes_target: int = MIB
     given: frozenset[str] = field(default=frozenset())
 

@@ -185,7 +185,8 @@ class ReadPlanner:
                 if extent is None:
                     continue
                 if listed.ordinal == end.ordinal and (end.entry_id < extent.end_entry or not extent.is_closed):
-                    extent = replace(extent, end_entry=end.entry_id, length=round(extent.entry_bytes * end.entry_id))
+                    count = max(0, end.entry_id - extent.first_entry)
+                    extent = replace(extent, end_entry=end.entry_id, length=round(extent.entry_bytes * count))
                 elif not extent.is_closed:
                     raise DataLoss(
                         f"ledger {listed.ledger_id} is open, but position {end} lies behind it in log {snapshot.name}: "
@@ -196,7 +197,10 @@ class ReadPlanner:
 
     def _listed_extent(self, listed: ListedLedger, log: str) -> LedgerExtent | None:
         if listed.last_entry is not None and listed.length is not None:
-            return LedgerExtent(listed.ordinal, listed.ledger_id, listed.last_entry + 1, listed.length, True, log)
+            end_entry = listed.last_entry + 1
+            return LedgerExtent(
+                listed.ordinal, listed.ledger_id, end_entry, listed.length, True, log, listed.first_entry
+            )
         reader = self._opened.get(listed.ledger_id)
         return None if reader is None else self._extent(listed.ordinal, reader, log)
 

@@ -27,7 +27,8 @@ PARTITION_BYTES_MIN = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class LedgerExtent:
-    """What one snapshot saw of one ledger: entries [0, end_entry) are readable, `length` payload bytes in all.
+    """What one snapshot saw of one ledger, or of a slice of it: entries [first_entry, end_entry) are readable, `length`
+    payload bytes in all.
 
     `log` is the name of the log that was looked at, empty for ledgers chosen by id.
     """
@@ -38,11 +39,17 @@ class LedgerExtent:
     length: int
     is_closed: bool
     log: str = ""
+    first_entry: int = 0
 
     @property
     def entry_bytes(self) -> float:
         """Payload bytes of an entry, on average."""
-        return self.length / self.end_entry if self.end_entry else 0.0
+        count = self.end_entry - self.first_entry
+        return self.length / count if count > 0 else 0.0
+
+    def first_after(self, start: Position) -> int:
+        """Return the first entry that a reader from `start` on, which is not behind this ledger, reads."""
+        return max(self.first_entry, start.entry_id if self.ordinal == start.ordinal else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +89,7 @@ def advance(
     for extent in extents:
         if extent.ordinal < start.ordinal:
             continue
-        first = start.entry_id if extent.ordinal == start.ordinal else 0
+        first = extent.first_after(start)
         available = max(0, extent.end_entry - first)
         fits = bytes_left / extent.entry_bytes if extent.entry_bytes else math.inf
         take = int(min(available, entries_left, max(fits, 1 if end == start else 0)))
@@ -99,7 +106,7 @@ def between(extents: Iterable[LedgerExtent], start: Position, end: Position) -> 
     """Return the entries from `start` up to `end`, a range a ledger, in order; empty when `end` is not later."""
     ranges = []
     for extent in extents:
-        first = start.entry_id if extent.ordinal == start.ordinal else 0
+        first = extent.first_after(start)
         last = extent.end_entry
         if extent.ordinal == end.ordinal:
             last = min(last, end.entry_id)

@@ -1,9 +1,10 @@
 """Writing: each task attempt fills ledgers of its own; the driver publishes all of them in one change of the log.
 
-    attempt   creates a ledger on its first row, registers it as pending under the log, writes, closes it, reports it
-    commit    appends the reported ledgers to the log's list in partition order, by one compare-and-set; readers see all
-              of a job or epoch or none of it. For a stream the change is keyed by (query, epoch): repeated, it does
-              nothing
+    attempt   creates a ledger on its first row, registers it as pending under the log, writes, closes it, reports it.
+              Where the commit is keyed (a stream, or txnAppId) an attempt of a few rows reports the rows instead
+    commit    appends the reported rows to a shared ledger, and then what was reported to the log's list in partition
+              order, by one compare-and-set; readers see all of a job or epoch or none of it. For a stream the change is
+              keyed by (query, epoch): repeated, it does nothing
     after     whatever the same job or epoch left pending (failed, killed, speculative or repeated attempts, and a
               commit that came twice) can never be published any more, and is deleted
     abort     deletes the same, and nothing that is published: an abort may follow a commit that took effect
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -28,15 +29,18 @@ from pyspark.sql.types import StructType
 from bkspark.blocking import LedgerWriter, run
 from bkspark.entries import EntryBatch
 from bkspark.errors import BookKeeperError, ConfigurationError, LogExists, MalformedPayload, NoSuchLog, NotEnoughBookies
+from bkspark.log.epochs import Output
 from bkspark.log.formats import LedgerFacts, Owner
 from bkspark.log.log import Log
 from bkspark.log.store import Publisher
 from bkspark.log.writer import LedgerOptions
 from bkspark.spark.columns import arrow_schema
+from bkspark.spark.committers import committer_of
 from bkspark.spark.connection import connect
 from bkspark.spark.formats.registry import encoder_of
 from bkspark.spark.options import APPEND, ERROR, IGNORE, SourceOptions
 from bkspark.spark.versions import DataSourceStreamArrowWriter
+from bkspark.stages import reach
 from bkspark.wire.framing import FRAME_BYTES_MAX
 
 ENTRY_OVERHEAD_BYTES = 1024
@@ -50,10 +54,12 @@ QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 
 @dataclass(frozen=True)
 class AttemptResult(WriterCommitMessage):
-    """What a task attempt wrote: closed ledgers in order, none when it had no row. `owner` says whose it was."""
+    """What a task attempt has: closed ledgers in order, or entries that it leaves to the driver; neither when it had
+    no row. `owner` says whose it was."""
 
     owner: Owner
     ledgers: tuple[LedgerFacts, ...]
+    entries: EntryBatch | None = field(default=None, repr=False)
 
 
 class Destination:
@@ -99,38 +105,67 @@ class Destination:
 
         run(prepare)
 
-    def write(self, owner: Owner, batches: Iterator[pa.RecordBatch]) -> AttemptResult:
-        """Write the rows of one task attempt to ledgers of its own; they are closed when this returns.
+    def write(self, owner: Owner, batches: Iterator[pa.RecordBatch], *, is_keyed: bool) -> AttemptResult:
+        """Write the rows of one task attempt to ledgers of its own, which are closed when this returns.
+
+        Args:
+            is_keyed: the commit has a publisher; a few rows are left to it.
 
         Raises:
             BookKeeperError: nothing of this attempt can be published.
         """
         encode = self.encoder()
-        with AttemptWriter(self._log(), self, owner) as attempt:
+        reach("task.begun")
+        with AttemptWriter(self.named_log(), self, owner, self.options.inline_bytes if is_keyed else 0) as attempt:
             for batch in batches:
                 for entries in encode(batch):
                     attempt.append(entries)
-            return AttemptResult(owner, attempt.finish())
+                    reach("task.wrote")
+            result = AttemptResult(owner, attempt.finish(), attempt.held())
+        reach("task.closed")
+        return result
+
+    def ledger_options(self, owner: Owner) -> LedgerOptions:
+        """Return how ledgers of an attempt, or of a commit, are made."""
+        options = self.options
+        return LedgerOptions(
+            options.ensemble_size,
+            options.write_quorum,
+            options.ack_quorum,
+            metadata={
+                **options.ledger_metadata,
+                "bkspark.owner": f"{owner.kind}:{owner.owner_id}",
+                "bkspark.payload_format": self.format,
+            },
+        )
 
     # ---- on the driver, once all attempts have reported ----
 
     def holds_ledgers(self) -> bool:
         """Whether anything has been published in the log."""
-        snapshot = run(self._log().snapshot)
+        snapshot = run(self.named_log().snapshot)
         return snapshot.first_ordinal < snapshot.end_ordinal
 
     def publish(self, ledgers: Sequence[LedgerFacts], publisher: Publisher | None, *, is_overwrite: bool) -> None:
-        """Make the ledgers the log's: all of them, or none. With a publisher, a repeated epoch changes nothing.
+        """Make the ledgers the log's: all of them, or none. With a publisher, a repeated version changes nothing.
 
         Raises:
             LogExists: option ifExists is not append, and another has published in the log.
         """
-        log = self._log()
+        log = self.named_log()
         only_if_empty = self.options.if_exists != APPEND
         if is_overwrite:
             run(lambda: log.overwrite(ledgers, publisher=publisher))
         elif ledgers:
             run(lambda: log.publish(ledgers, publisher=publisher, only_if_empty=only_if_empty))
+
+    def publish_epoch(self, results: Sequence[AttemptResult], publisher: Publisher, *, is_overwrite: bool) -> None:
+        """Make what the attempts have the log's: all of it, or none; a repeated epoch changes nothing."""
+        outputs = [Output(each.ledgers, () if each.entries is None else (each.entries,)) for each in results]
+        ledger = self.ledger_options(Owner("query", publisher[0]))
+        committer = committer_of(self.named_log(), publisher[0], ledger, self.options)
+        change = committer.overwrite if is_overwrite else committer.append
+        run(lambda: change(outputs, publisher))
 
     def discard_after_publishing(self, owner_id: str, epoch: int | None = None) -> None:
         """`discard`, where the commit has taken effect: that it fails must not make Spark repeat the job."""
@@ -141,10 +176,11 @@ class Destination:
 
     def discard(self, owner_id: str, epoch: int | None = None) -> None:
         """Delete what the attempts of a job, or of a query's epochs up to `epoch`, left and is not published."""
-        log = self._log()
+        log = self.named_log()
         run(lambda: log.discard(owner_id, up_to_epoch=epoch))
 
-    def _log(self) -> Log:
+    def named_log(self) -> Log:
+        """Return the log, by this process's client."""
         return Log(connect(self.options).asynchronous, self.log)
 
 
@@ -154,12 +190,19 @@ def _default_format(schema: StructType) -> str:
 
 
 class AttemptWriter:
-    """The ledgers of one task attempt. A context manager: left by an error, it abandons what is open."""
+    """The ledgers of one task attempt. A context manager: left by an error, it abandons what is open.
 
-    def __init__(self, log: Log, destination: Destination, owner: Owner) -> None:
+    Args:
+        inline_bytes: entries of so many bytes altogether make no ledger yet; `held` returns them at the end.
+    """
+
+    def __init__(self, log: Log, destination: Destination, owner: Owner, inline_bytes: int) -> None:
         self._log = log
         self._destination = destination
         self._owner = owner
+        self._inline_bytes = inline_bytes
+        self._held: list[EntryBatch] = []
+        self._held_bytes = 0
         self._writer: LedgerWriter | None = None
         self._closed: list[LedgerFacts] = []
 
@@ -177,6 +220,25 @@ class AttemptWriter:
                 f"a row makes an entry of {largest} bytes, above the limit of {ENTRY_LIMIT_BYTES}: "
                 "split its largest column, or store it elsewhere and write a reference"
             )
+        if self._hold(entries):
+            return
+        for held in self._held:
+            self._send(held)
+        self._held = []
+        self._send(entries)
+
+    def _hold(self, entries: EntryBatch) -> bool:
+        """Keep entries here if all so far are few enough."""
+        self._held_bytes += entries.payload_bytes + entries.offsets.nbytes
+        if self._held_bytes <= self._inline_bytes:
+            self._held.append(entries)
+        return self._held_bytes <= self._inline_bytes
+
+    def held(self) -> EntryBatch | None:
+        """Return the entries that were not written, None where all were, or none came."""
+        return EntryBatch.joined(self._held) if self._held else None
+
+    def _send(self, entries: EntryBatch) -> None:
         ledger_bytes_max = self._destination.options.ledger_bytes_max
         while len(entries):
             if self._writer is None:
@@ -195,18 +257,8 @@ class AttemptWriter:
         return tuple(self._closed)
 
     def _new_ledger(self) -> LedgerWriter:
-        options = self._destination.options
-        ledger = LedgerOptions(
-            options.ensemble_size,
-            options.write_quorum,
-            options.ack_quorum,
-            metadata={
-                **options.ledger_metadata,
-                "bkspark.owner": f"{self._owner.kind}:{self._owner.owner_id}",
-                "bkspark.payload_format": self._destination.format,
-            },
-        )
-        return LedgerWriter(run(lambda: self._log.create_attempt(self._owner, ledger)))
+        options = self._destination.ledger_options(self._owner)
+        return LedgerWriter(run(lambda: self._log.create_attempt(self._owner, options)))
 
     def _close(self) -> None:
         assert self._writer is not None
@@ -222,11 +274,10 @@ class AttemptWriter:
             self._writer.abandon()
 
 
-def _ledgers_of(messages: Sequence[WriterCommitMessage | None]) -> list[LedgerFacts]:
-    """Return the ledgers of all attempts that won, in partition order."""
+def _results(messages: Sequence[WriterCommitMessage | None]) -> list[AttemptResult]:
+    """Return what all attempts that won have, in partition order."""
     results = [message for message in messages if isinstance(message, AttemptResult)]
-    results.sort(key=lambda result: result.owner.partition or 0)
-    return [ledger for result in results for ledger in result.ledgers]
+    return sorted(results, key=lambda result: result.owner.partition or 0)
 
 
 def _task() -> TaskContext:
@@ -271,21 +322,36 @@ class BookKeeperWriter(DataSourceArrowWriter):
         owner = Owner("job", self._job_id, None, context.partitionId(), context.taskAttemptId())
         if self._is_skipped:
             return AttemptResult(owner, ())
-        return self._destination.write(owner, iterator)
+        return self._destination.write(owner, iterator, is_keyed=self._publisher is not None)
+
+    @property
+    def _publisher(self) -> Publisher | None:
+        """The application and version that the job is, where it may be published among others in shared ledgers."""
+        options = self._destination.options
+        if options.txn_app_id is None or options.txn_version is None or options.if_exists != APPEND:
+            return None
+        return options.txn_app_id, options.txn_version
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish what all tasks wrote, in one change of the log; a version of txnAppId once, and no older one."""
+        results = _results(messages)
+        if self._publisher is not None:
+            self._destination.publish_epoch(results, self._publisher, is_overwrite=self._overwrite)
+        else:
+            self._publish_unkeyed([ledger for result in results for ledger in result.ledgers])
+        self._destination.discard_after_publishing(self._job_id)
+
+    def _publish_unkeyed(self, ledgers: Sequence[LedgerFacts]) -> None:
         options = self._destination.options
         publisher = None
         if options.txn_app_id is not None and options.txn_version is not None:
             publisher = (options.txn_app_id, options.txn_version)
         try:
-            self._destination.publish(_ledgers_of(messages), publisher, is_overwrite=self._overwrite)
+            self._destination.publish(ledgers, publisher, is_overwrite=self._overwrite)
         except LogExists:
             # Another job was first while this one wrote.
             if options.if_exists != IGNORE:
                 raise
-        self._destination.discard_after_publishing(self._job_id)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Delete what the job wrote, unless it is published."""
@@ -318,7 +384,7 @@ class BookKeeperStreamWriter(DataSourceStreamArrowWriter):
         app_id = self._destination.options.txn_app_id
         name, number = app_id or query_id, self._version(int(epoch))
         owner = Owner("query", name, number, context.partitionId(), context.taskAttemptId())
-        return self._destination.write(owner, iterator)
+        return self._destination.write(owner, iterator, is_keyed=True)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Publish the epoch, unless it is published already; then only delete what was written again."""
@@ -326,8 +392,11 @@ class BookKeeperStreamWriter(DataSourceStreamArrowWriter):
         if query_id is None:
             return  # no task ran: there is nothing to publish
         version = self._version(batchId)
-        self._destination.publish(_ledgers_of(messages), (query_id, version), is_overwrite=self._overwrite)
+        reach("commit.begun")
+        self._destination.publish_epoch(_results(messages), (query_id, version), is_overwrite=self._overwrite)
+        reach("commit.published")
         self._destination.discard_after_publishing(query_id, version)
+        reach("commit.done")
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Delete what the epoch wrote, unless it is published.

@@ -141,9 +141,25 @@ def test_a_head_whose_parts_contradict_each_other_is_refused(changes: dict[str, 
 
 
 def test_a_newer_version_is_refused_with_the_remedy() -> None:
-    data = json.dumps({**json.loads(EXAMPLE), "version": 2}).encode()
-    with pytest.raises(MetadataFormat, match="version 2, this bkspark reads 1: use a newer one"):
+    data = json.dumps({**json.loads(EXAMPLE), "version": 3}).encode()
+    with pytest.raises(MetadataFormat, match="version 3, this bkspark reads 2: use a newer one"):
         formats.decode_head(data, "/p")
+    page = json.dumps({"first_ordinal": 0, "ledgers": [], "version": 2}).encode()
+    with pytest.raises(MetadataFormat, match="version 2, this bkspark reads 1: use a newer one"):
+        formats.decode_page(page, "/p")
+
+
+def test_a_head_with_slices_has_a_version_that_an_older_bkspark_refuses() -> None:
+    head = LogHead(TOKEN, "/ledgers", (TOKEN,), tail=(LedgerFacts(12, 99, 500, 40),), has_slices=True)
+    data = formats.encode_head(head)
+    assert b'"tail":[[12,99,500,40]]' in data
+    assert b'"version":2' in data
+    assert formats.decode_head(data, "/p") == head
+    with pytest.raises(MetadataFormat, match="tail holds a slice"):
+        formats.decode_head(data.replace(b'"version":2', b'"version":1'), "/p")
+    for wrong in (b"[12,99,500,0]", b"[12,99,500,100]", b"[12,99,500,-1]", b"[12,99]"):
+        with pytest.raises(MetadataFormat):
+            formats.decode_head(data.replace(b"[12,99,500,40]", wrong), "/p")
 
 
 def test_a_node_above_the_limit_is_not_written() -> None:

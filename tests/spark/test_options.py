@@ -236,7 +236,7 @@ def test_every_option_fills_its_field():
         "maxLedgerBytes": "9", "entryTargetBytes": "10", "startingTimestamp": "11", "endingTimestamp": "-10m",
         "unconfirmed": "true", "maxEntriesPerPartition": "12", "minEntriesPerTrigger": "13", "maxTriggerDelay": "14s",
         "txnAppId": "app", "txnVersion": "15", "inspect": "LOGS", "logsPattern": "a.*",
-        "ifExists": "ignore",
+        "ifExists": "ignore", "maxLedgerAge": "1s", "inlineBytes": "0",
     }  # fmt: skip
     assert set(values) == {option.name for option in OPTIONS}
     default = parse(log="z")

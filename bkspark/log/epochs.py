@@ -1,0 +1,135 @@
+"""EpochCommitter: what the driver of a job or of a streaming query does once all tasks have reported.
+
+A task attempt reports ledgers of its own, which it has closed, or, where it has only a few rows, the rows themselves:
+these travel with its report, and the committer appends them to a shared ledger (sharing.py). Then one compare-and-set
+puts all of it into the log's list, in partition order, and notes the epoch: readers see all of an epoch or none of it,
+and an epoch is published once. Everything before that change is invisible, everything after it is tidying up.
+
+    driver dies before the change      the epoch is written and committed again; what was appended is nobody's
+    driver dies after the change       the epoch is committed again, with other ledgers: the log knows it, nothing is
+                                       published; the other ledgers are deleted
+    the change's answer is lost        the head is read back, and tells (heads.py). If it cannot, the commit fails, and
+                                       comes again
+    abort after such a commit          deletes what is pending, and nothing that is listed
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bkspark.entries import EntryBatch
+from bkspark.errors import DataLoss, LedgerClosed, LedgerFenced
+from bkspark.log.formats import LedgerFacts, Owner
+from bkspark.log.log import Log
+from bkspark.log.sharing import SharedLedger
+from bkspark.log.store import Publisher
+from bkspark.log.writer import LedgerOptions, RollLimits
+from bkspark.stages import reach
+
+LEDGERS_TRIED_MAX = 3
+"""Shared ledgers that a commit appends to, one after the other, when others take them away meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What one task attempt has for the log: closed ledgers, or else entries to append; both empty if it had no row."""
+
+    ledgers: tuple[LedgerFacts, ...] = ()
+    entries: tuple[EntryBatch, ...] = ()
+
+
+class EpochCommitter:
+    """Publishes epochs of one owner to a log. Kept from epoch to epoch, it appends to one ledger all the time.
+
+    Args:
+        owner_id: id of the streaming query or the application.
+        options, limits: of the ledgers that are made here.
+    """
+
+    def __init__(self, log: Log, owner_id: str, options: LedgerOptions, limits: RollLimits) -> None:
+        self._log = log
+        self._owner_id = owner_id
+        self._options = options
+        self._limits = limits
+        self._shared = SharedLedger(log, Owner("query", owner_id), options, limits)
+
+    async def append(self, outputs: Sequence[Output], publisher: Publisher) -> bool:
+        """Publish an epoch at the log's end; return False if it, or a later one, was published before.
+
+        Args:
+            outputs: in partition order.
+
+        Raises:
+            DataLoss: an attempt's ledger is not pending any more: it was taken for dead.
+            BookKeeperError: nothing was published, or the message says that the outcome is unknown.
+        """
+        if not any(output.ledgers or output.entries for output in outputs):
+            return not await self._log.has_published(publisher)
+        own = {facts.ledger_id for output in outputs for facts in output.ledgers}
+        for left in reversed(range(LEDGERS_TRIED_MAX)):
+            if await self._log.has_published(publisher):
+                return False
+            await self._shared.roll_if_due()
+            try:
+                is_new = await self._append_once(outputs, publisher)
+            except BaseException as error:
+                await self._shared.drop()
+                # The rows are at hand: another ledger will do, if it was ours that was lost.
+                is_lost = isinstance(error, (LedgerFenced, LedgerClosed, DataLoss)) and error.ledger_id not in own
+                if not is_lost or not left:
+                    raise
+                continue
+            if not is_new:
+                # Published by somebody else since we looked: what we appended is nobody's, so nothing may join it.
+                await self._shared.drop()
+            return is_new
+        raise AssertionError("the last try raises")
+
+    async def _append_once(self, outputs: Sequence[Output], publisher: Publisher) -> bool:
+        ledgers = await _listed(outputs, self._shared)
+        reach("commit.appended")
+        shared = () if self._shared.ledger_id is None else (self._shared.ledger_id,)
+        outcome = await self._log.publish(ledgers, publisher=publisher, shared=shared)
+        self._shared.note_published()
+        return outcome.is_new
+
+    async def overwrite(self, outputs: Sequence[Output], publisher: Publisher) -> bool:
+        """Swap the log's content for an epoch; return False if it, or a later one, was published before.
+
+        Raises as `append`.
+        """
+        if await self._log.has_published(publisher):
+            return False
+        owner = Owner("query", self._owner_id, publisher[1])
+        whole = SharedLedger(self._log, owner, self._options, self._limits)
+        try:
+            ledgers = await _listed(outputs, whole)
+            await whole.close()
+        except BaseException:
+            await whole.drop()
+            raise
+        return (await self._log.overwrite(ledgers, publisher=publisher)).is_new
+
+    async def discard(self, up_to_epoch: int) -> int:
+        """Delete what attempts of epochs up to this one left and is not published; return how many ledgers."""
+        return await self._log.discard(self._owner_id, up_to_epoch=up_to_epoch)
+
+    async def close(self) -> None:
+        """Close the shared ledger. Raises BookKeeperError: it was not closed; that loses nothing."""
+        await self._shared.close()
+
+
+async def _listed(outputs: Sequence[Output], shared: SharedLedger) -> list[LedgerFacts]:
+    """Return what to put into the list, in order; entries are appended to the shared ledger, as few slices."""
+    ledgers: list[LedgerFacts] = []
+    waiting: list[EntryBatch] = []
+    for output in outputs:
+        if output.ledgers and waiting:
+            ledgers.append(await shared.append(waiting))
+            waiting = []
+        ledgers += output.ledgers
+        waiting += [batch for batch in output.entries if len(batch)]
+    if waiting:
+        ledgers.append(await shared.append(waiting))
+    return ledgers

@@ -1,0 +1,46 @@
+"""A process's committers: one for each log and owner, kept from epoch to epoch, as each has an open ledger.
+
+Spark makes a new writer for every commit, but runs them in Python workers that live on until they were idle for a
+minute. Where a worker ends, its ledger stays as it is, and the next one begins another.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Hashable
+
+from bkspark.blocking import run
+from bkspark.errors import BookKeeperError
+from bkspark.log.epochs import EpochCommitter
+from bkspark.log.log import Log
+from bkspark.log.writer import LedgerOptions, RollLimits
+from bkspark.spark.options import SourceOptions
+
+COMMITTERS_MAX = 16
+"""Committers that a process keeps; the one that has waited longest closes its ledger for a new one."""
+
+_committers: OrderedDict[Hashable, EpochCommitter] = OrderedDict()
+os.register_at_fork(after_in_child=_committers.clear)
+
+
+def committer_of(log: Log, owner_id: str, ledger: LedgerOptions, options: SourceOptions) -> EpochCommitter:
+    """Return this process's committer for a log and a query or application, whose ledgers are made in one way."""
+    limits = RollLimits(options.ledger_bytes_max, options.ledger_age_ms / 1000)
+    made = (ledger.ensemble, ledger.write_quorum, ledger.ack_quorum, ledger.ledger_type, options.digest, limits)
+    metadata = tuple(sorted((ledger.metadata or {}).items()))
+    key = (options.uri, options.password, log.name, owner_id, made, metadata)
+    committer = _committers.pop(key, None)
+    if committer is None:
+        while len(_committers) >= COMMITTERS_MAX:
+            _close(_committers.popitem(last=False)[1])
+        committer = EpochCommitter(log, owner_id, ledger, limits)
+    _committers[key] = committer
+    return committer
+
+
+def _close(committer: EpochCommitter) -> None:
+    try:
+        run(committer.close)
+    except BookKeeperError:
+        return  # left open and registered: its age will tell

@@ -1,0 +1,51 @@
+"""Stages of a write, by name: places at which a test ends a process, exactly there and not about there.
+
+    task.begun         a task attempt of a write has started
+    task.wrote         it has sent entries, or holds them, and has not reported
+    task.closed        what it wrote is durable; its report is on the way
+    commit.begun       the driver has all reports, and has done nothing yet
+    commit.appended    the rows of the reports are durable in a shared ledger; the log does not list them
+    commit.published   the log lists the epoch; attempts that lost are not deleted, Spark has no note of it
+    commit.done        everything is done, but Spark has no note of it
+    source.planned     the partitions of a micro-batch are planned
+    source.read        a task has read some of its partition
+
+The variable BKSPARK_STAGES names what is called with the stage's name, `module:function`; without it nothing happens.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable
+
+VARIABLE = "BKSPARK_STAGES"
+STAGES = (
+    "task.begun",
+    "task.wrote",
+    "task.closed",
+    "commit.begun",
+    "commit.appended",
+    "commit.published",
+    "commit.done",
+    "source.planned",
+    "source.read",
+)
+
+
+def _listener() -> Callable[[str], None] | None:
+    target = os.environ.get(VARIABLE)
+    if not target:
+        return None
+    module, _, function = target.partition(":")
+    listener: Callable[[str], None] = getattr(importlib.import_module(module), function)
+    return listener
+
+
+_listen = _listener()
+
+
+def reach(stage: str) -> None:
+    """Say that this process has come to a stage."""
+    if _listen is not None:
+        _listen(stage)

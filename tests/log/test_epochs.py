@@ -1,0 +1,315 @@
+"""Epochs through shared ledgers, on real bookie services: one CAS an epoch, few ledgers, positions that stay valid."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from functools import partial
+
+import pytest
+
+from bkspark.client import Client
+from bkspark.entries import EntryBatch
+from bkspark.errors import DataLoss, NoSuchLedger
+from bkspark.log import LedgerFacts, Log, Owner
+from bkspark.log.epochs import EpochCommitter, Output
+from bkspark.log.positions import Position
+from bkspark.log.writer import LedgerOptions, RollLimits
+from tests.client.in_process import InProcessCluster, run
+
+ONE = LedgerOptions(1, 1, 1)
+QUERY = "q"
+run_on_one = partial(run, bookies=1)
+
+
+def rows(*texts: str) -> Output:
+    return Output(entries=(EntryBatch.of([text.encode() for text in texts]),))
+
+
+async def new_log(client: Client, name: str = "x") -> Log:
+    log = client.log(name)
+    await log.create(exist_ok=True)
+    return log
+
+
+def committer(log: Log, *, octets: int = 1 << 30, seconds: float | None = None) -> EpochCommitter:
+    return EpochCommitter(log, QUERY, ONE, RollLimits(octets, seconds))
+
+
+async def ledger_of(log: Log, *texts: str, epoch: int = 0) -> Output:
+    """Return a task attempt's ledger of its own."""
+    writer = await log.create_attempt(Owner("query", QUERY, epoch, 0, 0), ONE)
+    await writer.append_many([text.encode() for text in texts])
+    closed = await writer.close()
+    return Output(ledgers=(LedgerFacts(writer.ledger_id, closed.last_entry, closed.length),))
+
+
+async def content(log: Log, *places: object) -> list[str]:
+    return [entry.decode() async for batch in log.read(*places) for entry in batch]
+
+
+async def ledgers(client: Client) -> list[int]:
+    return [ledger_id async for ledger_id in client.ledgers()]
+
+
+async def pending(log: Log) -> list[int]:
+    return sorted(await (await log.store()).attempts.pending_ids(log.name))
+
+
+def test_many_small_epochs_are_one_ledger_and_one_item_of_the_list(tmp_path):
+    async def test(cluster: InProcessCluster) -> None:
+        client = cluster.client()
+        log = await new_log(client)
+        commit = committer(log)
+        for epoch in range(300):
+            assert await commit.append([rows(f"{epoch}a"), Output(), rows(f"{epoch}b")], (QUERY, epoch))
+            await commit.discard(epoch)
+        snapshot = await log.snapshot()
+        assert len(snapshot) == 1
+        assert len(await ledgers(client)) == 1
+        head, _ = await (await client.tree()).get("/bkspark/logs/x")
+        assert len(head) < 1_000
+        expected = [f"{epoch}{part}" for epoch in range(300) for part in "ab"]
+        # The ledger is open, and its last entries are confirmed by nothing but the list.
+        assert not (await client.metadata((await snapshot.ledger(0)).ledger_id)).is_closed
+        assert await content(log) == expected
+        assert await content(cluster.client().log("x")) == expected
+
+    run_on_one(tmp_path, test)
+
+
+def test_a_repeated_epoch_appends_nothing_that_anybody_sees(tmp_path):
+    async def test(cluster: InProcessCluster) -> None:
+        client = cluster.client()
+        log = await new_log(client)
+        first, second = committer(log), committer(log)
+        assert await first.append([rows("a")], (QUERY, 0))
+        assert not await second.append([rows("again")], (QUERY, 0))
+        assert not await first.append([rows("again")], (QUERY, 0))
+        assert await first.append([rows("b")], (QUERY, 1))
+        assert await content(log) == ["a", "b"]
+        assert len(await ledgers(client)) == 1
+
+    run_on_one(tmp_path, test)
+
+
+def test_processes_that_take_turns_each_keep_to_their_ledger(tmp_path):
+    """Spark hands commits to whichever of its workers is idle."""
+
+    async def test(cluster: InProcessCluster) -> None:
+        client, other = cluster.client(), cluster.client()
+        log = await new_log(client)
+        workers = [committer(log), committer(other.log("x"))]
+        for epoch in range(40):
+            assert await workers[epoch % 2].append([rows(str(epoch))], (QUERY, epoch))
+        assert await content(log) == [str(epoch) for epoch in range(40)]
+        assert len(await ledgers(client)) == 2
+        listed = await (await log.snapshot()).ledgers()
+        assert [(item.first_entry, item.last_entry) for item in listed] == [(n // 2, n // 2) for n in range(40)]
+        position = Position(7, listed[7].ledger_id, 4)
+        assert await content(log, position) == [str(epoch) for epoch in range(8, 40)]
+
+    run_on_one(tmp_path, test)
+
+
+def test_rows_and_ledgers_of_an_epoch_keep_the_order_of_partitions(tmp_path):
+    async def test(cluster: InProcessCluster) -> None:
+        log = await new_log(cluster.client())
+        commit = committer(log)
+        outputs = [rows("a", "b"), await ledger_of(log, "c", "d"), rows("e"), Output(), rows("f")]
+        assert await commit.append(outputs, (QUERY, 0))
+        assert await commit.append([rows("g")], (QUERY, 1))
+        assert await content(log) == list("abcdefg")
+        shown = (await log.show())["ledgers"]
+        assert [(ledger["first_entry"], ledger["last_entry"], ledger["state"]) for ledger in shown] == [
+            (0, 1, "OPEN"), (0, 1, "CLOSED"), (2, 4, "OPEN")
+        ]  # fmt: skip
+        position = Position(2, shown[2]["ledger"], 3)
+        assert await content(log, position) == ["f", "g"]
+        assert await content(log, Position.beginning(1)) == list("cdefg")
+
+    run_on_one(tmp_path, test)
+
+
+@pytest.mark.parametrize("limits", [{"octets": 25}, {"seconds": 1e-9}])
+def test_shared_ledgers_roll_by_size_and_by_time(tmp_path, limits):
+    async def test(cluster: InProcessCluster) -> None:
+        client = cluster.client()
+        log = await new_log(client)
+        commit = committer(log, **limits)
+        for epoch in range(6):
+            assert await commit.append([rows("0123456789")], (QUERY, epoch))
+        await commit.close()
+        made = await ledgers(client)
+        assert len(made) == (2 if "octets" in limits else 6)
+        assert all([(await client.metadata(ledger_id)).is_closed for ledger_id in made])
+        assert await pending(log) == []
+        assert await content(log) == ["0123456789"] * 6
+
+    run_on_one(tmp_path, test)
+
+
+def test_a_reader_that_follows_gets_each_epoch_once_and_nothing_unpublished(tmp_path):
+    async def test(cluster: InProcessCluster) -> None:
+        log = await new_log(cluster.client())
+        commit = committer(log)
+        await commit.append([rows("0")], (QUERY, 0))
+        following = cluster.client().log("x").follow()
+        found = [(await anext(following))[0]]
+        for epoch in range(1, 5):
+            # What was appended for an epoch that is not published lies in the ledger, before the next.
+            if epoch == 3:
+                await commit._shared.append([EntryBatch.of([b"nobody's"])])
+            await commit.append([rows(str(epoch))], (QUERY, epoch))
+            found.append((await anext(following))[0])
+        await following.aclose()
+        assert found == [b"0", b"1", b"2", b"3", b"4"]
+        assert await content(log) == list("01234")
+
+    run_on_one(tmp_path, test)
+
+
+def test_positions_of_older_logs_stay_valid_when_slices_follow(tmp_path):
+    async def test(cluster: InProcessCluster) -> None:
+        log = await new_log(cluster.client())
+        output = await ledger_of(log, "a", "b")
+        await log.publish(output.ledgers, publisher=(QUERY, 0))
+        old = await log.latest()
+        assert not (await log.snapshot()).head.has_slices
+        commit = committer(log)
+        await commit.append([rows("c")], (QUERY, 1))
+        middle = await log.latest()
+        await commit.append([rows("d")], (QUERY, 2))
+        assert await content(log, old) == ["c", "d"]
+        assert await content(log, middle) == ["d"]
+        assert await content(log, old, middle) == ["c"]
+        assert (await log.snapshot()).head.has_slices
+
+    run_on_one(tmp_path, test)
+
+
+async def epochs(commit: EpochCommitter, numbers: Sequence[int]) -> None:
+    for epoch in numbers:
+        assert await commit.append([rows(str(epoch))], (QUERY, epoch))
+
+
+def test_truncation_keeps_a_shared_ledger_while_any_slice_of_it_is_listed_or_may_follow(tmp_path):
+    async def test(cluster: InProcessCluster) -> None:
+        client = cluster.client()
+        log = await new_log(client)
+        one, two = committer(log), committer(log)
+        await epochs(one, [0, 1])
+        await epochs(two, [2])
+        await epochs(one, [3])
+        # In front of the last slice of ledger `one`: its first one goes, and ledger `two`, which is still shared.
+        listed = await (await log.snapshot()).ledgers()
+        await log.truncate(Position(2, listed[2].ledger_id, 2))
+        assert await content(log) == ["3"]
+        assert await ledgers(client) == [listed[0].ledger_id]
+        await epochs(two, [4])  # its ledger is gone: it takes another
+        await epochs(one, [5])
+        assert await content(log) == ["3", "4", "5"]
+        # At the very end: the last slice may grow, so its ledger stays.
+        end = await log.latest()
+        await log.truncate(end)
+        assert await content(log) == []
+        await epochs(one, [6])
+        assert await content(log, end) == ["6"]
+
+    run_on_one(tmp_path, test)
+
+
+@pytest.mark.parametrize("change", ["overwrite", "delete", "vacuum", "fence"])
+def test_a_shared_ledger_that_is_taken_away_is_replaced_by_another(tmp_path, change):
+    async def test(cluster: InProcessCluster) -> None:
+        client = cluster.client()
+        log = await new_log(client)
+        commit = committer(log)
+        await epochs(commit, [0])
+        (ledger_id,) = await ledgers(client)
+        before = ["0"]
+        if change == "overwrite":
+            await log.overwrite([])
+            before = []
+        elif change == "delete":
+            await log.delete()
+            await new_log(client)
+            before = []
+        elif change == "vacuum":
+            # Its clock says that whoever has the ledger is long dead: it is closed, and what is published stays.
+            await log.vacuum(older_than_s=-60)
+            assert await pending(log) == []
+            assert (await client.metadata(ledger_id)).is_closed
+        else:
+            await client.recover(ledger_id)
+        assert await content(log) == before
+        await epochs(commit, [1, 2])
+        assert await content(log) == [*before, "1", "2"]
+        assert len(await ledgers(client)) == 1 + len(before)
+
+    run_on_one(tmp_path, test)
+
+
+def test_what_a_killed_process_left_is_closed_when_it_is_old_and_deleted_unless_published(tmp_path):
+    async def test(cluster: InProcessCluster) -> None:
+        client = cluster.client()
+        log = await new_log(client)
+        published, unpublished = committer(log), committer(log)
+        await epochs(published, [0])
+        slice_ = await unpublished._shared.append([EntryBatch.of([b"x"])])
+        now_ms = int(time.time() * 1000)
+        assert await log.retire_shared(created_before_ms=0) == 0
+        assert len(await pending(log)) == 2
+        cluster.store.now_ms = now_ms
+        assert await log.retire_shared(created_before_ms=now_ms + 1) == 1
+        assert await pending(log) == []
+        with pytest.raises(NoSuchLedger):
+            await client.metadata(slice_.ledger_id)
+        assert await content(log) == ["0"]
+
+    run_on_one(tmp_path, test)
+
+
+def test_an_attempts_ledger_that_is_gone_fails_the_epoch_and_the_next_try_succeeds(tmp_path):
+    async def test(cluster: InProcessCluster) -> None:
+        log = await new_log(cluster.client())
+        commit = committer(log)
+        lost = await ledger_of(log, "x")
+        await log.discard(QUERY, up_to_epoch=0)
+        with pytest.raises(DataLoss, match="run the job again"):
+            await commit.append([rows("a"), lost], (QUERY, 0))
+        assert await content(log) == []
+        assert await commit.append([rows("a"), await ledger_of(log, "b")], (QUERY, 0))
+        assert await content(log) == ["a", "b"]
+
+    run_on_one(tmp_path, test)
+
+
+def test_complete_mode_swaps_the_content_and_leaves_no_other_ledger(tmp_path):
+    async def test(cluster: InProcessCluster) -> None:
+        client = cluster.client()
+        log = await new_log(client)
+        commit = committer(log)
+        for epoch in range(5):
+            outputs = [rows(f"{epoch}a"), await ledger_of(log, f"{epoch}b", epoch=epoch), rows(f"{epoch}c")]
+            assert await commit.overwrite(outputs, (QUERY, epoch))
+            assert not await commit.overwrite([rows("again")], (QUERY, epoch))
+            assert await content(log) == [f"{epoch}a", f"{epoch}b", f"{epoch}c"]
+            assert len(await ledgers(client)) == 2
+        assert await pending(log) == []
+
+    run_on_one(tmp_path, test)
+
+
+def test_opening_for_writing_and_epochs_go_on_side_by_side(tmp_path):
+    async def test(cluster: InProcessCluster) -> None:
+        log = await new_log(cluster.client())
+        commit = committer(log)
+        await epochs(commit, [0])
+        async with await log.open_for_writing(ensemble=1, write_quorum=1, ack_quorum=1) as writer:
+            await writer.append(b"w")
+            await epochs(commit, [1])
+        await epochs(commit, [2])
+        assert await content(log) == ["0", "w", "1", "2"]
+
+    run_on_one(tmp_path, test)
