@@ -3,6 +3,8 @@
 #
 #   make demo        bkspark demo: a throw-away cluster, a real DataFrame written, read, streamed and checked
 #   make test        all tests; PYTEST_ARGS="-k recovery" runs some, TEST_PROCESSES=0 runs them in one process
+#   make test-oldest-spark
+#                    what of tests/spark must hold on every Spark, on the oldest supported, in .venv-oldest
 #   make lint        ruff, rules and format
 #   make typecheck   mypy on the public surface
 #   make bench       write, read and Spark throughput of a cluster on this machine
@@ -11,6 +13,8 @@
 # PYTHON=/path/to/python3 chooses the interpreter, VENV=DIR where the virtual environment goes.
 
 VENV ?= .venv
+VENV_OLDEST ?= .venv-oldest
+OLDEST_SPARK := 4.0.*
 TEST_PROCESSES ?= 2
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -20,7 +24,7 @@ JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
 export PYSPARK_PYTHON := $(abspath $(BIN))/python
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
-.PHONY: demo test lint typecheck bench clean install requirements
+.PHONY: demo test test-oldest-spark lint typecheck bench clean install requirements
 
 demo: install
 	$(BIN)/bkspark demo
@@ -28,6 +32,14 @@ demo: install
 test: install
 	@$(BIN)/python -m tests.interop.build
 	$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadgroup $(PYTEST_ARGS)
+
+# pip chooses the oldest Spark beside whatever else setup.cfg asks for; the sources are used where they lie.
+test-oldest-spark: requirements
+	@[ $(VENV_OLDEST)/.installed -nt setup.cfg ] || { $(FIND_PYTHON); $$python -m venv --clear $(VENV_OLDEST) && \
+	  $(VENV_OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[test]' \
+	    'pyspark==$(OLDEST_SPARK)' && touch $(VENV_OLDEST)/.installed; }
+	PYSPARK_PYTHON=$(abspath $(VENV_OLDEST))/bin/python PYSPARK_DRIVER_PYTHON=$(abspath $(VENV_OLDEST))/bin/python \
+	  $(VENV_OLDEST)/bin/python -m pytest -m every_spark tests/spark
 
 lint: install
 	$(BIN)/ruff check .

@@ -8,8 +8,18 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from bkspark.spark.progress import Lag
+    from bkspark.spark.typed_options import Options
 
-__all__ = ["lag", "register", "session"]
+__all__ = ["Options", "lag", "register", "session"]
+
+
+def __getattr__(name: str) -> Any:
+    # A class cannot be imported inside a function, as the helpers below import what they need.
+    if name == "Options":
+        from bkspark.spark.typed_options import Options
+
+        return Options
+    raise AttributeError(f"module 'bkspark' has no attribute {name!r}")
 
 
 def register(spark: SparkSession) -> None:

@@ -2,6 +2,7 @@
 
     source       the data source: which reader or writer; registration
     options      every option: name, default, check
+    typed_options  options as a typed value, for programs
     columns      which columns there are; Arrow batches for Spark
     formats      payload formats: entries to Arrow columns and back
     ranges       which entries: bounds, limits, sharing out (pure)
@@ -19,5 +20,6 @@
 """
 
 from bkspark.spark.progress import Lag, lag
+from bkspark.spark.typed_options import Options
 
-__all__ = ["Lag", "lag"]
+__all__ = ["Lag", "Options", "lag"]

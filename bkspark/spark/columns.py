@@ -18,13 +18,26 @@ left out is not built.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from inspect import signature
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.errors import PySparkTypeError
 from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type, to_arrow_schema
-from pyspark.sql.types import BinaryType, LongType, MapType, StringType, StructField, StructType, TimestampType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+    VariantType,
+)
 
 from bkspark.entries import EntryBatch
 from bkspark.errors import ConfigurationError
@@ -43,6 +56,8 @@ _METADATA_TYPES = {
     "ledger_ctime": pa.timestamp("us", "UTC"),
     "ledger_metadata": pa.map_(pa.string(), pa.binary()),
 }
+# Before 4.3 the time zone is no argument: UTC is all it does.
+_HAS_TIME_ZONE = "timezone" in signature(to_arrow_schema).parameters
 _NULL_KEYS = ("nullable", "containsNull", "valueContainsNull")
 _ID_FIELDS = (StructField("ledger_id", LongType()), StructField("entry_id", LongType()))
 _LEDGER_FIELDS = (
@@ -53,12 +68,50 @@ _LOG_FIELDS = (StructField("log", StringType()), StructField("position", StringT
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return the Arrow schema that Spark exchanges for `schema`, timestamps in UTC."""
+    """Return the Arrow schema that Spark exchanges for `schema`, timestamps in UTC.
+
+    Raises:
+        ConfigurationError: Spark does not exchange a column's type with Python, or does with parts that say nothing
+            without the rest, and loses nulls (variant).
+    """
+    for column in schema:
+        if _holds_variant(column.dataType):
+            raise ConfigurationError(
+                f"column '{column.name}' has type {column.dataType.simpleString()}, which has no place in any "
+                "payloadFormat: write to_json(it) as a string, and parse_json that when it is read"
+            )
     try:
+        return _to_arrow_schema(schema)
+    except PySparkTypeError:
+        for column in schema:
+            _check_exchanged(column)
+        raise
+
+
+def _holds_variant(kind: DataType) -> bool:
+    if isinstance(kind, StructType):
+        return any(_holds_variant(column.dataType) for column in kind)
+    if isinstance(kind, ArrayType):
+        return _holds_variant(kind.elementType)
+    if isinstance(kind, MapType):
+        return _holds_variant(kind.keyType) or _holds_variant(kind.valueType)
+    return isinstance(kind, VariantType)
+
+
+def _check_exchanged(column: StructField) -> None:
+    try:
+        _to_arrow_schema(StructType([column]))
+    except PySparkTypeError as error:
+        raise ConfigurationError(
+            f"column '{column.name}' has type {column.dataType.simpleString()}, which Spark does not exchange with "
+            f"Python sources: cast it ({error})"
+        ) from None
+
+
+def _to_arrow_schema(schema: StructType) -> pa.Schema:
+    if _HAS_TIME_ZONE:
         return to_arrow_schema(schema, timezone="UTC")
-    except TypeError:
-        # Before 4.3 the time zone is no argument: UTC is all it does.
-        return to_arrow_schema(schema)
+    return to_arrow_schema(schema)
 
 
 def raw_schema(options: SourceOptions) -> StructType:
@@ -75,7 +128,8 @@ def inferred_schema(payload: pa.Schema, options: SourceOptions) -> StructType:
         ConfigurationError: includeMetadata adds a column that the payload has too, or Spark has no such type.
     """
     try:
-        found = from_arrow_schema(_plain(payload))
+        # Before 4.2 a timestamp without zone becomes one with zone, unless told not to.
+        found = from_arrow_schema(_plain(payload), prefer_timestamp_ntz=True)
     except Exception as error:  # pyspark's error types differ between its versions
         raise ConfigurationError(
             f"the first entry has a column that Spark has no type for ({error}): name the columns to read by .schema()"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
     DataSource,
@@ -75,4 +76,9 @@ class BookKeeperDataSource(DataSource):
 
 def register(spark: SparkSession) -> None:
     """Make `format("bookkeeper")` known to one session."""
-    spark.dataSource.register(BookKeeperDataSource)
+    try:
+        spark.dataSource.register(BookKeeperDataSource)
+    except AnalysisException as error:
+        # Spark 4.0 and 4.1 do not let a source take the place of the same one that they found by themselves.
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise

@@ -51,6 +51,18 @@ def session(folder: Path) -> SparkSession:
     return spark
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what this Spark cannot do."""
+    from bkspark.spark.versions import HAS_ADMISSION_CONTROL, SPARK_VERSION
+
+    if HAS_ADMISSION_CONTROL:
+        return
+    skip = pytest.mark.skip(reason=f"Spark {SPARK_VERSION} has no admission control")
+    for item in items:
+        if item.get_closest_marker("admission_control"):
+            item.add_marker(skip)
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session on two cores; a failed task is tried a second time."""

@@ -14,6 +14,7 @@ from bkspark.errors import LogExists
 from bkspark.log.formats import LedgerFacts, Owner
 from bkspark.log.log import Log
 from bkspark.spark.options import SourceOptions
+from bkspark.spark.versions import SPARK_VERSION
 from bkspark.spark.write import AttemptResult, BookKeeperWriter
 
 pytestmark = [pytest.mark.spark, pytest.mark.cluster]
@@ -49,24 +50,7 @@ def strings(table, schema=None, **options) -> list[str]:
     return [row.value for row in table.read(schema or "value string", **options).collect()]
 
 
-@pytest.mark.parametrize("payload_format", ["json", "msgpack", "arrow"])
-def test_every_spark_type_comes_back_as_it_went(spark, table, payload_format):
-    frame = spark.createDataFrame(ROWS, ALL_TYPES).coalesce(1)
-    table.write(frame, payloadFormat=payload_format)
-    found = table.read(frame.schema, payloadFormat=payload_format)
-    assert found.schema == frame.schema
-    # As text of the driver's own rows: nan is not equal to itself.
-    assert repr(found.collect()) == repr(frame.collect())
-
-
-def test_null_column_comes_back_through_every_format(spark, table):
-    frame = spark.sql("select 1 as a, null as b")
-    for payload_format in ("json", "msgpack", "arrow"):
-        table.write(frame, "overwrite", payloadFormat=payload_format)
-        found = table.read(frame.schema, payloadFormat=payload_format)
-        assert found.collect() == frame.collect()
-
-
+@pytest.mark.every_spark
 def test_schema_is_read_off_the_first_arrow_entry(spark, table):
     frame = spark.createDataFrame(ROWS[:1], ALL_TYPES)
     table.write(frame)
@@ -92,6 +76,7 @@ def test_inferred_columns_take_nulls_of_later_writers(spark, table):
 
 
 @pytest.mark.parametrize("kind", ["binary", "string"])
+@pytest.mark.every_spark
 def test_one_value_column_is_written_raw_one_entry_a_row(spark, table, kind, client):
     table.write(spark.range(100).select(sql.col("id").cast("string").cast(kind).alias("value")))
     found = table.read()
@@ -119,6 +104,7 @@ def test_given_schema_picks_columns_in_any_order_and_case(spark, table):
     assert picked.select("c", "A").collect() == [(Decimal("2.5"), 1)]
 
 
+@pytest.mark.every_spark
 def test_position_of_a_row_is_where_a_read_can_start_and_end(spark, table):
     table.write(spark.range(0, 20, 1, 2).select(sql.col("id").cast("string").alias("value")))
     position = {row.value: row.position for row in table.read("value string, position string").collect()}
@@ -196,6 +182,7 @@ def test_partition_without_rows_makes_no_ledger(spark, table, client):
     assert table.read().count() == 0
 
 
+@pytest.mark.every_spark
 def test_overwrite_swaps_the_content_and_deletes_the_old_ledgers(spark, table, client):
     table.write(spark.range(3).selectExpr("cast(id as string) as value"))
     before = {row.ledger_id for row in table.read().collect()}
@@ -211,6 +198,7 @@ def test_spark_refuses_the_modes_that_it_does_not_offer_and_writes_nothing(spark
     assert f"log {table.log} does not exist" in refused(lambda: table.read("value binary").count())
 
 
+@pytest.mark.every_spark
 def test_if_exists_protects_a_log_with_content(spark, table, client):
     frame = spark.range(3).selectExpr("cast(id as string) as value")
     client.log(table.log).create()  # an empty log is as good as none
@@ -255,7 +243,8 @@ def test_frame_is_the_snapshot_of_its_load(spark, table):
     loaded = table.read()
     assert loaded.count() == 3
     table.write(frame)
-    assert loaded.count() == 3
+    # Spark 4.0 plans anew for each action.
+    assert loaded.count() == (3 if SPARK_VERSION >= "4.1" else 6)
     assert table.read().count() == 6
 
 
@@ -274,6 +263,7 @@ def test_limit_ends_the_tasks_early_and_cleanly(spark, table):
     assert table.read().count() == 20_000
 
 
+@pytest.mark.every_spark
 def test_registration_by_hand_does_the_same(spark, table):
     import bkspark
 
@@ -289,6 +279,7 @@ def test_sql_view_reads_and_inserts(spark, table, cluster):
     assert spark.sql("select count(distinct value) as n from logged").first().n == 3
 
 
+@pytest.mark.every_spark
 def test_malformed_payload_fails_the_query_with_ledger_and_entry(spark, ledger_of, cluster):
     ledger = ledger_of([b'{"a": 1}', b"{", b'{"a": 3}'])
 
@@ -302,6 +293,7 @@ def test_malformed_payload_fails_the_query_with_ledger_and_entry(spark, ledger_o
     assert read(mode="DROPMALFORMED") == [(1, None), (3, None)]
 
 
+@pytest.mark.every_spark
 def test_version_of_a_name_is_written_once_and_leaves_no_ledger_when_repeated(spark, table, client):
     frame = spark.range(3).selectExpr("cast(id as string) as value")
     for version in ("1", "1", "0", "2"):
@@ -343,6 +335,7 @@ def test_bad_input_is_told_at_load_or_save_and_leaves_nothing(spark, table, clie
     assert f"log {table.log} does not exist" in refused(lambda: table.read("value binary").count())
 
 
+@pytest.mark.every_spark
 def test_missing_ledger_and_wrong_password_are_told_at_planning(spark, cluster, ledger_of):
     reader = spark.read.format("bookkeeper").option("uri", cluster.uri)
     # Other tests choose ledger ids below 2**30: these are beyond any of them.

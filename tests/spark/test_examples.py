@@ -22,6 +22,7 @@ def test_batch_example_shows_the_revenue(spark, cluster, capsys):
 
 @pytest.mark.spark
 @pytest.mark.cluster
+@pytest.mark.admission_control
 def test_streaming_example_counts_the_words(spark, cluster, tmp_path, capsys):
     example = runpy.run_path(str(ROOT / "examples" / "streaming.py"))
     example["main"](spark, cluster.uri, str(tmp_path / "checkpoint"), "example-sentences", "example-counts")
@@ -51,6 +52,7 @@ def test_tail_example_follows_a_log_across_ledgers(cluster, client, capsys):
 
 @pytest.mark.spark
 @pytest.mark.cluster
+@pytest.mark.admission_control
 def test_notebook_runs_from_top_to_bottom(spark, cluster, monkeypatch, capsys):
     monkeypatch.setitem(os.environ, "BKSPARK_URI", cluster.uri)
     notebook = json.loads((ROOT / "notebooks" / "tour.ipynb").read_text())

@@ -288,8 +288,8 @@ def test_schema_is_read_off_an_arrow_entry():
 def test_columns_of_json_and_msgpack_are_read_off_the_first_entries():
     moment = datetime(2026, 11, 21, 5, 6, 7, 89, tzinfo=UTC)
     rows = [
-        {"z": 1, "text": "x", "list": [], "never": None, "flag": True},
-        {"z": 2.5, "text": None, "list": [{"k": None}], "late": {"deep": [1]}},
+        {"z": 1, "text": "x", "list": [], "never": None, "flag": True, "float": "NaN", "word": "NaN"},
+        {"z": 2.5, "float": -1, "text": None, "list": [{"k": None}], "late": {"deep": [1]}},
     ]
     found = columns_of("json", [json.dumps(row).encode() for row in rows])
     assert found == pa.schema(
@@ -299,6 +299,8 @@ def test_columns_of_json_and_msgpack_are_read_off_the_first_entries():
             "list": pa.list_(pa.struct({"k": pa.string()})),
             "never": pa.string(),
             "flag": pa.bool_(),
+            "float": pa.float64(),
+            "word": pa.string(),
             "late": pa.struct({"deep": pa.list_(pa.int64())}),
         }
     )

@@ -71,6 +71,7 @@ def test_schema_of_a_view_may_leave_columns_out_but_not_invent_any(cluster):
 
 
 @pytest.mark.spark
+@pytest.mark.every_spark
 def test_view_is_a_table_of_spark(spark, cluster):
     table = spark.read.format("bookkeeper").option("uri", cluster.uri).option("inspect", "bookies").load()
     assert table.filter("state = 'writable'").count() >= 3

@@ -52,6 +52,7 @@ def entry_count(client: Client, log: str) -> int:
 
 
 @pytest.mark.parametrize("seed", [11])
+@pytest.mark.admission_control
 def test_stream_through_driver_kills_copies_every_entry_once(cluster, client, tmp_path, seed):
     chance = random.Random(seed)
     source, target = f"source-{tmp_path.name}-{seed}", f"target-{tmp_path.name}-{seed}"

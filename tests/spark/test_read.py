@@ -185,6 +185,7 @@ def test_metadata_columns_tell_of_the_ledger(cluster, client):
     assert batch["ledger_metadata"].to_pylist() == [[("team", b"x")]] * 3
 
 
+@pytest.mark.admission_control
 def test_stream_waits_for_enough_entries_but_not_for_ever(cluster, client, log):
     append(client, log, 1)
     patient = BookKeeperStreamReader(VALUE, options(cluster, log, minEntriesPerTrigger="3", startingOffsets="earliest"))
@@ -199,6 +200,7 @@ def test_stream_waits_for_enough_entries_but_not_for_ever(cluster, client, log):
     assert BookKeeperStreamReader(VALUE, hasty).latestOffset(start) != start
 
 
+@pytest.mark.admission_control
 def test_stream_with_an_end_does_not_wait_for_entries(cluster, client, log):
     append(client, log, 1)
     stream = BookKeeperStreamReader(VALUE, options(cluster, log, minEntriesPerTrigger="3", startingOffsets="earliest"))
@@ -207,6 +209,7 @@ def test_stream_with_an_end_does_not_wait_for_entries(cluster, client, log):
     assert rows(stream, stream.partitions(start, stream.latestOffset(start))) == [1]
 
 
+@pytest.mark.admission_control
 def test_progress_tells_how_far_behind_a_stream_is(cluster, client, log):
     append(client, log, *range(10))
     append(client, log, *range(10, 15))
@@ -255,6 +258,7 @@ def test_pattern_reads_all_logs_that_match_whole(cluster, client):
         found(cluster, logsPattern=pattern, startingOffsets=json.dumps({one: "soon"}))
 
 
+@pytest.mark.admission_control
 def test_stream_of_a_pattern_finds_new_logs_and_shares_its_limit(cluster, client):
     pattern, (one, two) = named(client, "a", "b")
     append(client, one, *range(10))
@@ -277,6 +281,7 @@ def test_stream_of_a_pattern_finds_new_logs_and_shares_its_limit(cluster, client
     assert rows(again, again.partitions(end, noted)) == [3, 4, 5, 6]
 
 
+@pytest.mark.admission_control
 def test_stream_of_a_pattern_tells_that_a_log_is_gone(cluster, client):
     pattern, (one, two) = named(client, "a", "b")
     append(client, one, 1)
@@ -294,6 +299,7 @@ def test_stream_of_a_pattern_tells_that_a_log_is_gone(cluster, client):
     assert set(lenient.latestOffset(start)["logs"]) == {two}
 
 
+@pytest.mark.admission_control
 def test_checkpoints_of_one_log_and_of_a_pattern_are_not_mixed_up(cluster, client):
     pattern, (one,) = named(client, "a")
     many = BookKeeperStreamReader(VALUE, SourceOptions.parse({"uri": cluster.uri, "logsPattern": pattern}))
@@ -380,6 +386,7 @@ def test_offset_without_news_is_the_same_text_when_ledgers_close_and_come(cluste
     assert reader.partitions(end, end) == []
 
 
+@pytest.mark.admission_control
 def test_limit_of_spark_lifts_or_keeps_ours(cluster, client, log):
     append(client, log, *range(10))
     reader = stream(cluster, log, maxEntriesPerTrigger="4")

@@ -10,6 +10,7 @@ from pyspark.sql import functions as sql
 import bkspark
 from bkspark.log.formats import Owner
 from bkspark.log.log import Log
+from bkspark.spark.versions import HAS_ADMISSION_CONTROL, SPARK_VERSION
 from tests.polling import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.cluster]
@@ -56,6 +57,7 @@ def values(table, **options):
     return table.stream("value string", **({"startingOffsets": "earliest"} | options)).selectExpr("cast(value as int)")
 
 
+@pytest.mark.every_spark
 def test_stream_goes_on_from_its_checkpoint(spark, table, sink):
     numbers(table, 0, 10)
     sink.run(values(table))
@@ -78,6 +80,7 @@ def test_offsets_are_canonical_and_name_the_log(spark, table, sink):
                    "version": 1}  # fmt: skip
 
 
+@pytest.mark.every_spark
 def test_running_stream_follows_appends_and_an_open_ledger(spark, table, sink, client):
     numbers(table, 0, 5)
     query = sink.start(values(table), processingTime="100 milliseconds")
@@ -104,6 +107,7 @@ def test_running_stream_follows_appends_and_an_open_ledger(spark, table, sink, c
         ({}, 1),
     ],
 )
+@pytest.mark.admission_control
 def test_limits_cut_the_stream_into_epochs(spark, table, sink, options, epochs):
     table.write(spark.range(0, 40, 1, 3).selectExpr("lpad(cast(id as string), 100, '0') as value"))
     sink.run(values(table, **options))
@@ -111,6 +115,7 @@ def test_limits_cut_the_stream_into_epochs(spark, table, sink, options, epochs):
     assert len(sink.ends()) == epochs
 
 
+@pytest.mark.admission_control
 def test_byte_limit_holds_for_an_open_ledger(table, sink, client):
     with client.log(table.log).open_for_writing() as log:
         log.append_many([b"%050000d" % n for n in range(20)])
@@ -120,6 +125,7 @@ def test_byte_limit_holds_for_an_open_ledger(table, sink, client):
     assert len(sink.ends()) == 4
 
 
+@pytest.mark.admission_control
 def test_available_now_ends_at_what_was_there_at_its_start(spark, table, sink):
     numbers(table, 0, 20)
     grown = []
@@ -136,6 +142,27 @@ def test_available_now_ends_at_what_was_there_at_its_start(spark, table, sink):
     assert sink.read(spark) == list(range(20))
 
 
+@pytest.mark.every_spark
+def test_log_to_log_is_copied_once_and_on_after_a_restart(spark, table, target, tmp_path):
+    numbers(table, 0, 50)
+    copy_to(target, table, tmp_path / "checkpoint")
+    numbers(table, 50, 80)
+    copy_to(target, table, tmp_path / "checkpoint")
+    assert written(target) == list(range(80))
+
+
+@pytest.mark.every_spark
+def test_limit_of_a_stream_is_kept_or_refused_by_name(spark, table, sink):
+    numbers(table, 0, 3)
+    limited = values(table, maxEntriesPerTrigger="2")
+    if HAS_ADMISSION_CONTROL:
+        sink.run(limited)
+        assert sink.read(spark) == [0, 1, 2]
+    else:
+        reason = f"option 'maxEntriesPerTrigger' of a stream needs Spark 4.2, and this is {SPARK_VERSION}"
+        assert reason in failure(lambda: sink.run(limited))
+
+
 def test_stream_starts_at_latest_unless_told_otherwise(spark, table, sink):
     numbers(table, 0, 5)
     stream = table.stream("value string").selectExpr("cast(value as int)")
@@ -145,6 +172,7 @@ def test_stream_starts_at_latest_unless_told_otherwise(spark, table, sink):
     assert sink.read(spark) == [5, 6, 7]
 
 
+@pytest.mark.every_spark
 def test_stream_starts_at_a_given_position(spark, table, sink):
     numbers(table, 0, 20)
     position = table.read("value string, position string").filter("value = '13'").first().position
@@ -152,6 +180,7 @@ def test_stream_starts_at_a_given_position(spark, table, sink):
     assert sink.read(spark) == list(range(13, 20))
 
 
+@pytest.mark.admission_control
 def test_progress_shows_the_end_of_the_log(spark, table, sink):
     numbers(table, 0, 10, partitions=1)
     query = sink.run(values(table, maxEntriesPerTrigger="4"))
@@ -173,6 +202,7 @@ def failure(query_run) -> str:
     return str(caught.value)
 
 
+@pytest.mark.admission_control
 def test_truncated_entries_that_were_unread_fail_the_stream(spark, table, sink, client):
     for first in range(0, 30, 10):
         numbers(table, first, first + 10, partitions=1)
@@ -200,6 +230,7 @@ def test_truncation_behind_the_reader_is_no_loss(spark, table, sink, client):
     assert sink.read(spark) == list(range(20))
 
 
+@pytest.mark.every_spark
 def test_log_created_again_is_noticed(spark, table, sink, client):
     numbers(table, 0, 10)
     sink.run(values(table))
@@ -253,6 +284,7 @@ def target(table):
     return type(table)(table.spark, table.uri, f"{table.log}-copy")
 
 
+@pytest.mark.admission_control
 def test_named_application_writes_once_across_checkpoints(spark, table, target, tmp_path):
     numbers(table, 0, 6)
     source = {"startingOffsets": "earliest", "maxEntriesPerTrigger": "3"}
@@ -269,6 +301,7 @@ def test_named_application_writes_once_across_checkpoints(spark, table, target, 
     assert target.read().count() == 12
 
 
+@pytest.mark.admission_control
 def test_stream_from_log_to_log_copies_every_entry_once(spark, table, target, tmp_path):
     numbers(table, 0, 50, partitions=3)
     copy_to(target, table, tmp_path / "checkpoint", maxEntriesPerTrigger="20")
@@ -278,6 +311,7 @@ def test_stream_from_log_to_log_copies_every_entry_once(spark, table, target, tm
     assert written(target) == list(range(60))
 
 
+@pytest.mark.admission_control
 def test_epoch_that_is_written_again_is_published_once(spark, table, target, tmp_path, client):
     """As after a driver's death between our commit and Spark's note of it: the last note is missing."""
     numbers(table, 0, 30)
@@ -293,6 +327,7 @@ def test_epoch_that_is_written_again_is_published_once(spark, table, target, tmp
     assert set(client.ledgers()) == ledgers
 
 
+@pytest.mark.admission_control
 def test_complete_mode_swaps_the_content_each_epoch(spark, table, target, tmp_path):
     numbers(table, 0, 30)
     counts = values(table, maxEntriesPerTrigger="10").agg(sql.count("*").cast("string").alias("value"))
@@ -354,6 +389,7 @@ def test_job_that_fails_publishes_and_leaves_nothing(spark, table, client, parti
     wait_until(nothing_is_left, "the ledgers of the failed job to go", 1 if partitions == 1 else SECONDS)
 
 
+@pytest.mark.every_spark
 def test_killed_worker_process_is_replaced_and_leaves_nothing(spark, table, client, tmp_path):
     marker = tmp_path / "killed-once"
 

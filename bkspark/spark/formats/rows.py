@@ -20,7 +20,7 @@ from bkspark.entries import EntryBatch
 from bkspark.errors import MalformedPayload
 from bkspark.spark.formats.decoding import Decoder, MalformedMode, Rows, check_nulls
 from bkspark.spark.formats.encoding import Encoder
-from bkspark.spark.formats.values import check_types, reader_of, writer_of
+from bkspark.spark.formats.values import WORDS_OF_FLOATS, check_types, reader_of, writer_of
 
 # All that a payload of hostile bytes makes the parsers, `values` and pa.array raise.
 _MALFORMED = (ValueError, TypeError, ArithmeticError, RecursionError, msgpack.UnpackException, pa.ArrowException)
@@ -121,6 +121,9 @@ def inferred_columns(payloads: Sequence[bytes], *, is_json: bool) -> pa.Schema:
 def _inferred_type(name: Any, cells: list[Any]) -> pa.DataType:
     if type(name) is not str:
         raise ValueError(f"a column is named {name!r}, which is no text")
+    # Beside numbers, the three words are numbers too; where every value is one, they may be a text's.
+    if any(type(cell) in (int, float) for cell in cells):
+        cells = [float(cell) if cell in WORDS_OF_FLOATS else cell for cell in cells]
     try:
         return _without_null_type(pa.array(cells).type)
     except (pa.ArrowException, OverflowError) as error:

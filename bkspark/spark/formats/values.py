@@ -37,6 +37,7 @@ import pyarrow.types as kinds
 from bkspark.errors import ConfigurationError
 
 Convert = Callable[[Any], Any]
+WORDS_OF_FLOATS = ("NaN", "Infinity", "-Infinity")
 _MICROSECOND = timedelta(microseconds=1)
 
 
@@ -207,7 +208,7 @@ def _base64(value: Any) -> bytes:
 
 
 def _float(value: Any) -> float:
-    if type(value) is str and value not in ("NaN", "Infinity", "-Infinity"):
+    if type(value) is str and value not in WORDS_OF_FLOATS:
         raise ValueError(f"{value!r} is not a number")
     return float(_typed(value, float, int, str, Decimal))
 

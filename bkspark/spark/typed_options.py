@@ -1,0 +1,121 @@
+"""Options of `format("bookkeeper")` as a typed value: an editor completes the names, a type checker checks the values.
+
+    clicks = Options(uri="zk://127.0.0.1:2181/ledgers", log="clicks", payloadFormat="arrow")
+    spark.read.format("bookkeeper").options(**clicks).load()
+    spark.readStream.format("bookkeeper").options(**clicks.but(maxEntriesPerTrigger=10_000)).load()
+
+Names are those of `options`, which says what each means. What is wrong whatever is done with it (a name, a value, two
+options that exclude each other) is told when the value is made; what has no effect on a read or a write, when that is
+planned.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Literal, TypedDict, Unpack, cast
+
+from bkspark.errors import ConfigurationError
+from bkspark.spark.options import LEDGER_METADATA, SourceOptions
+
+Size = int | str
+"""Bytes, or text such as "64m"."""
+Offset = str | int | Mapping[str, Any]
+"""`earliest`, `latest`, -N entries before the end, a position, or with logsPattern such an offset by log."""
+Moment = str | int | datetime
+"""Milliseconds since 1970, ISO 8601, "-10m", or a datetime (UTC unless it says)."""
+
+
+class OptionTypes(TypedDict, total=False):
+    """Every option and the values it takes."""
+
+    uri: str
+    log: str
+    logsPattern: str
+    ledgers: str | int | Sequence[int]
+    inspect: Literal["ledgers", "logs", "bookies", "fragments"]
+    password: str
+    startingOffsets: Offset
+    endingOffsets: Offset
+    startingTimestamp: Moment
+    endingTimestamp: Moment
+    payloadFormat: Literal["raw", "json", "msgpack", "arrow"]
+    mode: Literal["FAILFAST", "PERMISSIVE", "DROPMALFORMED"]
+    includeMetadata: bool
+    failOnDataLoss: bool
+    recover: bool
+    unconfirmed: bool
+    maxPartitionBytes: Size
+    maxEntriesPerPartition: int
+    minPartitions: int
+    maxEntriesPerTrigger: int
+    maxBytesPerTrigger: Size
+    minEntriesPerTrigger: int
+    maxTriggerDelay: str
+    digestType: Literal["crc32c", "crc32", "mac", "dummy"]
+    ensembleSize: int
+    writeQuorum: int
+    ackQuorum: int
+    ifExists: Literal["append", "error", "ignore"]
+    txnAppId: str
+    txnVersion: int
+    maxLedgerBytes: Size
+    entryTargetBytes: Size
+    ledgerMetadata: Mapping[str, str]
+
+
+class Options(Mapping[str, str]):
+    """Checked options, by name, as the texts that Spark takes. Immutable; equal to any mapping of the same texts.
+
+    Raises:
+        ConfigurationError: as `SourceOptions.parse`; `uri` may come from the environment.
+    """
+
+    def __init__(self, **options: Unpack[OptionTypes]) -> None:
+        self._given = dict(options)
+        self._texts = _texts(self._given)
+        SourceOptions.parse(self._texts)
+
+    def but(self, **changes: Unpack[OptionTypes]) -> Options:
+        """Return these options with some changed or added."""
+        return Options(**cast(OptionTypes, self._given | dict(changes)))
+
+    def __getitem__(self, name: str) -> str:
+        return self._texts[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._texts)
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def __repr__(self) -> str:
+        shown = {name: "***" if name == "password" else value for name, value in self._given.items()}
+        return f"Options({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
+
+
+def _texts(given: Mapping[str, Any]) -> dict[str, str]:
+    texts: dict[str, str] = {}
+    for name, value in given.items():
+        if name != LEDGER_METADATA.rstrip("."):
+            texts[name] = _text(name, value)
+        elif isinstance(value, Mapping):
+            texts |= {f"{LEDGER_METADATA}{key}": _text(name, item) for key, item in value.items()}
+        else:
+            raise ConfigurationError(f"option '{name}' is {value!r}, which is no mapping: give {{'key': 'value'}}")
+    return texts
+
+
+def _text(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str | int):
+        return str(value)
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, Mapping | Sequence) and not isinstance(value, bytes):
+        return json.dumps(value if isinstance(value, Sequence) else dict(value))
+    raise ConfigurationError(
+        f"option '{name}' is of type {type(value).__name__}: give text, a number, true or false, or what it names"
+    )

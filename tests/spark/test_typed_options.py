@@ -1,0 +1,76 @@
+"""Options as a typed value: the same names and checks as those that Spark hands over as texts."""
+
+import json
+from datetime import UTC, datetime
+
+import pytest
+
+import bkspark
+from bkspark.errors import ConfigurationError
+from bkspark.spark.options import OPTIONS, SourceOptions
+from bkspark.spark.typed_options import Options, OptionTypes
+
+URI = "zk://127.0.0.1:2181/ledgers"
+
+
+def test_every_option_has_a_type():
+    assert set(OptionTypes.__annotations__) == {option.name for option in OPTIONS} | {"ledgerMetadata"}
+
+
+def test_values_become_the_texts_that_spark_takes():
+    position = {"ordinal": 0, "ledger": 5, "entry": 1, "version": 1}
+    options = Options(
+        uri=URI,
+        log="clicks",
+        includeMetadata=True,
+        maxPartitionBytes=1 << 20,
+        startingOffsets=position,
+        endingTimestamp=datetime(2026, 1, 1, tzinfo=UTC),
+        ledgerMetadata={"team": "x"},
+    )
+    assert dict(**options) == {
+        "uri": URI,
+        "log": "clicks",
+        "includeMetadata": "true",
+        "maxPartitionBytes": "1048576",
+        "startingOffsets": json.dumps(position),
+        "endingTimestamp": "2026-01-01T00:00:00+00:00",
+        "ledgerMetadata.team": "x",
+    }
+    parsed = SourceOptions.parse(options)
+    assert (parsed.starting_offsets, parsed.ledger_metadata) == (position, {"team": "x"})
+    assert Options(uri=URI, ledgers=[5, 7])["ledgers"] == "[5, 7]"
+    assert Options(uri=URI, log="a", startingOffsets=-5)["startingOffsets"] == "-5"
+
+
+def test_changed_options_leave_the_first_as_they_were():
+    first = Options(uri=URI, log="a")
+    assert first.but(log="b", minPartitions=3) == {"uri": URI, "log": "b", "minPartitions": "3"}
+    assert first == {"uri": URI, "log": "a"}
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"log": "a", "payloadFormt": "arrow"}, "did you mean 'payloadFormat'"),
+        ({"log": "a", "payloadFormat": "avro"}, "option 'payloadFormat' is 'avro', which is none of raw"),
+        ({"log": "a", "minPartitions": 0}, "option 'minPartitions' is '0', which is not a whole number"),
+        ({"log": "a", "minPartitions": 1.5}, "option 'minPartitions' is of type float"),
+        ({"log": "a", "ledgers": [1]}, "'log' and 'ledgers' exclude each other"),
+        ({"log": "a", "ledgerMetadata": "k=v"}, "option 'ledgerMetadata' is 'k=v', which is no mapping"),
+        ({}, "nothing to read or write is named"),
+    ],
+)
+def test_wrong_options_are_told_when_they_are_made(options, reason):
+    with pytest.raises(ConfigurationError, match=reason):
+        Options(uri=URI, **options)
+
+
+def test_password_is_not_shown():
+    assert "s3cret" not in repr(Options(uri=URI, log="a", password="s3cret"))
+
+
+def test_the_package_offers_them():
+    assert bkspark.Options is Options
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = bkspark.nothing
