@@ -56,7 +56,6 @@ VALUES = {
         "array(named_struct('m', map('k', array(timestamp_ntz'2026-11-01 01:30:00', null))), null)",
         "array()",
     ),
-    "time(6)": ("time'12:13:14.000015'", "time'00:00:00'"),
     "variant": ("parse_json('[1, null]')", "parse_json('null')"),
     "void": ("null", "null"),
 }
