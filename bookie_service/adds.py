@@ -1,7 +1,8 @@
 """A run of adds, as arrays over the receive buffer that holds their frames.
 
-The four bytes in front of an entry are the tail of its master key. Once the key is checked they become the item's
-length word, so that what is copied into the write cache is already what journal and entry log hold.
+The four bytes in front of an entry are part of its frame, and needed no more once it is decoded and its master key
+checked. They become the item's length word, so that what is copied into the write cache is already what journal and
+entry log hold.
 """
 
 from __future__ import annotations
@@ -10,71 +11,113 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bkspark.wire import v2
+from bkspark.wire import v2, v3
 from bkspark.wire.digest import MASTER_KEY_BYTES
 from bkspark.wire.framing import LENGTH_BYTES, gather_octets, scatter_i32
 from bkspark.wire.v2 import Requests
+from bookie_service.answers import V2_ANSWERS, Answers, V3Answers
 
 ALL = slice(None)
-_ITEM_AT = v2.ADD_HEAD_BYTES - LENGTH_BYTES
+_V2_ITEM_AT = v2.ADD_HEAD_BYTES - LENGTH_BYTES
+_V2_KEY_OFFSET = v2.WORD_BYTES - _V2_ITEM_AT
 
 
 @dataclass(frozen=True, slots=True)
 class AddRun:
-    """Adds in order of arrival; `starts` are where their frame bodies begin, `sizes` the bytes of their items."""
+    """Adds in order of arrival.
+
+    flags: V2's RECOVERY_ADD and HIGH_PRIORITY, per add.
+    item_starts, sizes: where their items begin, and their bytes: the length word, then the entry.
+    key_offset: where the master key lies, from where the item begins.
+    write_flags: of all of them: v3.DEFERRED_SYNC, or 0.
+    """
 
     ledger_ids: np.ndarray
     entry_ids: np.ndarray
     flags: np.ndarray
-    starts: np.ndarray
+    item_starts: np.ndarray
     sizes: np.ndarray
+    key_offset: int
+    answers: Answers
+    write_flags: int = 0
 
     @classmethod
-    def of(cls, requests: Requests, start: int, end: int) -> AddRun:
+    def of_v2(cls, requests: Requests, start: int, end: int) -> AddRun:
         """Return requests[start:end], all of which are adds, not copied."""
-        sizes = requests.ends - requests.starts - _ITEM_AT
-        if end - start == len(requests):
-            return cls(requests.ledger_ids, requests.entry_ids, requests.flags, requests.starts, sizes)
         rows = slice(start, end)
+        item_starts = requests.starts[rows] + _V2_ITEM_AT
         return cls(
             requests.ledger_ids[rows],
             requests.entry_ids[rows],
             requests.flags[rows],
-            requests.starts[rows],
-            sizes[rows],
+            item_starts,
+            requests.ends[rows] - item_starts,
+            _V2_KEY_OFFSET,
+            V2_ANSWERS,
+        )
+
+    @classmethod
+    def of_v3(cls, adds: v3.AddRequests) -> AddRun:
+        """Return adds that came in V3."""
+        flags = v2.HIGH_PRIORITY if adds.priority > 0 else 0
+        # Recovery adds are always synced.
+        write_flags = adds.write_flags & v3.DEFERRED_SYNC
+        if adds.is_recovery:
+            flags |= v2.RECOVERY_ADD
+            write_flags = 0
+        item_starts = adds.body_starts - LENGTH_BYTES
+        return cls(
+            adds.ledger_ids,
+            adds.entry_ids,
+            np.full(len(adds), flags, np.int32),
+            item_starts,
+            adds.body_ends - item_starts,
+            int(adds.key_starts[0] - item_starts[0]),
+            V3Answers(adds.txn_ids),
+            write_flags,
         )
 
     def __len__(self) -> int:
-        return len(self.starts)
+        return len(self.item_starts)
 
     def take(self, rows: np.ndarray | slice) -> AddRun:
         """Return the chosen rows."""
         if isinstance(rows, slice) and rows == ALL:
             return self
         return AddRun(
-            self.ledger_ids[rows], self.entry_ids[rows], self.flags[rows], self.starts[rows], self.sizes[rows]
+            self.ledger_ids[rows],
+            self.entry_ids[rows],
+            self.flags[rows],
+            self.item_starts[rows],
+            self.sizes[rows],
+            self.key_offset,
+            self.answers.take(rows),
+            self.write_flags,
         )
+
+    def replies(self, statuses: int | np.ndarray) -> bytes:
+        """Return the answers to all adds."""
+        return self.answers.added(statuses, self.ledger_ids, self.entry_ids)
 
     @property
     def items_bytes_max(self) -> int:
         """Bytes that the items take at most: those from the first one's beginning to the last one's end."""
-        return self.starts.item(-1) - self.starts.item(0) + self.sizes.item(-1)
+        return self.item_starts.item(-1) - self.item_starts.item(0) + self.sizes.item(-1)
 
     def first_key(self, octets: np.ndarray) -> bytes:
         """Return the master key of the first add."""
-        at = self.starts.item(0) + v2.WORD_BYTES
+        at = self.item_starts.item(0) + self.key_offset
         return octets[at : at + MASTER_KEY_BYTES].tobytes()
 
     def keys_match(self, octets: np.ndarray, key: bytes) -> bool | np.ndarray:
         """Say whether all adds carry a master key, or which do (bool per add)."""
         if len(self) == 1:
             return self.first_key(octets) == key
-        keys = gather_octets(octets, self.starts + v2.WORD_BYTES, MASTER_KEY_BYTES)
+        keys = gather_octets(octets, self.item_starts + self.key_offset, MASTER_KEY_BYTES)
         equal = keys == np.frombuffer(key, np.uint8)
         return True if equal.all() else equal.all(axis=1)
 
     def make_items(self, octets: np.ndarray) -> np.ndarray:
-        """Turn the adds into items in place, which overwrites their keys; return where the items begin."""
-        starts = self.starts + _ITEM_AT
-        scatter_i32(octets, starts, self.sizes - LENGTH_BYTES)
-        return starts
+        """Turn the adds into items in place, which overwrites part of their frames; return where the items begin."""
+        scatter_i32(octets, self.item_starts, self.sizes - LENGTH_BYTES)
+        return self.item_starts

@@ -24,12 +24,12 @@ from typing import Protocol
 import numpy as np
 
 from bkspark.errors import StorageDamaged
-from bkspark.wire import v2
-from bkspark.wire.digest import MASTER_KEY_BYTES
-from bkspark.wire.v2 import EOK, Requests, Status
+from bkspark.wire import v3
+from bkspark.wire.v2 import EOK, Status
 from bookie_service import rules
 from bookie_service.adds import AddRun
 from bookie_service.disk_watch import DiskWatch
+from bookie_service.disks import DiskSpace
 from bookie_service.formats import journal as journal_format
 from bookie_service.formats.journal import RecordKind
 from bookie_service.outbox import Parts
@@ -93,6 +93,8 @@ class Bookie:
         self._checkpoints = checkpoints
         self._options = options
         self._waiting: list[deque[_WaitingReply]] = [deque() for _ in journals]
+        self._deferred: list[deque[_WaitingReply]] = [deque() for _ in journals]
+        """Replies to adds that are only to be written, not synced."""
         self._durable = [0] * len(journals)
         self._adds_in_flight = 0
         self._blocked: dict[Client, None] = {}
@@ -100,19 +102,18 @@ class Bookie:
 
     # ---- adds ----
 
-    def add(self, client: Client, octets: np.ndarray, requests: Requests, start: int, end: int) -> int:
-        """Take adds requests[start:end] of a receive buffer; return how many were taken, the first ones.
+    def add(self, client: Client, octets: np.ndarray, run: AddRun) -> int:
+        """Take adds of a receive buffer; return how many were taken, the first ones.
 
-        Fewer than all: there is no room now; call again, and after 0 wait for `client.resume`. The master keys of the
-        adds taken are overwritten.
+        Fewer than all: there is no room now; call again, and after 0 wait for `client.resume`. The frames of the adds
+        taken are overwritten in front of their entries.
         """
-        run = AddRun.of(requests, start, end)
         count = self._count_with_room(run)
         if not count and self.checkpoint(moves_mark=False):
             count = self._count_with_room(run)
         if not count and self._disks.is_stuck:
             # There will be no room until somebody makes space on the disks: waiting would look like a hang.
-            client.send((v2.encode_replies(v2.ADD, Status.EREADONLY, run.ledger_ids, run.entry_ids),))
+            client.send((run.replies(Status.EREADONLY),))
             return len(run)
         if not count or 0 < self._options.adds_in_flight_max <= self._adds_in_flight:
             self._blocked[client] = None
@@ -146,7 +147,7 @@ class Bookie:
             statuses = np.empty(len(run), np.int32)
             for (_, rows), status in zip(groups, judged):
                 statuses[rows] = status
-        replies = (v2.encode_replies(v2.ADD, statuses, run.ledger_ids, run.entry_ids),)
+        replies = (run.replies(statuses),)
         adds = len(run)
         if not all_accepted:
             accepted = np.asarray(statuses) == EOK
@@ -171,7 +172,11 @@ class Bookie:
         if self._options.journals_entries:
             records.append(Record(RecordKind.ENTRIES, len(run), (body,), len(body)))
             self._adds_in_flight += adds
-            self._send_when_durable(index, self._journals[index].submit(records), client, replies, adds)
+            if run.write_flags & v3.DEFERRED_SYNC and not new_keys:
+                sequence = self._journals[index].submit(records, deferred=True)
+                self._deferred[index].append(_WaitingReply(sequence, client, replies, adds))
+            else:
+                self._send_when_durable(index, self._journals[index].submit(records), client, replies, adds)
         else:
             if records:
                 self._journals[index].submit(records)
@@ -216,59 +221,40 @@ class Bookie:
 
     # ---- reads ----
 
-    def read(self, client: Client, octets: np.ndarray, requests: Requests, start: int, end: int) -> int:
-        """Answer reads requests[start:end], now or later; return how many are seen to, the first ones.
-
-        None: there are too many in flight, or the peer takes no replies; call again after `client.resume`.
-        """
-        if self._reads.is_full:
-            self._blocked[client] = None
-            return 0
-        fencing = (requests.flags[start:end] & v2.DO_FENCING) != 0
-        if fencing[0]:
-            self._fencing_read(client, octets, requests, start)
-            return 1
-        if fencing.any():
-            end = start + int(np.argmax(fencing))
-        return self._reads.answer(SingleReads(client, requests.ledger_ids[start:end], requests.entry_ids[start:end]))
-
-    def batch_read(self, client: Client, octets: np.ndarray, requests: Requests, row: int) -> bool:
-        """Answer one batch read, now or later; False: call again after `client.resume`."""
+    def takes_reads(self, client: Client) -> bool:
+        """Return whether reads may be asked now; False: there are too many in flight, wait for `client.resume`."""
         if self._reads.is_full:
             self._blocked[client] = None
             return False
-        request_id, count_max, bytes_max = v2.decode_batch_read_limits(octets.data, int(requests.starts[row]))
-        ledger_id, first_entry = int(requests.ledger_ids[row]), int(requests.entry_ids[row])
-        request = BatchRead(client, ledger_id, first_entry, request_id, count_max, bytes_max)
-        fence = self._fence_of(octets, requests, row)
-        if fence.status == Status.EOK:
-            self._read_after_fence(fence, request)
-        else:
-            client.send((v2.encode_batch_reply_head(ledger_id, first_entry, request_id, fence.status, 0),))
         return True
 
-    # ---- fences ----
+    def read(self, request: SingleReads) -> int:
+        """Answer reads, now or later; return how many are seen to, the first ones.
 
-    def _fencing_read(self, client: Client, octets: np.ndarray, requests: Requests, row: int) -> None:
-        rows = slice(row, row + 1)
-        fence = self._fence_of(octets, requests, row)
-        if fence.status == Status.EOK:
-            ids = requests.ledger_ids[rows].copy(), requests.entry_ids[rows].copy()
-            self._read_after_fence(fence, SingleReads(client, *ids))
+        Fewer than all: the peer takes no replies now; call again after `client.resume`.
+        """
+        return self._reads.answer(request)
+
+    def read_later(self, request: SingleReads | BatchRead) -> None:
+        """Answer all of a request, at once or when the peer takes replies."""
+        self._reads.promise(request)
+
+    def fence_and_read(self, ledger_id: int, master_key: bytes, request: SingleReads | BatchRead) -> None:
+        """Fence a ledger, which is created if it is unknown; read, and answer, once the fence is durable."""
+        fence = self._fence(ledger_id, master_key)
+        if fence.status != Status.EOK:
+            request.refuse(fence.status)
         else:
-            client.send(
-                (v2.encode_replies(v2.READ, fence.status, requests.ledger_ids[rows], requests.entry_ids[rows]),)
-            )
+            self._read_after_fence(fence, request)
 
-    def _fence_of(self, octets: np.ndarray, requests: Requests, row: int) -> _Fence:
-        """Fence the ledger of a request if it asks for that; an unknown ledger is created, fenced."""
-        flags = int(requests.flags[row])
-        if not flags & v2.DO_FENCING:
-            return _Fence(Status.EOK)
-        ledger_id = int(requests.ledger_ids[row])
-        at = int(requests.starts[row])
-        at += v2.READ_BYTES if requests.opcodes[row] == v2.READ else v2.BATCH_READ_BYTES
-        key = octets[at : at + MASTER_KEY_BYTES].tobytes()
+    def _read_after_fence(self, fence: _Fence, request: SingleReads | BatchRead) -> None:
+        if fence.sequence <= self._durable[fence.journal_index]:
+            self._reads.promise(request)
+        else:
+            reply = _WaitingReply(fence.sequence, request.client, (), read=request)
+            self._waiting[fence.journal_index].append(reply)
+
+    def _fence(self, ledger_id: int, key: bytes) -> _Fence:
         try:
             ledger = self._store.ledger(ledger_id)
         except (StorageDamaged, OSError) as error:
@@ -288,15 +274,16 @@ class Bookie:
             ledger.fence_sequence = self._journals[index].submit(records)
         return _Fence(Status.EOK, index, ledger.fence_sequence)
 
-    def _read_after_fence(self, fence: _Fence, request: SingleReads | BatchRead) -> None:
-        """Read, and answer, once the fence is durable."""
-        if fence.sequence <= self._durable[fence.journal_index]:
-            self._reads.promise(request)
-        else:
-            reply = _WaitingReply(fence.sequence, request.client, (), read=request)
-            self._waiting[fence.journal_index].append(reply)
-
     # ---- explicit LACs ----
+
+    def explicit_lac(self, ledger_id: int) -> bytes:
+        """Return the explicit LAC packet that is kept of a ledger, b"" for none, or where it cannot be told."""
+        try:
+            ledger = self._store.ledger(ledger_id)
+        except (StorageDamaged, OSError) as error:
+            failed(error)
+            return b""
+        return b"" if ledger is None else ledger.explicit_lac
 
     def write_lac(
         self, client: Client, ledger_id: int, master_key: bytes, packet: bytes, encode: Callable[[Status], Parts]
@@ -333,6 +320,11 @@ class Bookie:
 
     # ---- durability ----
 
+    def force(self, client: Client, ledger_id: int, encode: Callable[[Status], Parts]) -> None:
+        """Send encode(EOK) once all is durable that was taken for the ledger before; it may be unknown."""
+        index = ledger_id % len(self._journals)
+        self._send_when_durable(index, self._journals[index].force(), client, encode(Status.EOK), 0)
+
     def _send_when_durable(self, index: int, sequence: int, client: Client, parts: Parts, adds: int) -> None:
         self._waiting[index].append(_WaitingReply(sequence, client, parts, adds))
 
@@ -340,24 +332,31 @@ class Bookie:
         """Send the replies that waited for records up to `sequence`, one buffer per connection."""
         # What the event loop committed itself overtakes the report of the thread's last group.
         self._durable[journal_index] = max(self._durable[journal_index], sequence)
-        waiting = self._waiting[journal_index]
-        replies: dict[ReadClient, list[bytes | memoryview]] = {}
-        reads = []
-        while waiting and waiting[0].sequence <= sequence:
-            reply = waiting.popleft()
-            self._adds_in_flight -= reply.adds
-            if reply.read is not None:
-                reads.append(reply.read)
-            else:
-                replies.setdefault(reply.client, []).extend(reply.parts)
-        for client, parts in replies.items():
-            client.send(parts)
+        reads = self._send_up_to(sequence, self._waiting[journal_index], self._deferred[journal_index])
         for read in reads:
             self._reads.promise(read)
         self._resume_blocked()
 
     def on_written(self, journal_index: int, sequence: int) -> None:
-        """Records up to `sequence` are with the operating system; those that are deferred need no more."""
+        """Answer deferred adds up to `sequence`: they are with the operating system, and need no more."""
+        self._send_up_to(sequence, self._deferred[journal_index])
+        self._resume_blocked()
+
+    def _send_up_to(self, sequence: int, *queues: deque[_WaitingReply]) -> list[SingleReads | BatchRead]:
+        """Send the replies that waited for records up to `sequence`; return the reads that did."""
+        replies: dict[ReadClient, list[bytes | memoryview]] = {}
+        reads = []
+        for waiting in queues:
+            while waiting and waiting[0].sequence <= sequence:
+                reply = waiting.popleft()
+                self._adds_in_flight -= reply.adds
+                if reply.read is not None:
+                    reads.append(reply.read)
+                else:
+                    replies.setdefault(reply.client, []).extend(reply.parts)
+        for client, parts in replies.items():
+            client.send(parts)
+        return reads
 
     def checkpoint(self, *, moves_mark: bool = True) -> bool:
         """Begin a checkpoint; False when there is nothing to flush or another one runs.
@@ -384,6 +383,10 @@ class Bookie:
         """Ask how full the disks are, and take adds accordingly. Raises OSError where a disk cannot be asked."""
         self._disks.look(self._store.waiting_bytes)
         self._store.logs.note_full(self._disks.verdict.full)
+
+    def ledger_space(self) -> DiskSpace:
+        """Return how much space the ledger directories have together. Raises OSError."""
+        return self._disks.ledger_space()
 
     def on_checkpoint_stuck(self) -> None:
         """A checkpoint found no space, and will be tried again: nothing of it is lost, and nothing new fits."""

@@ -1,7 +1,7 @@
 """One connection: bytes in, runs of requests to the bookie, buffers of replies out.
 
 The socket is read into one buffer that all connections share (`inbox`); a read may bring thousands of frames, which are
-decoded together and handed on as runs of equal opcode. While a run cannot go on (the bookie has no room, or the peer
+decoded together and handed on as runs of equal kind. While a run cannot go on (the bookie has no room, or the peer
 does not take its replies) nothing more is read, so neither a flood of requests nor a slow reader makes this process
 grow. What all connections together hold is bounded as well (`admission`).
 
@@ -10,23 +10,21 @@ A frame that is not the protocol closes the connection, as Apache's bookies do; 
 
 from __future__ import annotations
 
-import bisect
 import logging
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-
 from bkspark.errors import ProtocolError
-from bkspark.wire import v2
-from bkspark.wire.framing import FRAME_BYTES_MAX, FrameTable, scan_frames
-from bkspark.wire.v2 import Requests
-from bookie_service import handshake
+from bkspark.wire import v3
+from bkspark.wire.framing import FRAME_BYTES_MAX, scan_frames
 from bookie_service.admission import Admission
 from bookie_service.bookie import Bookie
 from bookie_service.inbox import Inbox
 from bookie_service.outbox import Outbox, Parts
+from bookie_service.runs import Runs
+from bookie_service.v2_requests import V2Runs
+from bookie_service.v3_requests import V3Runs
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +48,7 @@ class ConnectionOptions:
 
 
 class Connection:
-    """Feeds a bookie from a socket. Begins as "V2 or V3"; the first V2 frame settles it for good. For one event loop.
+    """Feeds a bookie from a socket. Takes V3 until a V2 frame comes, and then V2 for good. For one event loop.
 
     Between two turns of the event loop it is reading, or waits for one thing: room to receive, the bookie's `resume`,
     or that the peer takes replies.
@@ -75,9 +73,8 @@ class Connection:
         self._inbox = Inbox(admission, self)
         self._outbox = Outbox(connected, admission, self)
         self._consumed = 0
-        self._requests: Requests | None = None
-        self._row = 0
-        self._run_ends: list[int] = []
+        self._waiting: list[Runs] = []
+        """Requests in the inbox that are not all served yet."""
         self._is_v2 = False
         self._is_open = True
         self._is_reading = False
@@ -184,12 +181,12 @@ class Connection:
 
     def resume(self) -> None:
         """Go on with requests that could not be served."""
-        if self._requests is not None:
+        if self._waiting:
             self._guarded(self._go_on)
 
     def go_on_receiving(self) -> None:
         """Receive again, now that there is room."""
-        if self._is_open and self._requests is None:
+        if self._is_open and not self._waiting:
             self._read_on()
 
     def close_if_stalled(self, now: float) -> None:
@@ -212,7 +209,7 @@ class Connection:
         self._is_open = False
         self._pause()
         self._admission.loop.remove_writer(self._socket)
-        self._requests = None
+        self._waiting = []
         self._admission.forget(self)
         self._inbox.clear()
         self._outbox.clear()
@@ -240,68 +237,35 @@ class Connection:
 
     def _go_on(self) -> None:
         """Serve what the inbox holds, as far as possible; read on only when all of it is served."""
-        if self._requests is None:
-            self._requests = self._decode()
-        is_done = self._serve(self._requests)
-        if not self._is_open:
-            return
-        if is_done:
-            self._requests = None
-            self._inbox.keep(self._consumed)
-            self._read_on()
-        else:
+        if not self._waiting:
+            self._waiting = self._runs()
+        while self._waiting:
+            is_done = self._waiting[0].serve(self._inbox.octets)
+            if not self._is_open:
+                return
+            if not is_done:
+                break
+            self._waiting.pop(0)
+        if self._waiting:
             self._inbox.keep_all()
             self._pause()
+        else:
+            self._inbox.keep(self._consumed)
+            self._read_on()
 
-    def _decode(self) -> Requests:
-        """Return the V2 requests in the buffer; V3 requests in front of them are refused."""
+    def _runs(self) -> list[Runs]:
+        """Return the requests in the buffer: V3's, as long as no other came, then V2's."""
         inbox = self._inbox
         table = scan_frames(inbox.octets.data, inbox.end, self._options.frame_bytes_max)
         self._consumed = table.consumed
-        first = 0
-        while not self._is_v2 and first < len(table):
-            body = inbox.octets[int(table.starts[first]) : int(table.ends[first])]
-            if len(body) and body[0] == handshake.V3_FIRST_BYTE:
-                self.send((handshake.refuse_v3(body.tobytes()),))
-                first += 1
-            else:
-                self._is_v2 = True
-        if first:
-            table = FrameTable(table.starts[first:], table.ends[first:], table.consumed)
-        requests = v2.decode_requests(inbox.octets.data, table)
-        self._row = 0
-        self._run_ends = [len(requests)]
-        if len(requests) > 1:
-            breaks = np.flatnonzero(requests.opcodes[1:] != requests.opcodes[:-1]) + 1
-            self._run_ends = [*breaks.tolist(), len(requests)]
-        return requests
-
-    def _serve(self, requests: Requests) -> bool:
-        """Hand requests on in runs of one opcode; return False when the rest must wait."""
-        inbox = self._inbox
-        while self._row < len(requests) and self._is_open:
-            if not self._is_writable:
-                return False
-            start = self._row
-            end = self._run_ends[bisect.bisect_right(self._run_ends, start)]
-            opcode = int(requests.opcodes[start])
-            if opcode == v2.ADD:
-                taken = self._bookie.add(self, inbox.octets, requests, start, end)
-                if not taken:
-                    return False
-                self._row += taken
-            elif opcode == v2.READ:
-                seen_to = self._bookie.read(self, inbox.octets, requests, start, end)
-                if not seen_to:
-                    return False
-                self._row += seen_to
-            else:
-                if opcode != v2.BATCH_READ:
-                    self.send((handshake.auth_reply(),))
-                elif not self._bookie.batch_read(self, inbox.octets, requests, start):
-                    return False
-                self._row += 1
-        return True
+        v3_frames = 0 if self._is_v2 else v3.count_frames(inbox.octets, table)
+        self._is_v2 = self._is_v2 or v3_frames < len(table)
+        runs: list[Runs] = []
+        if v3_frames:
+            runs.append(V3Runs(self._bookie, self, table.take(slice(0, v3_frames))))
+        if self._is_v2:
+            runs.append(V2Runs(self._bookie, self, inbox.octets, table.take(slice(v3_frames, None))))
+        return runs
 
     def _peer(self) -> str:
         try:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from bookie_service.collection import DiskRoom
-from bookie_service.disks import DiskFacts, DiskLimits, DiskVerdict, judge
+from bookie_service.disks import DiskFacts, DiskLimits, DiskSpace, DiskVerdict, judge
 from bookie_service.storage.files import ReadOnlyFiles
 
 logger = logging.getLogger(__name__)
@@ -63,6 +63,15 @@ class DiskWatch:
         if self.is_stuck or not self.verdict.full.isdisjoint(self._ledgers):
             return DiskRoom.FULL
         return DiskRoom.ENOUGH if self.verdict.warned.isdisjoint(self._ledgers) else DiskRoom.SCARCE
+
+    def ledger_space(self) -> DiskSpace:
+        """Return how much space the ledger directories have together; a shared disk counts once.
+
+        Raises:
+            OSError: a directory cannot be asked.
+        """
+        spaces = {space.device: space for space in map(self._files.space, self._ledgers)}.values()
+        return DiskSpace(0, sum(space.total_bytes for space in spaces), sum(space.free_bytes for space in spaces))
 
     def added(self, size: int) -> bool:
         """Count bytes that were added; True when it is time to look again."""

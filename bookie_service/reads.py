@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -22,8 +23,10 @@ import numpy as np
 from bkspark.errors import StorageDamaged
 from bkspark.ids import NO_ENTRY
 from bkspark.wire import v2
+from bkspark.wire.framing import LENGTH_BYTES
 from bkspark.wire.v2 import Status
 from bookie_service import rules
+from bookie_service.answers import ReadAnswers, v2_status
 from bookie_service.formats.journal import BODY_BYTES_MAX
 from bookie_service.outbox import Parts
 from bookie_service.storage.byte_source import CachedSource, Fetched, NotCached, Place
@@ -34,6 +37,10 @@ logger = logging.getLogger(__name__)
 
 _BATCH_ACCOUNT_BYTES = 36
 """What Apache's bookies count for a batch-read reply before its first entry."""
+
+LAC_AT = 16
+"""Where the LAC lies in an entry."""
+_LAC = struct.Struct(">q")
 
 Fetch = Callable[[Place, Callable[[Fetched], None]], None]
 """Reads a place and calls back, on the event loop, with what came of it."""
@@ -77,12 +84,26 @@ class SingleReads:
     """Single reads that came together, from `row` on."""
 
     client: ReadClient
+    answers: ReadAnswers
     ledger_ids: np.ndarray
     entry_ids: np.ndarray
     row: int = 0
 
     def __len__(self) -> int:
         return len(self.entry_ids) - self.row
+
+    def keep(self, count: int) -> None:
+        """Become the next `count` of them, in memory of their own: the arrays may be views of a receive buffer's."""
+        rows = slice(self.row, self.row + count)
+        self.ledger_ids, self.entry_ids = self.ledger_ids[rows].copy(), self.entry_ids[rows].copy()
+        self.answers = self.answers.take(rows)
+        self.row = 0
+
+    def refuse(self, status: int, first_row: int = 0) -> None:
+        """Answer those from `first_row` on with a status."""
+        ledger_ids, entry_ids = self.ledger_ids[first_row:], self.entry_ids[first_row:]
+        if len(ledger_ids):
+            self.client.send((self.answers.not_found(first_row, status, ledger_ids, entry_ids),))
 
 
 @dataclass(slots=True)
@@ -99,6 +120,17 @@ class BatchRead:
 
     def __len__(self) -> int:
         return 0 if self.is_answered else 1
+
+    def refuse(self, status: int) -> None:
+        """Answer with a status."""
+        self.is_answered = True
+        self.client.send((self.head(status),))
+
+    def head(self, status: int, items_bytes: int = 0) -> bytes:
+        """Return what precedes the items of the answer."""
+        return v2.encode_batch_reply_head(
+            self.ledger_id, self.first_entry, self.request_id, v2_status(status), items_bytes
+        )
 
 
 class Reads:
@@ -140,22 +172,13 @@ class Reads:
         """Have as many entries wait as there is room for; refuse the others."""
         room = self._options.waiting_max - self._waiting
         if isinstance(request, SingleReads):
-            self._refuse(request, request.row + max(0, room))
-            # The arrays may be views of a receive buffer's.
-            rows = slice(request.row, request.row + max(0, room))
-            request.ledger_ids, request.entry_ids = request.ledger_ids[rows].copy(), request.entry_ids[rows].copy()
-            request.row = 0
+            request.refuse(Status.ETOOMANYREQUESTS, request.row + max(0, room))
+            request.keep(max(0, room))
         elif room <= 0:
-            request.is_answered = True
-            request.client.send((_batch_head(request, Status.ETOOMANYREQUESTS),))
+            request.refuse(Status.ETOOMANYREQUESTS)
         if len(request):
             self._waiting += len(request)
             self._wait(request, place)
-
-    def _refuse(self, request: SingleReads, first_row: int) -> None:
-        ledger_ids, entry_ids = request.ledger_ids[first_row:], request.entry_ids[first_row:]
-        if len(ledger_ids):
-            request.client.send((v2.encode_replies(v2.READ, Status.ETOOMANYREQUESTS, ledger_ids, entry_ids),))
 
     def _answer(self, request: SingleReads | BatchRead, fetched: Fetched | None) -> Place | None:
         """Answer as much as is at hand and the peer takes; return what the next entry needs to be fetched."""
@@ -201,9 +224,7 @@ class Reads:
             try:
                 for first, last in itertools.pairwise([0, *breaks.tolist(), len(ledger_ids)]):
                     while first < last and room > 0:
-                        reply, count = self._read_run(
-                            int(ledger_ids[first]), int(entry_ids[first]), last - first, room, fetched
-                        )
+                        reply, count = self._read_run(request, last - first, room, fetched)
                         parts.append(reply)
                         room -= len(reply)
                         first += count
@@ -217,24 +238,49 @@ class Reads:
         return place
 
     def _read_run(
-        self, ledger_id: int, first_entry: int, count_max: int, bytes_max: int, fetched: Fetched | None
+        self, request: SingleReads, count_max: int, bytes_max: int, fetched: Fetched | None
     ) -> tuple[bytes | memoryview, int]:
-        """Return (READ replies to first_entry, first_entry + 1, ..., how many), at least one. Raises NotCached."""
+        """Return (answers to the next reads, whose entries follow each other, how many), at least one.
+
+        Raises:
+            NotCached: the first entry, or what the answer says beside it, is not at hand.
+        """
+        row = request.row
+        ledger_id, first_entry = request.ledger_ids.item(row), request.entry_ids.item(row)
+        next_one = slice(row, row + 1)
         try:
             ledger = self._store.ledger(ledger_id)
             stored_id = first_entry
             if ledger is not None and first_entry == v2.LAST_ENTRY:
                 stored_id = self._last_entry(ledger)
+            lac = self._known_lac(ledger, fetched) if ledger is not None and request.answers.wants_lac else None
             pieces = self._read_items(ledger, stored_id, count_max, bytes_max, fetched)
         except (StorageDamaged, OSError) as error:
-            return read_failure(failed(error), ledger_id, first_entry), 1
+            ids = request.ledger_ids[next_one], request.entry_ids[next_one]
+            return request.answers.not_found(row, failed(error), *ids), 1
         if not pieces:
-            return read_failure(self._absence(ledger_id, ledger), ledger_id, first_entry), 1
+            ids = request.ledger_ids[next_one], request.entry_ids[next_one]
+            return request.answers.not_found(row, self._absence(ledger_id, ledger), *ids), 1
         replies = []
         for items in pieces:
-            asked = items.first_entry - stored_id + first_entry
-            replies.append(v2.encode_read_replies(ledger_id, asked, items.buffer, items.sizes))
+            past = items.first_entry - stored_id
+            replies.append(
+                request.answers.found(row + past, ledger_id, first_entry + past, items.buffer, items.sizes, lac)
+            )
         return b"".join(replies) if len(replies) > 1 else replies[0], sum(map(len, pieces))
+
+    def _known_lac(self, ledger: Ledger, fetched: Fetched | None) -> int | None:
+        """Return the highest LAC that entries held and the explicit LAC name. Raises NotCached."""
+        if ledger.lac_entry != ledger.last_entry:
+            try:
+                pieces = self._read_items(ledger, ledger.last_entry, 1, 0, fetched)
+            except (StorageDamaged, OSError):
+                # Whoever asks for that entry is told; others are only not told the LAC.
+                return None
+            if pieces:
+                entry = memoryview(pieces[0].buffer)[LENGTH_BYTES:]
+                ledger.note_lac(_LAC.unpack_from(entry, LAC_AT)[0] if len(entry) >= LAC_AT + _LAC.size else NO_ENTRY)
+        return ledger.known_lac
 
     def _read_items(
         self, ledger: Ledger | None, first_entry: int, count_max: int, bytes_max: int, fetched: Fetched | None
@@ -254,7 +300,7 @@ class Reads:
             return miss.place
         request.is_answered = True
         buffers = [items.buffer for items in pieces]
-        request.client.send([_batch_head(request, status, sum(map(len, buffers))), *buffers])
+        request.client.send([request.head(status, sum(map(len, buffers))), *buffers])
         return None
 
     def _read_batch(self, request: BatchRead, fetched: Fetched | None) -> tuple[Status, list[Items]]:
@@ -276,9 +322,8 @@ class Reads:
     # ---- what is not held ----
 
     def _absence(self, ledger_id: int, ledger: Ledger | None) -> Status:
-        """Say, as V2 peers understand it, that an entry is not held."""
-        status = rules.absence_status(is_known=ledger is not None, in_limbo=ledger_id in self._store.limbo)
-        return Status.EIO if status == Status.EUNKNOWNLEDGERSTATE else status
+        """Say that an entry is not held."""
+        return rules.absence_status(is_known=ledger is not None, in_limbo=ledger_id in self._store.limbo)
 
     def _last_entry(self, ledger: Ledger) -> int:
         """Return the last entry held; NO_ENTRY of a ledger in limbo, which may have had a later one."""
@@ -289,12 +334,3 @@ def failed(error: Exception) -> Status:
     """Say why a request is answered EIO: the peer learns only that it was."""
     logger.error("%s", error)
     return Status.EIO
-
-
-def read_failure(status: Status, ledger_id: int, entry_id: int) -> bytes:
-    """Return the reply to a single read that found nothing."""
-    return v2.encode_replies(v2.READ, status, np.array([ledger_id]), np.array([entry_id]))
-
-
-def _batch_head(request: BatchRead, status: Status, items_bytes: int = 0) -> bytes:
-    return v2.encode_batch_reply_head(request.ledger_id, request.first_entry, request.request_id, status, items_bytes)

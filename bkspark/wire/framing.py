@@ -35,6 +35,10 @@ class FrameTable:
     def __len__(self) -> int:
         return len(self.starts)
 
+    def take(self, rows: slice) -> FrameTable:
+        """Return the chosen frames; the same bytes are accounted for."""
+        return FrameTable(self.starts[rows], self.ends[rows], self.consumed)
+
 
 def scan_frames(
     buffer: bytes | bytearray | memoryview, end: int, frame_bytes_max: int = FRAME_BYTES_MAX, start: int = 0

@@ -111,29 +111,46 @@ _LAST_SYNCED_TAG = b"\xc8\x3e"
 # ---- one message at a time ----
 
 
-def is_v3(body: Buffer | np.ndarray) -> bool:
-    """Return whether a frame body of a new connection is V3's; an empty one is not."""
-    return len(body) > 0 and body[0] == FIRST_BYTE
+def count_frames(octets: np.ndarray, table: FrameTable) -> int:
+    """Return how many frames of a new connection's buffer are V3's: those before the first that is none.
+
+    An empty frame is none.
+    """
+    if not len(table):
+        return 0
+    is_v3 = (octets[np.minimum(table.starts, len(octets) - 1)] == FIRST_BYTE) & (table.ends > table.starts)
+    return len(table) if is_v3.all() else int(np.argmin(is_v3))
 
 
 def decode_request(body: bytes) -> protocol.Request:
     """Return the request of a frame body.
 
     Raises:
-        ProtocolError: it is none, or lacks the message of its operation.
+        ProtocolError: it is none, or lacks a required field, which an unknown version or operation counts as.
     """
     try:
-        return protocol.Request.FromString(body)
+        request = protocol.Request.FromString(body)
     except DecodeError as error:
         raise ProtocolError(f"a frame of {len(body)} bytes is neither V2 nor a V3 request ({error})") from error
+    _check_complete(request, "request")
+    return request
 
 
 def decode_response(body: bytes) -> protocol.Response:
-    """Return the response of a frame body. Raises ProtocolError when it is none."""
+    """Return the response of a frame body. Raises ProtocolError when it is none, or lacks a required field."""
     try:
-        return protocol.Response.FromString(body)
+        response = protocol.Response.FromString(body)
     except DecodeError as error:
         raise ProtocolError(f"a frame of {len(body)} bytes is no V3 response ({error})") from error
+    _check_complete(response, "response")
+    return response
+
+
+def _check_complete(message: protocol.Request | protocol.Response, what: str) -> None:
+    # Some of protobuf's implementations leave this to their users.
+    if not message.IsInitialized():
+        missing = ", ".join(message.FindInitializationErrors())
+        raise ProtocolError(f"a V3 {what} lacks {missing}, or has a value there that is not known")
 
 
 def encode_message(message: protocol.Request | protocol.Response) -> bytes:

@@ -19,7 +19,8 @@ from typing import Protocol
 
 import numpy as np
 
-from bookie_service.formats.index import LedgerHeader
+from bkspark.ids import NO_ENTRY
+from bookie_service.formats.index import LedgerHeader, decode_lac
 from bookie_service.storage.byte_source import WAITING, ByteSource
 from bookie_service.storage.entry_log import EntryLogs
 from bookie_service.storage.index import LedgerUpdate
@@ -99,6 +100,8 @@ class Ledger:
         "fence_sequence",
         "fenced",
         "generation",
+        "lac_entry",
+        "lac_of_entries",
         "lac_sequence",
         "last_entry",
         "ledger_id",
@@ -118,6 +121,20 @@ class Ledger:
         """Journal sequence number of the fence; 0: durable since before this process served."""
         self.lac_sequence = 0
         """The same of the explicit LAC."""
+        self.lac_of_entries = NO_ENTRY
+        """The highest LAC that an entry named, as far as they were looked at: up to `lac_entry`."""
+        self.lac_entry = NO_ENTRY
+
+    def note_lac(self, lac: int) -> None:
+        """Take the LAC that the last entry names; a writer's never goes back."""
+        self.lac_of_entries = max(self.lac_of_entries, lac)
+        self.lac_entry = self.last_entry
+
+    @property
+    def known_lac(self) -> int:
+        """The highest LAC that entries, as far as `lac_entry`, and the explicit LAC name."""
+        explicit = decode_lac(self.explicit_lac)[1] if self.explicit_lac else NO_ENTRY
+        return max(self.lac_of_entries, explicit)
 
 
 @dataclass(slots=True)

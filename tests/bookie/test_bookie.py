@@ -424,17 +424,6 @@ def test_auth_is_answered_with_the_disabled_plugin(peer: Peer) -> None:
     assert peer.add(5, 0, [b"x"]) == [Status.EOK]
 
 
-def test_v3_request_is_refused_in_v3_and_the_connection_stays(peer: Peer) -> None:
-    for operation in (protocol.READ_LAC, protocol.GET_BOOKIE_INFO):
-        header = protocol.BKPacketHeader(version=protocol.VERSION_THREE, operation=operation, txnId=77)
-        request = protocol.Request(header=header).SerializeToString()
-        peer.send(struct.pack(">i", len(request)) + request)
-        response = protocol.Response.FromString(peer.frame())
-        assert (response.header.operation, response.header.txnId) == (operation, 77)
-        assert response.status == protocol.EBADVERSION
-    assert peer.add(5, 0, [b"x"]) == [Status.EOK]
-
-
 def test_several_journals_share_the_ledgers(tmp_path: Path) -> None:
     options = service_options(tmp_path)
     options = replace(

@@ -12,6 +12,7 @@ import numpy as np
 
 from bkspark.wire import v2
 from bkspark.wire.v2 import Status
+from bookie_service.answers import V2_ANSWERS
 from bookie_service.bookie import BookieOptions
 from bookie_service.reads import BatchRead, ReadOptions, Reads, SingleReads
 from bookie_service.storage.byte_source import CachedSource, Fetched, NotCached, Place
@@ -223,7 +224,7 @@ def test_peer_that_takes_nothing_holds_no_fetched_bytes(tmp_path: Path) -> None:
     files.is_cold = True
     waiting, client = Waiting(), Taker()
     reads = Reads(storage.store, waiting, ReadOptions(), lambda: None)
-    assert reads.answer(SingleReads(client, np.array([1, 1]), np.array([4, 5]))) == 2
+    assert reads.answer(SingleReads(client, V2_ANSWERS, np.array([1, 1]), np.array([4, 5]))) == 2
     client.is_taking = False
     waiting.deliver()
     assert (client.sent, len(client.callbacks), waiting.asked) == (b"", 1, [])

@@ -21,12 +21,14 @@ from crc32c import crc32c
 from bkspark.wire import v2
 from bkspark.wire.framing import scan_frames
 from bookie_service import collection
+from bookie_service.answers import V2_ANSWERS
 from bookie_service.bookie import Bookie, BookieOptions
 from bookie_service.collection import LogUsage
 from bookie_service.collector import CollectionOptions, Collector, LedgerCensus, PassReport
 from bookie_service.disk_watch import DiskOptions, DiskWatch
 from bookie_service.formats.marks import JournalPosition
 from bookie_service.outbox import Parts
+from bookie_service.reads import BatchRead, SingleReads
 from bookie_service.storage import checkpoint as checkpoint_steps
 from bookie_service.storage.byte_source import Fetched, Place
 from bookie_service.storage.checkpoint import Checkpoint, Marks
@@ -36,6 +38,7 @@ from bookie_service.storage.ledger_storage import LedgerStorage
 from bookie_service.storage.ledger_store import StoreOptions
 from bookie_service.storage.log_appender import AppendOptions
 from bookie_service.storage.opening import open_storage
+from bookie_service.v2_requests import V2Runs
 from tests.crash.history import History
 from tests.crash.simulated_files import SimulatedDisk, SimulatedFiles
 
@@ -90,10 +93,14 @@ class JournalTwin:
     def is_idle(self) -> bool:
         return not self._queue
 
-    def submit(self, records: Sequence[Record]) -> int:
+    def submit(self, records: Sequence[Record], *, deferred: bool = False) -> int:
+        """Queue records; deferred ones are synced as the others are, which is sooner than they must be."""
         self._sequence += 1
         self._queue.append((self._sequence, records, None))
         return self._sequence
+
+    def force(self) -> int:
+        return self.submit(())
 
     def take_mark(self) -> Future[JournalPosition]:
         mark: Future[JournalPosition] = Future()
@@ -274,13 +281,15 @@ class BookieTwin:
             content = sealed(struct.pack(">qq", ledger_id, entry_id) + payload)
             self.history.add_asked(ledger_id, entry_id, content)
             frames.append(struct.pack(">ii", 24 + len(content), v2.header_word(v2.ADD, flags)) + key + content)
-        octets, requests = decode(b"".join(frames))
-        start = 0
-        while start < len(requests):
-            taken = self.bookie.add(self._client, octets, requests, start, len(requests))
-            start += taken
-            if not taken:
-                self.checkpoints.step()
+        octets, runs = self._runs(self._client, b"".join(frames))
+        while not runs.serve(octets):
+            self.checkpoints.step()
+
+    def _runs(self, client: TakingClient, frames: bytes) -> tuple[np.ndarray, V2Runs]:
+        """Return a receive buffer, which the bookie may write to, and the requests in it."""
+        buffer = bytearray(frames)
+        octets = np.frombuffer(buffer, np.uint8)
+        return octets, V2Runs(self.bookie, client, octets, scan_frames(buffer, len(buffer)))
 
     def fence(self, ledger_id: int, entry_id: int = v2.LAST_ENTRY, key: bytes | None = None) -> None:
         """Send a fencing read."""
@@ -288,8 +297,8 @@ class BookieTwin:
         if key is None:
             key = ledger.master_key
             self.history.fence_asked(ledger_id)
-        octets, requests = decode(v2.encode_reads(ledger_id, np.array([entry_id]), v2.DO_FENCING, key))
-        self.bookie.read(self._client, octets, requests, 0, 1)
+        octets, runs = self._runs(self._client, v2.encode_reads(ledger_id, np.array([entry_id]), v2.DO_FENCING, key))
+        runs.serve(octets)
 
     def write_lac(self, ledger_id: int, lac: int, key: bytes | None = None) -> None:
         """Send an explicit LAC."""
@@ -302,8 +311,7 @@ class BookieTwin:
     def read(self, ledger_id: int, entry_id: int) -> tuple[int, int, bytes]:
         """Return (status, entry id, entry) of a single read."""
         answers = Answers()
-        octets, requests = _read_request(ledger_id, entry_id)
-        self.bookie.read(answers, octets, requests, 0, 1)
+        self.bookie.read(SingleReads(answers, V2_ANSWERS, np.array([ledger_id]), np.array([entry_id])))
         _, _, status, _, _ = struct.unpack_from(">iiiqq", answers.buffer)
         content = answers.buffer[28:]
         return status, struct.unpack_from(">q", content, 8)[0] if content else -1, content
@@ -313,8 +321,8 @@ class BookieTwin:
         answers = Answers()
         content = struct.pack(">qq", ledger_id, 0)
         frame = struct.pack(">ii", 24 + len(content), v2.header_word(v2.ADD, 0)) + key + content
-        octets, requests = decode(frame)
-        self.bookie.add(answers, octets, requests, 0, 1)
+        octets, runs = self._runs(answers, frame)
+        runs.serve(octets)
         return bool(answers.buffer)
 
     def header(self, ledger_id: int) -> Known | None:
@@ -325,8 +333,7 @@ class BookieTwin:
     def batch_read(self, ledger_id: int, first_entry: int) -> tuple[int, list[bytes]]:
         """Return (status, entries from `first_entry` on)."""
         answers = Answers()
-        octets, requests = _batch_read_request(ledger_id, first_entry)
-        self.bookie.batch_read(answers, octets, requests, 0)
+        self.bookie.read_later(BatchRead(answers, ledger_id, first_entry, 1, 0, 1 << 20))
         status = struct.unpack_from(">i", answers.buffer, 8)[0]
         body = answers.buffer[4 + v2.BATCH_REPLY_BYTES :]
         contents, at = [], 0
@@ -447,19 +454,3 @@ def lac_packet(ledger_id: int, lac: int) -> bytes:
 def is_sealed(content: bytes) -> bool:
     """Say whether a client would take this for an entry as it was written."""
     return sealed(content[:-4]) == content
-
-
-def decode(frames: bytes) -> tuple[np.ndarray, v2.Requests]:
-    """Return a receive buffer, which the bookie may write to, and the requests in it."""
-    buffer = bytearray(frames)
-    return np.frombuffer(buffer, np.uint8), v2.decode_requests(buffer, scan_frames(buffer, len(buffer)))
-
-
-@functools.cache
-def _read_request(ledger_id: int, entry_id: int) -> tuple[np.ndarray, v2.Requests]:
-    return decode(v2.encode_reads(ledger_id, np.array([entry_id])))
-
-
-@functools.cache
-def _batch_read_request(ledger_id: int, first_entry: int) -> tuple[np.ndarray, v2.Requests]:
-    return decode(v2.encode_batch_read(ledger_id, first_entry, 1, 0, 1 << 20))

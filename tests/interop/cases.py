@@ -14,7 +14,6 @@ Quorums = tuple[int, int, int]
 EACH_DIGEST = pytest.mark.parametrize("digest", ["crc32c", "crc32", "mac", "dummy"])
 EACH_QUORUM = pytest.mark.parametrize("quorums", [(1, 1, 1), (3, 3, 2), (3, 2, 2)], ids=["E1", "E3W3A2", "E3W2A2"])
 
-TIMEOUT = -23
 NO_SUCH_LEDGER = -25
 LEDGER_FENCED = -101
 UNAUTHORIZED = -102

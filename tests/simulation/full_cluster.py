@@ -23,6 +23,8 @@ from bkspark.metadata.tree import Operation, Stat
 from bkspark.metadata.uri import MetadataUri
 from bkspark.wire import v2
 from bkspark.wire.framing import scan_frames
+from bookie_service.adds import AddRun
+from bookie_service.v2_requests import V2Runs
 from tests.crash import history as storage_history
 from tests.crash.images import Loss, crash_image
 from tests.crash.twins import BookieTwin, Setup, TakingClient
@@ -103,15 +105,16 @@ class Served(TakingClient):
         self._link = link
         self._bookie = bookie
         self._life = bookie.life
-        self._waiting: list[tuple[np.ndarray, v2.Requests, int]] = []
+        self._waiting: list[tuple[np.ndarray, V2Runs]] = []
 
     def receive(self, data: bytes) -> None:
         """Take whole frames: a client writes nothing else at once."""
         if self._bookie.twin is None or self._bookie.life != self._life:
             return
         buffer = bytearray(data)
-        requests = v2.decode_requests(buffer, scan_frames(buffer, len(buffer)))
-        self._waiting.append((np.frombuffer(buffer, np.uint8), requests, 0))
+        octets = np.frombuffer(buffer, np.uint8)
+        runs = V2Runs(_Door(self._bookie), self, octets, scan_frames(buffer, len(buffer)))  # type: ignore[arg-type]
+        self._waiting.append((octets, runs))
         self.resume()
 
     def resume(self) -> None:
@@ -120,26 +123,10 @@ class Served(TakingClient):
         if twin is None or self._bookie.life != self._life:
             return
         while self._waiting:
-            octets, requests, row = self._waiting[0]
-            while row < len(requests):
-                end = row + 1
-                while end < len(requests) and requests.opcodes[end] == requests.opcodes[row]:
-                    end += 1
-                if requests.opcodes[row] == v2.ADD and self._bookie.is_refusing:
-                    ids = requests.ledger_ids[row:end], requests.entry_ids[row:end]
-                    self.send((v2.encode_replies(v2.ADD, v2.Status.ETOOMANYREQUESTS, *ids),))
-                    taken = end - row
-                elif requests.opcodes[row] == v2.ADD:
-                    taken = twin.bookie.add(self, octets, requests, row, end)
-                elif requests.opcodes[row] == v2.READ:
-                    taken = twin.bookie.read(self, octets, requests, row, end)
-                else:
-                    taken = int(twin.bookie.batch_read(self, octets, requests, row))
-                if not taken:
-                    self._waiting[0] = (octets, requests, row)
-                    self._bookie.work()
-                    return
-                row += taken
+            octets, runs = self._waiting[0]
+            if not runs.serve(octets):
+                self._bookie.work()
+                return
             self._waiting.pop(0)
         self._bookie.work()
 
@@ -147,6 +134,23 @@ class Served(TakingClient):
         """Send a reply."""
         if self._bookie.life == self._life:
             self._link.answer(b"".join(bytes(part) for part in parts))
+
+
+class _Door:
+    """The bookie, as requests see it: at times it refuses adds."""
+
+    def __init__(self, bookie: FullBookie) -> None:
+        self._bookie = bookie
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._bookie.twin.bookie, name)
+
+    def add(self, client: Served, octets: np.ndarray, run: AddRun) -> int:
+        """Take adds, or refuse them."""
+        if self._bookie.is_refusing:
+            client.send((run.replies(v2.Status.ETOOMANYREQUESTS),))
+            return len(run)
+        return self._bookie.twin.bookie.add(client, octets, run)
 
 
 class FullBookie:
