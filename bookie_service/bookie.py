@@ -31,6 +31,7 @@ from bookie_service.adds import AddRun
 from bookie_service.disk_watch import DiskWatch
 from bookie_service.disks import DiskSpace
 from bookie_service.formats import journal as journal_format
+from bookie_service.formats.index import UNKNOWN_KEY
 from bookie_service.formats.journal import RecordKind
 from bookie_service.outbox import Parts
 from bookie_service.reads import BatchRead, Fetch, ReadClient, ReadOptions, Reads, SingleReads, failed
@@ -198,7 +199,7 @@ class Bookie:
         except (StorageDamaged, OSError) as error:
             return failed(error)
         was_fenced = ledger is None and ledger_id in self._store.tombstones
-        is_known = ledger is not None and ledger.master_key != rules.UNKNOWN_KEY
+        is_known = ledger is not None and ledger.master_key != UNKNOWN_KEY
         key = ledger.master_key if ledger is not None and is_known else run.first_key(octets)
         statuses = rules.add_statuses(
             ledger_id,
@@ -264,7 +265,7 @@ class Bookie:
             return _Fence(status)
         index = ledger_id % len(self._journals)
         records = []
-        if ledger is None or ledger.master_key == rules.UNKNOWN_KEY:
+        if ledger is None or ledger.master_key == UNKNOWN_KEY:
             ledger = self._store.create_ledger(ledger_id, key)
             records.append(Record.of(RecordKind.LEDGER_KEY, 1, journal_format.encode_keys([(ledger_id, key)])))
         if not ledger.fenced:
@@ -307,7 +308,7 @@ class Bookie:
             return
         index = ledger_id % len(self._journals)
         records = []
-        if ledger is None or ledger.master_key == rules.UNKNOWN_KEY:
+        if ledger is None or ledger.master_key == UNKNOWN_KEY:
             ledger = self._store.create_ledger(ledger_id, master_key)
             records.append(Record.of(RecordKind.LEDGER_KEY, 1, journal_format.encode_keys([(ledger_id, master_key)])))
         if self._store.advance_lac(ledger, packet):

@@ -9,7 +9,8 @@ Holds the directory locks meanwhile, so that no bookie can start, and changes no
 * every mark is readable, and the journal file where replay begins exists;
 * the journals can be replayed from there, and every ledger in them has a master key;
 * the configured storage is the one that wrote the index;
-* every header is readable, and every index position points to a whole entry of that id;
+* no index file is missing or shorter than it was; every header is readable, and every index position points to a
+  whole entry of that id;
 * entry logs are whole, one without a ledgers map up to the last entry that an index points to;
 * every entry of a ledger in the entry logs has a position in the index, or is still in the journal.
 
@@ -60,6 +61,7 @@ from bookie_service.inspection.key_value_index import read_key_value_index
 from bookie_service.inspection.marks import highest_mark, read_mark_file
 from bookie_service.storage.files import ReadOnlyFiles
 from bookie_service.storage.index import IndexPaths, IndexReader
+from bookie_service.storage.index_files import IndexFiles
 from bookie_service.storage.index_pages import IndexPages
 from bookie_service.storage.items import rows_by_ledger
 from bookie_service.storage.key_value_index import open_view
@@ -179,6 +181,7 @@ class Check:
             if self._check_cookies():
                 self._check_marks()
                 self._check_garbage()
+                self._check_index_files()
                 self._check_indexes()
                 for journal_index, directory in enumerate(self._journals):
                     self._check_journal(journal_index, directory)
@@ -269,6 +272,22 @@ class Check:
                 else:
                     self._note(finding)
         lookup.close()
+
+    def _check_index_files(self) -> None:
+        """Report index files that were durable and are gone, or cut: what they held is answered as if never written."""
+        known = IndexFiles(self._files, self._ledgers[0])
+        if known.damaged_at is not None:
+            place = f"{known.path} offset {known.damaged_at}"
+            self._report.notes.append(f"{place}: torn or damaged; the next start writes it anew")
+        for ledger_id, least_bytes in zip(*(column.tolist() for column in known.all())):
+            path = self._paths.path(ledger_id)
+            size = self._files.file_size(path)
+            remedy = "restore it, or let the bookie start: it puts the ledger into limbo"
+            if size is None:
+                self._report.add(Damage(path, 0, None, f"the index file is missing; {remedy}", ledger_id))
+            elif size < least_bytes:
+                reason = f"the index file was truncated here, it had {least_bytes} bytes at least; {remedy}"
+                self._report.add(Damage(path, size, least_bytes - size, reason, ledger_id))
 
     def _key_value_index(self, path: str, lookup: LogLookup) -> Iterator[Finding]:
         """Yield what the store holds; positions are looked up in it from now on."""

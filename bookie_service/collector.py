@@ -276,7 +276,7 @@ class Collector:
             fenced += [ledger_id for ledger_id, is_fenced in self._store.droppable(some) if is_fenced]
         try:
             # Durable before the ledgers go: afterwards nothing else tells that they were fenced.
-            await self._apart(self._store.tombstones.remember, fenced, _now_s())
+            await self._apart(self._store.prepare_drop, ledger_ids, fenced, _now_s())
         except OSError as error:
             if error.errno not in _OUT_OF_SPACE:
                 raise

@@ -1,4 +1,7 @@
-"""The end of limbo (`storage.limbo`): ledgers are let out one by one, as the metadata prove that nothing is missing.
+"""Limbo (`storage.limbo`), beside serving: which ledgers belong there, and which may leave it.
+
+At the start all index files are looked at: a ledger of which one is lost is in limbo at its first use, and so that the
+operator hears of it, it is now. Then ledgers are let out one by one, as the metadata prove that nothing is missing.
 
 Asks the metadata store for what this bookie should hold of each ledger and looks it up in the index, now and then, as
 long as any ledger is in limbo. What cannot be told stays in limbo, which is always safe.
@@ -11,7 +14,7 @@ import logging
 from collections.abc import Sequence
 from typing import Protocol
 
-from bkspark.errors import BookKeeperError
+from bkspark.errors import BookKeeperError, StorageDamaged
 from bookie_service.collection import HeldShare
 from bookie_service.storage.ledger_storage import IndexView, LedgerStorage
 
@@ -33,7 +36,7 @@ class ShareCensus(Protocol):
 
 
 class LimboCheck:
-    """Looks at the ledgers in limbo every `interval_s`, on the event loop, until none is left or `cancel`."""
+    """Looks at the ledgers in limbo every `interval_s`, on the event loop, until `cancel`."""
 
     def __init__(self, store: LedgerStorage, census: ShareCensus, interval_s: float) -> None:
         self._store = store
@@ -46,15 +49,24 @@ class LimboCheck:
 
     async def _run(self) -> None:
         limbo = self._store.limbo
-        while len(limbo):
+        await self._find_lost()
+        while True:
             try:
                 ended = [ledger_id for ledger_id in limbo.ledger_ids() if await self._is_whole(ledger_id)]
-                await asyncio.to_thread(limbo.end, ended)
                 if ended:
+                    await asyncio.to_thread(self._store.end_limbo, ended)
                     logger.warning("%d ledgers are whole again, %d are still in limbo", len(ended), len(limbo))
             except (BookKeeperError, OSError) as error:
                 logger.warning("it cannot be told which ledgers are whole: %d stay in limbo: %s", len(limbo), error)
             await asyncio.sleep(self._interval_s)
+
+    async def _find_lost(self) -> None:
+        for ledger_id in await asyncio.to_thread(self._store.index.all_lost):
+            # One that has gone meanwhile is not lost: the store looks again.
+            try:
+                self._store.ledger(ledger_id)
+            except (StorageDamaged, OSError) as error:
+                logger.error("ledger %d lost something, and nothing of it can be served: %s", ledger_id, error)
 
     async def _is_whole(self, ledger_id: int) -> bool:
         shares = await self._census.shares(ledger_id)

@@ -9,10 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from bkspark.wire.v2 import EOK, HIGH_PRIORITY, RECOVERY_ADD, Status
-from bookie_service.formats.index import ENTRY_ID_MAX, decode_lac
-
-UNKNOWN_KEY = bytes(20)
-"""An all-zero stored key stands for "not known"; the next one given is taken (Apache's index rebuilding leaves it)."""
+from bookie_service.formats.index import ENTRY_ID_MAX, UNKNOWN_KEY, decode_lac
 
 
 def add_statuses(

@@ -39,6 +39,8 @@ SLOT_BYTES = 512
 POSITIONS_AT = 2 * SLOT_BYTES
 POSITION_BYTES = 8
 KEY_BYTES = 20
+UNKNOWN_KEY = bytes(KEY_BYTES)
+"""An all-zero stored key stands for "not known"; the next one given is taken (Apache's index rebuilding leaves it)."""
 LAC_PACKET_BYTES_MIN = 16
 LAC_PACKET_BYTES_MAX = 128
 ENTRY_ID_MAX = (1 << 40) - 1

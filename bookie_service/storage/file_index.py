@@ -11,6 +11,7 @@ import numpy as np
 from bookie_service.formats.index import LedgerHeader
 from bookie_service.storage.files import LocalFiles
 from bookie_service.storage.index import IndexPaths, IndexReader, LedgerUpdate
+from bookie_service.storage.index_files import IndexFilesWriter
 from bookie_service.storage.index_pages import IndexPages
 from bookie_service.storage.index_writer import IndexWriter
 
@@ -45,8 +46,14 @@ class FileIndex:
         self._pages = IndexPages(options.page_bytes, options.pages_max * options.page_bytes)
         opened = [files.open_file_system(directory) for directory in directories]
         self._file_systems = [each for each in opened if each is not None]
-        self._writer = IndexWriter(files, self._paths, self._pages, self._file_systems, options.files_synced_singly_max)
+        self._known = IndexFilesWriter(files, directories[0])
+        self._writer = IndexWriter(
+            files, self._paths, self._pages, self._known, self._file_systems, options.files_synced_singly_max
+        )
         self._reader = IndexReader(files, self._paths, self._pages, open_files_max)
+        self.notices = _notices(self._known)
+        if not self._known.is_complete and self._paths.has_any(files):
+            self._writer.learn_files()
 
     def header(self, ledger_id: int) -> LedgerHeader | None:
         return self._writer.pending_header(ledger_id) or self._reader.header(ledger_id)
@@ -65,6 +72,32 @@ class FileIndex:
 
     def has(self, ledger_id: int) -> bool:
         return self._files.exists(self._paths.path(ledger_id))
+
+    def lost(self, ledger_id: int) -> str:
+        least_bytes = self._known.least_bytes(ledger_id)
+        if not least_bytes:
+            return ""
+        path = self._paths.path(ledger_id)
+        size = self._reader.file_size(ledger_id)
+        if size is None:
+            return f"{path}: the index file of ledger {ledger_id} is missing"
+        if size < least_bytes:
+            return f"{path} offset {size}: the index file was truncated here, it had {least_bytes} bytes at least"
+        return ""
+
+    def all_lost(self) -> list[int]:
+        ledger_ids, file_bytes = self._known.all()
+        return [
+            ledger_id
+            for ledger_id, least_bytes in zip(ledger_ids.tolist(), file_bytes.tolist())
+            if (self._files.file_size(self._paths.path(ledger_id)) or 0) < least_bytes
+        ]
+
+    def accept(self, ledger_ids: Collection[int]) -> None:
+        self._known.note({ledger_id: self._writer.file_size(ledger_id) for ledger_id in ledger_ids})
+
+    def disown(self, ledger_ids: Collection[int]) -> None:
+        self._known.note(dict.fromkeys(ledger_ids, 0))
 
     @property
     def pages_bytes(self) -> int:
@@ -94,3 +127,12 @@ class FileIndex:
         self._reader.close()
         for file_system in self._file_systems:
             file_system.close()
+
+
+def _notices(known: IndexFilesWriter) -> list[str]:
+    if known.damaged_at is None:
+        return []
+    return [
+        f"{known.path} offset {known.damaged_at}: torn by a crash, or damaged. Index files that are there were noted "
+        "anew; one that was lost before would not be missed"
+    ]

@@ -233,6 +233,13 @@ class ReadOnlyFiles:
     def exists(self, path: str) -> bool:
         return os.path.exists(path)
 
+    def file_size(self, path: str) -> int | None:
+        """Return how long a file is, None when there is none."""
+        try:
+            return os.stat(path).st_size
+        except FileNotFoundError:
+            return None
+
     def is_directory(self, path: str) -> bool:
         return os.path.isdir(path)
 

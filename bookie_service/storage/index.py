@@ -93,8 +93,19 @@ class IndexReader:
         except ValueError as error:
             raise StorageDamaged(f"{path}: {error}", ledger_id=ledger_id) from error
         if header is None:
-            raise StorageDamaged(f"{path} offset 0: both headers are unreadable", ledger_id=ledger_id)
+            raise StorageDamaged(
+                f"{path} offset 0: both headers are unreadable; stop the bookie, and restore the file or remove it: "
+                "then the ledger is in limbo until it is recovered or repaired",
+                ledger_id=ledger_id,
+            )
         return header
+
+    def file_size(self, ledger_id: int) -> int | None:
+        """Return how long a ledger's file is, None when there is none."""
+        try:
+            return self._open.get(self._paths.path(ledger_id)).size()
+        except FileNotFoundError:
+            return None
 
     def positions(self, ledger_id: int, first_entry: int, count: int) -> np.ndarray:
         """Return positions of `first_entry`, ... as int64, 0 where not held; shorter when nothing is held behind."""

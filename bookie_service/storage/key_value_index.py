@@ -141,6 +141,21 @@ class KeyValueIndex(KeyValueView):
     def view(self, open_files_max: int) -> KeyValueView:
         return KeyValueView(self.path, self._key_values)
 
+    notices: Sequence[str] = ()
+
+    def lost(self, ledger_id: int) -> str:
+        # A store from which anything is missing is not opened.
+        return ""
+
+    def all_lost(self) -> list[int]:
+        return []
+
+    def accept(self, ledger_ids: Collection[int]) -> None:
+        """Nothing to do: nothing is noted of single ledgers."""
+
+    def disown(self, ledger_ids: Collection[int]) -> None:
+        """Nothing to do: nothing is noted of single ledgers."""
+
     @property
     def is_clean(self) -> bool:
         return self._is_clean

@@ -62,6 +62,26 @@ class LedgerIndex(IndexView, Protocol):
         """Return whether the index knows the ledger, be its header readable or not. For any thread."""
 
     @property
+    def notices(self) -> Sequence[str]:
+        """Lines for the operator about what was found when it was opened, mostly none."""
+
+    def lost(self, ledger_id: int) -> str:
+        """Return what is missing of a ledger although it was durable here, "" for nothing."""
+
+    def all_lost(self) -> list[int]:
+        """Return the ledgers of which `lost` tells something, all looked at. For any thread."""
+
+    def accept(self, ledger_ids: Collection[int]) -> None:
+        """Take what there is of ledgers for all there ever was, durably. For the same thread as `hold`."""
+
+    def disown(self, ledger_ids: Collection[int]) -> None:
+        """Note durably that ledgers may be removed, before they are. For the same thread as `hold`.
+
+        Raises:
+            OSError: that is not durable. Removed all the same, they count as lost after a crash.
+        """
+
+    @property
     def is_clean(self) -> bool:
         """True when all that was held is durable. For any thread."""
 
@@ -248,6 +268,16 @@ class LedgerStorage(Protocol):
 
         A ledger whose header is unreadable counts as fenced.
         """
+
+    def prepare_drop(self, ledger_ids: Sequence[int], fenced: Sequence[int], now_s: int) -> None:
+        """Note durably that ledgers may go, and which of them were fenced; on the collector's thread, before `drop`.
+
+        Raises:
+            OSError: the fenced ones are not noted, and must stay.
+        """
+
+    def end_limbo(self, ledger_ids: Sequence[int]) -> None:
+        """Let ledgers out of limbo, durably; on any thread. Raises OSError: some are still in it."""
 
     def drop(self, ledger_ids: Sequence[int]) -> list[int]:
         """Remove ledgers that are still droppable; return them. `LedgerIndex.sync_removed` makes it durable.

@@ -16,6 +16,7 @@ records lie before the marks, and neither a flush nor replay can bring it back.
 
 from __future__ import annotations
 
+import logging
 import threading
 from abc import ABC, abstractmethod
 from collections import OrderedDict
@@ -43,6 +44,8 @@ from bookie_service.storage.log_reader import EntryLogReader
 from bookie_service.storage.storage_class import StorageClass
 from bookie_service.storage.tombstones import Tombstones
 from bookie_service.storage.write_cache import CacheHalf
+
+logger = logging.getLogger(__name__)
 
 _POSITIONS_PER_LOOKUP = 8192
 _LEDGERS_MAX = 16 * 1024
@@ -120,10 +123,35 @@ class LedgerStore(ABC):
         if ledger is not None:
             self._ledgers.move_to_end(ledger_id)
         elif ledger_id >= 0:
-            header = self.index.header(ledger_id)
+            header = self._stored_header(ledger_id)
             if header is not None:
                 ledger = self._remember(header)
         return ledger
+
+    def _stored_header(self, ledger_id: int) -> LedgerHeader | None:
+        """Return what the index says of a ledger; one of which something is lost is in limbo from then on."""
+        is_whole = self._is_whole(ledger_id)
+        try:
+            return self.index.header(ledger_id)
+        except StorageDamaged:
+            if is_whole:
+                raise
+            return None
+
+    def _is_whole(self, ledger_id: int) -> bool:
+        """Return False when something of a ledger is lost that was durable; then it is in limbo."""
+        if ledger_id in self.limbo:
+            return False
+        lost = self.index.lost(ledger_id)
+        if lost:
+            self.limbo.begin([ledger_id])
+            logger.error(
+                "%s. Entries, a fence, or all that was known of the ledger may be lost: until it is recovered or "
+                "repaired, nothing certain is answered of what is missing. To serve it as before, stop the bookie, "
+                "restore the file, and start it again",
+                lost,
+            )
+        return not lost
 
     def _remember(self, header: LedgerHeader) -> Ledger:
         """Keep a ledger in memory, and let go of one or two others when there are too many."""
@@ -214,6 +242,7 @@ class LedgerStore(ABC):
         positions = self.index.positions(ledger.ledger_id, first_entry, count)
         held = positions != 0
         if not len(held) or not held[0]:
+            self._is_whole(ledger.ledger_id)
             return None
         if not held.all():
             positions = positions[: int(np.argmin(held))]
@@ -331,6 +360,21 @@ class LedgerStore(ABC):
                 if ledger is not None:
                     found.append((ledger_id, ledger.fenced))
         return found
+
+    def prepare_drop(self, ledger_ids: Sequence[int], fenced: Sequence[int], now_s: int) -> None:
+        self.tombstones.remember(fenced, now_s)
+        with self.writing:
+            try:
+                self.index.disown(ledger_ids)
+            except OSError as error:
+                # Ledgers that are deleted must go all the same, for that makes space.
+                if not is_out_of_space(error):
+                    raise
+
+    def end_limbo(self, ledger_ids: Sequence[int]) -> None:
+        with self.writing:
+            self.index.accept(ledger_ids)
+        self.limbo.end(ledger_ids)
 
     def drop(self, ledger_ids: Sequence[int]) -> list[int]:
         dropped = []

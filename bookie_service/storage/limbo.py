@@ -1,7 +1,8 @@
 """Ledgers of which entries may be lost, so that nobody may conclude anything from what is missing here (B2, P29).
 
 A bookie acknowledges from its journal. One that ran with an incomplete journal and was not stopped in order, or whose
-journal is gone, cannot know what it acknowledged. From then on every ledger that it may have held is in limbo:
+journal is gone, cannot know what it acknowledged. From then on every ledger that it may have held is in limbo. So is a
+single ledger whose index file is lost, or shorter than it was (`index_files`). Of a ledger in limbo:
 
 * an entry that is held is served; that one is not held is answered "unknown ledger state", not "no such entry";
 * which entry is the last, it does not know;
@@ -14,6 +15,7 @@ recovery, autorecovery, or nothing at all has been missing. Ledgers created late
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Collection, Sequence
 
 import numpy as np
@@ -24,7 +26,7 @@ from bookie_service.storage.files import LocalFiles
 
 
 class Limbo:
-    """Which ledgers are in limbo. Asked by the event loop; changed by one thread at a time."""
+    """Which ledgers are in limbo. For any thread."""
 
     def __init__(self, files: LocalFiles, directory: str) -> None:
         """`directory`: the `current` directory that the file lies in.
@@ -34,6 +36,7 @@ class Limbo:
         """
         self._files = files
         self._path = os.path.join(directory, limbo_format.LIMBO_NAME)
+        self._changing = threading.Lock()
         self._ledgers: frozenset[int] = frozenset()
         if files.exists(self._path):
             try:
@@ -56,11 +59,13 @@ class Limbo:
 
     def begin(self, ledger_ids: Collection[int]) -> None:
         """Add ledgers; durable on return. Raises OSError: nothing changed."""
-        self._write(self._ledgers | frozenset(ledger_ids))
+        with self._changing:
+            self._write(self._ledgers | frozenset(ledger_ids))
 
     def end(self, ledger_ids: Collection[int]) -> None:
         """Take ledgers out; durable on return. Raises OSError: nothing changed."""
-        self._write(self._ledgers - frozenset(ledger_ids))
+        with self._changing:
+            self._write(self._ledgers - frozenset(ledger_ids))
 
     def _write(self, ledgers: frozenset[int]) -> None:
         if ledgers != self._ledgers:

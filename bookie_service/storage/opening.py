@@ -18,6 +18,7 @@ from bkspark.wire.framing import LENGTH_BYTES, gather_i64, split_items
 from bookie_service import layout
 from bookie_service.formats import journal as journal_format
 from bookie_service.formats import key_value_index
+from bookie_service.formats.index import UNKNOWN_KEY
 from bookie_service.formats.journal import RecordKind
 from bookie_service.storage.checkpoint import Marks
 from bookie_service.storage.compaction import Compactor
@@ -81,6 +82,7 @@ def open_storage(
     notices = compactor.recover()
     if store.tombstones.notice is not None:
         notices.append(store.tombstones.notice)
+    notices += store.index.notices
     replay = _Replay(store)
     ends = []
     for index, directory in enumerate(journals_at):
@@ -183,6 +185,9 @@ class _Replay:
 
     def _ledger(self, ledger_id: int) -> Ledger:
         ledger = self._store.ledger(ledger_id)
+        if ledger is None and ledger_id in self._store.limbo:
+            # Its index file is lost, and its key with it: what the journal has of it is kept until a recovery comes.
+            ledger = self._store.create_ledger(ledger_id, UNKNOWN_KEY)
         if ledger is None:
             raise ValueError(
                 f"a record of ledger {ledger_id}, whose master key is neither in the journal nor the index"

@@ -14,6 +14,7 @@ import numpy as np
 from bookie_service.collection import CompactionLevel, DiskRoom
 from bookie_service.collector import CollectionOptions, Collector, PassReport
 from bookie_service.formats import entry_log as log_format
+from bookie_service.formats import index_files
 from bookie_service.formats.entry_log import HEADER_BYTES
 from bookie_service.storage.compaction import Compactor
 from bookie_service.storage.files import LocalFiles
@@ -36,6 +37,9 @@ def item(ledger_id: int, entry_id: int, size: int = 100) -> bytes:
 
 def without_limits(entries: int, size: int) -> None:
     """Go on at once."""
+
+
+_ALWAYS_THERE = {log_format.LAST_ID_NAME, index_files.FILE_NAME}
 
 
 class FakeCluster:
@@ -177,6 +181,6 @@ class Bench:
 
     @property
     def other_names(self) -> set[str]:
-        """Names in the directories that are neither logs nor index directories nor `lastId`."""
+        """Names in the directories that are neither logs nor index directories nor what always stands there."""
         names = {name for path in self.paths for name in self.files.names(path) if len(name) > 2}
-        return {name for name in names if log_format.parse_file_name(name) is None} - {log_format.LAST_ID_NAME}
+        return {name for name in names if log_format.parse_file_name(name) is None} - _ALWAYS_THERE

@@ -9,6 +9,7 @@ from pathlib import Path
 from bkspark.metadata import cookies
 from bkspark.metadata.cookies import Cookie
 from bkspark.wire import v2
+from bookie_service.formats import marks
 from bookie_service.storage.ledger_store import StoreOptions
 from bookie_service.storage.storage_class import StorageClass
 from tests.bookie.serving import Peer, Serving, service_options
@@ -43,6 +44,13 @@ class Folder:
 
     def journal(self, file_id: int) -> Path:
         return self.journals / f"{file_id:016x}.txn"
+
+    @property
+    def marked(self) -> int:
+        """Where in the last journal file replay begins; a bookie that was slow to stop wrote padding behind it."""
+        mark = marks.decode_mark((self.ledgers / "lastMark").read_bytes())
+        assert mark is not None
+        return mark.offset
 
     @property
     def small_index(self) -> Path:

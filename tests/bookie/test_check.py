@@ -16,6 +16,7 @@ from bkspark.metadata import cookies
 from bookie_service.__main__ import main
 from bookie_service.formats import compaction, tombstones
 from bookie_service.storage.files import LocalFiles
+from bookie_service.storage.index_files import IndexFilesWriter
 from tests.bookie.folders import FENCED, LARGE_PAYLOADS, SMALL, SMALL_PAYLOADS, Folder, add, cut, flip
 from tests.bookie.serving import Serving, service_options, stored
 
@@ -67,9 +68,31 @@ def test_torn_last_record_is_a_note_and_not_damage(crashed: Folder, capsys: Capt
 
 
 def test_entries_of_a_deleted_ledger_are_counted_and_no_damage(stopped: Folder, capsys: Capture) -> None:
+    IndexFilesWriter(LocalFiles(), str(stopped.ledgers)).note({SMALL: 0})
     stopped.small_index.unlink()
     code, report = check(stopped, capsys)
     assert (code, report["unindexed_entries"]) == (0, 25)
+
+
+@pytest.mark.parametrize("size", [None, 0, 600, 1024 + 20 * 8, 1024 + 25 * 8 - 1])
+def test_index_file_that_is_removed_or_cut_is_damage(stopped: Folder, capsys: Capture, size: int | None) -> None:
+    if size is None:
+        stopped.small_index.unlink()
+    else:
+        cut(stopped.small_index, size)
+    code, report = check(stopped, capsys)
+    assert code == 1
+    found = [each for each in report["damage"] if "restore it, or let the bookie start" in each["reason"]]
+    assert [(each["file"], each["offset"], each["ledger"]) for each in found] == [
+        (str(stopped.small_index), size or 0, SMALL)
+    ]
+
+
+def test_damaged_list_of_index_files_is_noted(stopped: Folder, capsys: Capture) -> None:
+    flip(stopped.ledgers / "indexFiles", 20)
+    code, report = check(stopped, capsys)
+    assert code == 0
+    assert any("indexFiles offset 12: torn or damaged" in note for note in report["notes"])
 
 
 def test_nothing_is_changed_and_the_directories_are_free_again(crashed: Folder, capsys: Capture) -> None:
@@ -176,8 +199,8 @@ def test_damage_in_a_journal_behind_the_mark_does_no_harm(stopped: Folder, capsy
 
 
 def test_truncated_journal_is_named_with_where_it_ends(stopped: Folder, capsys: Capture) -> None:
-    cut(stopped.journal(2), -1)
-    assert damage(stopped, capsys) == [(str(stopped.journal(2)), stopped.journal(2).stat().st_size)]
+    cut(stopped.journal(2), stopped.marked - 1)
+    assert damage(stopped, capsys) == [(str(stopped.journal(2)), stopped.marked - 1)]
 
 
 def test_missing_journal_file_is_named(stopped: Folder, capsys: Capture) -> None:

@@ -108,7 +108,9 @@ def test_marks_show_where_replay_begins(stopped: Folder, capsys: Capture) -> Non
     code, rows = dump(capsys, "marks", stopped.directory)
     (mark,) = of_kind(rows, "mark")
     assert code == 0
-    assert (mark["journal"], mark["journal_offset"]) == (2, stopped.journal(2).stat().st_size)
+    assert (mark["journal"], mark["journal_offset"]) == (2, stopped.marked)
+    _, rows = dump(capsys, "journal", stopped.journal(2))
+    assert {row["record"] for row in of_kind(rows, "record") if row["offset"] >= stopped.marked} <= {"padding"}
     assert [row["log"] for row in of_kind(rows, "last-id")] == [2]
 
 
@@ -177,7 +179,7 @@ def test_damaged_record_header_is_named_and_records_behind_it_are_found(stopped:
 
 
 def test_last_record_is_damaged_and_not_torn_when_the_mark_stands_behind_it(stopped: Folder, capsys: Capture) -> None:
-    flip(stopped.journal(2), stopped.journal(2).stat().st_size - 1)
+    flip(stopped.journal(2), stopped.marked - 1)
     code, rows = dump(capsys, "journal", stopped.journal(2))
     assert code == 1
     assert len(of_kind(rows, "damage")) == 1

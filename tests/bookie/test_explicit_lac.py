@@ -11,7 +11,7 @@ from bkspark.wire.v2 import Status
 from bookie_service import rules
 from bookie_service.formats import index as index_format
 from bookie_service.formats import journal as journal_format
-from bookie_service.formats.index import ENTRY_ID_MAX, LedgerHeader
+from bookie_service.formats.index import ENTRY_ID_MAX, UNKNOWN_KEY, LedgerHeader
 from tests.crash.history import History
 from tests.crash.images import Loss, crash_image
 from tests.crash.twins import BookieTwin, Setup, lac_packet
@@ -114,7 +114,7 @@ def test_fenced_ledger_takes_a_lac_and_a_dropped_one_does_not(twin: BookieTwin) 
     [
         ({}, Status.EOK),
         ({"stored_key": None}, Status.EOK),
-        ({"stored_key": rules.UNKNOWN_KEY}, Status.EOK),
+        ({"stored_key": UNKNOWN_KEY}, Status.EOK),
         ({"stored_key": OTHER}, Status.EUA),
         ({"read_only": True}, Status.EREADONLY),
         ({"is_deleted": True}, Status.ENOLEDGER),

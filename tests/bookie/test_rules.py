@@ -7,7 +7,7 @@ import pytest
 
 from bkspark.wire.v2 import HIGH_PRIORITY, RECOVERY_ADD, Status
 from bookie_service import rules
-from bookie_service.formats.index import ENTRY_ID_MAX
+from bookie_service.formats.index import ENTRY_ID_MAX, UNKNOWN_KEY
 from bookie_service.storage.flush_policy import FlushLimits, FlushReason, flush_reason
 
 KEY, OTHER = b"k" * 20, b"o" * 20
@@ -81,7 +81,7 @@ def test_adds_of_one_run_are_judged_one_by_one() -> None:
         (5, None, Status.EOK),
         (5, KEY, Status.EOK),
         (5, OTHER, Status.EUA),
-        (5, rules.UNKNOWN_KEY, Status.EOK),
+        (5, UNKNOWN_KEY, Status.EOK),
         (-1, None, Status.EBADREQ),
     ],
 )

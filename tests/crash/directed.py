@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
 
 from bkspark.errors import StorageDamaged
-from bkspark.wire.v2 import RECOVERY_ADD
+from bkspark.wire.v2 import RECOVERY_ADD, Status
+from bookie_service.formats.index import POSITIONS_AT
 from bookie_service.storage.file_index import PageOptions
 from bookie_service.storage.journal import JournalOptions
 from bookie_service.storage.ledger_store import StoreOptions
@@ -18,6 +19,7 @@ from tests.crash.campaign import reopened
 from tests.crash.census import DoubtfulCensus
 from tests.crash.history import History
 from tests.crash.images import Loss, crash_image
+from tests.crash.simulated_files import SimulatedDisk, SimulatedFiles
 from tests.crash.twins import BookieTwin, Setup
 
 
@@ -276,3 +278,87 @@ def rewind_key_value_store() -> None:
     except StorageDamaged:
         return
     audit(reopened_twin, reopened_twin.history)
+
+
+def lose_index_file() -> None:
+    """Cut or remove a stopped bookie's index file by hand.
+
+    Raises:
+        Violation: it denies what the file held.
+    """
+    for size in (None, 0, POSITIONS_AT):
+        twin = BookieTwin(_ROOMY.new_disk(), _ROOMY, History())
+        twin.add(1, [(0, b"entry")])
+        twin.checkpoint()
+        twin.stop()
+        path = next(path for path in twin.disk.visible_files() if path.endswith("/1.idx"))
+        files = SimulatedFiles(twin.disk)
+        if size is None:
+            files.remove(path)
+        else:
+            files.open(path).truncate(size)
+        status, _ = BookieTwin(twin.disk, _ROOMY, twin.history.after_crash()).batch_read(1, 0)
+        if status != Status.EIO:
+            raise Violation(f"an entry whose index file is lost is answered {status}")
+
+
+def crash_after_a_drop() -> None:
+    """Drop a deleted ledger, crash, and ask for it.
+
+    Raises:
+        Violation: the bookie takes it for lost.
+    """
+    twin = BookieTwin(_ROOMY.new_disk(), _ROOMY, History())
+    twin.add(1, [(0, b"deleted")])
+    twin.checkpoint()
+    twin.history.delete(1)
+    twin.collect(DoubtfulCensus(()))
+    again = reopened(crash_image(twin.disk, Loss.LOST, Random(0)), _ROOMY, twin.history.after_crash())
+    status, _ = again.batch_read(1, 0)
+    if status != Status.ENOLEDGER:
+        raise Violation(f"a ledger that was deleted and dropped is answered {status}")
+
+
+def _crashed_twice(twin: BookieTwin, act: Callable[[], object], first: Sequence[Loss], second: Sequence[Loss]) -> None:
+    """Do something and crash before each of its operations, then before each of the recovery's and behind it."""
+    random = Random(0)
+
+    def crash(operation: str, path: str) -> None:
+        history = twin.history.after_crash()
+        for loss in first:
+            image = crash_image(twin.disk, loss, random)
+
+            def crash_again(operation: str, path: str, image: SimulatedDisk = image) -> None:
+                for loss in second:
+                    audit(reopened(crash_image(image, loss, random), twin.setup, history), history)
+
+            image.before_operation = crash_again
+            reopened(image, twin.setup, history)
+            crash_again("end", "")
+
+    twin.disk.before_operation = crash
+    act()
+    crash("end", "")
+    twin.disk.before_operation = None
+
+
+def crash_recovery_of_torn_tail() -> None:
+    """Crash in the middle of a journal's write, and again in the recovery, which begins another journal file."""
+    twin = BookieTwin(_ROOMY.new_disk(), _ROOMY, History())
+    twin.add(1, [(0, b"durable")])
+    twin.settle()
+
+    def add() -> None:
+        twin.add(1, [(1, bytes(700))])
+        twin.settle()
+
+    _crashed_twice(twin, add, [Loss.TORN] * 4, [Loss.KEPT])
+
+
+def cut_power_after_a_kill() -> None:
+    """Kill a bookie in the middle of a checkpoint that makes index files, and cut the power after its recovery."""
+    twin = BookieTwin(_ROOMY.new_disk(), _ROOMY, History())
+    twin.add(1, [(0, b"there before")])
+    twin.checkpoint()
+    twin.add(2, [(0, b"in a new index file")])
+    _crashed_twice(twin, twin.checkpoint, [Loss.KEPT], [Loss.LOST])

@@ -18,9 +18,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from bkspark.errors import StorageDamaged
 from bookie_service.storage.storage_class import StorageClass
 from tests.crash import directed, planted, planted_storages
 from tests.crash import planted_collection as collecting
+from tests.crash.audit import Violation
 from tests.crash.campaign import STEPS, Campaign, rare_collections
 from tests.crash.faults import fail_every_call, flip_bytes, misdirect_position
 from tests.crash.scripts import CollectingScript, Script
@@ -199,9 +201,17 @@ MUTANTS = (
     Mutant(
         "replay trusts the page cache", "a killed process's tail counts as durable", planted.trusting_replay, hunt_twice
     ),
-    Mutant("replay trusts names", "a killed process's index file counts as durable", planted.trusted_names, hunt_twice),
     Mutant(
-        "torn tail not cut", "S10: the next file says that the torn record is whole", planted.uncut_tail, hunt_twice
+        "replay trusts names",
+        "a killed process's index file counts as durable",
+        planted.trusted_names,
+        directed.cut_power_after_a_kill,
+    ),
+    Mutant(
+        "torn tail not cut",
+        "S10: the next file says that the torn record is whole",
+        planted.uncut_tail,
+        directed.crash_recovery_of_torn_tail,
     ),
     _crash("torn tail refused", "S10, BOOKKEEPER-166: a torn record stops the start", planted.refused_tail),
     _crash("unborn file kept", "a file without a durable header stops the start", planted.kept_unborn_file),
@@ -314,6 +324,19 @@ MUTANTS = (
     _collect("no tombstone", "P21, #4462: a late writer makes a fenced ledger anew", collecting.no_tombstones),
     _collect("tombstone after the drop", "P21: a crash in between forgets the fence", collecting.late_tombstones),
     _collect("tombstone not synced", "P21: a power cut forgets the fence", collecting.unsynced_tombstones),
+    _crash("index file noted early", "a crash makes an index file count as lost", planted.noted_before_durable),
+    Mutant(
+        "lost index file believed",
+        "B2: what an index file that is cut or removed held is denied",
+        planted.lost_index_believed,
+        directed.lose_index_file,
+    ),
+    Mutant(
+        "index file removed without a note",
+        "a deleted ledger counts as lost after a crash",
+        collecting.removed_without_a_note,
+        directed.crash_after_a_drop,
+    ),
     _collect(
         "fence forgotten when dropped", "P21: a fenced ledger is dropped as if it were not", collecting.forgotten_fence
     ),
@@ -336,11 +359,15 @@ EQUIVALENT = {
 
 
 def killed_by(mutant: Mutant) -> str | None:
-    """Return the first sign of a mutant, None when it was not noticed."""
+    """Return the first sign of a mutant, None when it was not noticed.
+
+    A sign is a promise that was broken, or a start that was refused. Whatever else is raised is an error of the
+    harness, and raised: it says nothing about what the campaigns notice.
+    """
     with mutant.plant(), rare_collections():
         try:
             mutant.hunt()
-        except Exception as error:
+        except (Violation, StorageDamaged) as error:
             return f"{type(error).__name__}: {error}"
     return None
 

@@ -23,6 +23,7 @@ from bookie_service.formats.marks import JournalPosition
 from bookie_service.storage import checkpoint, log_reader, opening, replay, write_cache
 from bookie_service.storage.checkpoint import Checkpoint, Marks
 from bookie_service.storage.entry_log import EntryLogs
+from bookie_service.storage.file_index import FileIndex
 from bookie_service.storage.index_pages import IndexPages, Page
 from bookie_service.storage.index_writer import IndexWriter
 from bookie_service.storage.journal import Journal
@@ -542,13 +543,13 @@ def cut_position() -> Plant:
 
 
 def dropped_dirty_page() -> Plant:
-    return replaced(IndexWriter, "_write_pages", lambda self, file, pages: None)
+    return replaced(IndexWriter, "_write_pages", lambda self, ledger_id, file, pages: None)
 
 
 def dropped_evicted_page() -> Plant:
     def make(old: Any) -> Any:
         def make_room(self: IndexWriter) -> None:
-            with replaced(IndexWriter, "_write_pages", lambda self, file, pages: None):
+            with replaced(IndexWriter, "_write_pages", lambda self, ledger_id, file, pages: None):
                 old(self)
 
         return make_room
@@ -646,3 +647,20 @@ def _reopening(make: Callable[[Any], Any]) -> Plant:
     from tests.crash import twins
 
     return changed(twins, "open_storage", make)
+
+
+def noted_before_durable() -> Plant:
+    """It is noted how long index files are before they are."""
+
+    def make(old: Any) -> Any:
+        def make_durable(self: IndexWriter, ledger_ids: Any, names: Any) -> None:
+            self._known.note({ledger_id: self.file_size(ledger_id) for ledger_id in ledger_ids})
+            old(self, ledger_ids, names)
+
+        return make_durable
+
+    return changed(IndexWriter, "_make_durable", make)
+
+
+def lost_index_believed() -> Plant:
+    return replaced(FileIndex, "lost", lambda self, ledger_id: "")

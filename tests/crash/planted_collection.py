@@ -17,6 +17,7 @@ from bookie_service.formats.compaction import SUFFIX
 from bookie_service.storage import compaction
 from bookie_service.storage.compaction import Compactor
 from bookie_service.storage.entry_log import EntryLogs
+from bookie_service.storage.file_index import FileIndex
 from bookie_service.storage.ledger_store import LedgerStore
 from bookie_service.storage.tombstones import Tombstones
 from tests.crash.planted import skipping
@@ -210,3 +211,7 @@ def forgotten_fence() -> Plant:
         return lambda self, ledger_ids: [(ledger_id, False) for ledger_id, _ in old(self, ledger_ids)]
 
     return changed(LedgerStore, "droppable", make)
+
+
+def removed_without_a_note() -> Plant:
+    return replaced(FileIndex, "disown", lambda self, ledger_ids: None)

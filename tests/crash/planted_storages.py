@@ -86,12 +86,12 @@ def stale_read_ahead() -> Plant:
 
 def read_ahead_in_front() -> Plant:
     def make(old: Any) -> Any:
-        def read_run(self: Any, ledger: Any, first_entry: int, count_max: int, bytes_max: int) -> Any:
+        def read_run(self: Any, ledger: Any, first_entry: int, count_max: int, bytes_max: int, source: Any) -> Any:
             if isinstance(self, DbLedgerStorage):
                 found = self._read_ahead.find(ledger.ledger_id, first_entry, count_max, bytes_max)
                 if found is not None:
                     return found
-            return old(self, ledger, first_entry, count_max, bytes_max)
+            return old(self, ledger, first_entry, count_max, bytes_max, source)
 
         return read_run
 

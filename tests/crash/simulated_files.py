@@ -311,6 +311,10 @@ class SimulatedFiles(LocalFiles):
     def exists(self, path: str) -> bool:
         return self.disk.find(path) is not None
 
+    def file_size(self, path: str) -> int | None:
+        inode = self.disk.find(path)
+        return len(inode.cached) if isinstance(inode, Inode) else None
+
     def is_directory(self, path: str) -> bool:
         return isinstance(self.disk.find(path), Directory)
 

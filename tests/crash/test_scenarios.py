@@ -580,6 +580,7 @@ def test_refusal_behind_a_damaged_mark_names_it() -> None:
     put(twin, 1, range(2, 4))
     twin.checkpoint()
     assert twin.store.droppable([1])
+    twin.store.prepare_drop([1], [], 0)
     twin.store.index.sync_removed(twin.store.drop([1]))
     _, mark = file_at(twin.disk, "lastMark")
     overwrite(mark, 12, b"\xff")

@@ -1,0 +1,161 @@
+"""An index file that is lost or cut is noticed: nothing that was held is ever answered as never written (B2, P29)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+from crc32c import crc32c
+
+from bkspark.errors import StorageDamaged
+from bkspark.wire import v2
+from bkspark.wire.v2 import Status
+from bookie_service.formats import index_files as file_format
+from bookie_service.formats.index import POSITION_BYTES, POSITIONS_AT
+from bookie_service.service import ServiceOptions
+from bookie_service.storage import index_files
+from bookie_service.storage.files import LocalFiles
+from bookie_service.storage.index_files import IndexFiles, IndexFilesWriter
+from bookie_service.storage.limbo import Limbo
+from tests.bookie.folders import cut, flip
+from tests.bookie.serving import Serving, service_options, stored
+
+RECOVERY = v2.RECOVERY_ADD | v2.HIGH_PRIORITY
+ENTRIES = 10
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> ServiceOptions:
+    """Return the options of a bookie that served ledger 5, fenced it, and stopped in order; ledger 6 is untouched."""
+    options = service_options(tmp_path)
+    with Serving(options) as serving, serving.connect() as peer:
+        for ledger_id in (5, 6):
+            assert set(peer.add(ledger_id, 0, [b"payload"] * ENTRIES)) == {Status.EOK}
+        peer.read(5, 0, v2.DO_FENCING)
+    return options
+
+
+def current(options: ServiceOptions) -> Path:
+    return Path(options.ledger_directories[0]) / "current"
+
+
+def lose(options: ServiceOptions, size: int | None) -> None:
+    path = current(options) / "0" / "5" / "5.idx"
+    if size is None:
+        path.unlink()
+    else:
+        cut(path, size)
+
+
+@pytest.mark.parametrize("size", [None, 0, 100, 600, POSITIONS_AT, POSITIONS_AT + 4 * POSITION_BYTES])
+def test_ledger_whose_index_file_is_lost_or_cut_is_in_limbo(options: ServiceOptions, size: int | None) -> None:
+    lose(options, size)
+    with Serving(options) as serving, serving.connect() as peer:
+        for entry_id in (ENTRIES - 1, ENTRIES, v2.LAST_ENTRY):
+            assert peer.read(5, entry_id).status == Status.EIO
+            assert peer.batch_read(5, entry_id).status == Status.EIO
+        assert peer.add(5, ENTRIES, [b"late"])[0] in (Status.EUA, Status.EFENCED)
+        assert peer.read(6, ENTRIES - 1).body == stored(6, ENTRIES - 1, b"payload")
+        assert peer.read(6, ENTRIES).status == Status.ENOENTRY
+        assert peer.read(7, 0).status == Status.ENOLEDGER
+        # Recovery, or a repair, brings it back.
+        assert peer.add(5, ENTRIES - 1, [b"payload"], RECOVERY) == [Status.EOK]
+        assert peer.read(5, ENTRIES - 1).body == stored(5, ENTRIES - 1, b"payload")
+    with Serving(options) as serving, serving.connect() as peer:
+        assert peer.read(5, ENTRIES - 1).body == stored(5, ENTRIES - 1, b"payload")
+        assert peer.read(5, ENTRIES).status == Status.EIO
+    assert Limbo(LocalFiles(), str(current(options))).ledger_ids() == [5]
+
+
+def test_index_file_that_is_cut_while_the_bookie_serves_is_noticed(options: ServiceOptions) -> None:
+    with Serving(options) as serving, serving.connect() as peer:
+        assert peer.read(5, 0).status == Status.EOK
+        assert peer.read(6, ENTRIES).status == Status.ENOENTRY
+    with Serving(options) as serving, serving.connect() as peer:
+        assert peer.read(5, ENTRIES).status == Status.ENOENTRY
+        lose(options, POSITIONS_AT)
+        assert peer.read(5, ENTRIES - 1).status == Status.EIO
+
+
+def test_records_of_a_lost_index_file_in_the_journal_are_kept(options: ServiceOptions) -> None:
+    with Serving(options) as serving, serving.connect() as peer:
+        assert peer.add(5, ENTRIES, [b"recovered"], RECOVERY) == [Status.EOK]
+        serving.abandon()
+    lose(options, None)
+    with Serving(options) as serving, serving.connect() as peer:
+        assert peer.read(5, ENTRIES).body == stored(5, ENTRIES, b"recovered")
+        assert peer.read(5, 0).status == Status.EIO
+
+
+def test_unreadable_header_is_refused_with_a_remedy_that_works(
+    options: ServiceOptions, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = current(options) / "0" / "5" / "5.idx"
+    for at in (20, 532):
+        flip(path, at)
+    with Serving(options) as serving, serving.connect() as peer:
+        assert peer.read(5, 0).status == Status.EIO
+        assert "restore the file or remove it" in caplog.text
+    path.unlink()
+    with Serving(options) as serving, serving.connect() as peer:
+        assert peer.read(5, 0).status == Status.EIO
+        assert peer.add(5, 0, [b"payload"], RECOVERY) == [Status.EOK]
+        assert peer.read(5, 0).body == stored(5, 0, b"payload")
+
+
+@pytest.mark.parametrize("damage", ["removed", "flipped", "cut"])
+def test_damaged_list_is_made_again_from_the_files_that_are_there(options: ServiceOptions, damage: str) -> None:
+    path = current(options) / index_files.file_format.FILE_NAME
+    if damage == "removed":
+        path.unlink()
+    elif damage == "flipped":
+        flip(path, 30)
+    else:
+        cut(path, len(path.read_bytes()) - 1)
+    with Serving(options) as serving, serving.connect() as peer:
+        assert peer.read(5, ENTRIES).status == Status.ENOENTRY
+    lose(options, None)
+    with Serving(options) as serving, serving.connect() as peer:
+        assert peer.read(5, 0).status == Status.EIO
+
+
+def test_list_of_a_later_version_refuses_the_start(options: ServiceOptions) -> None:
+    path = current(options) / file_format.FILE_NAME
+    head = b"BKSF\0\0\0\2"
+    path.write_bytes(head + crc32c(head).to_bytes(4, "big"))
+    with pytest.raises(StorageDamaged, match="indexFiles: version 2"), Serving(options):
+        pass
+
+
+def test_list_says_what_a_dictionary_would(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index_files, "_RECENT_MAX", 20)
+    monkeypatch.setattr(index_files, "_ROWS_BESIDE", 30)
+    random = Random(1)
+    model: dict[int, int] = {}
+    known = IndexFilesWriter(LocalFiles(), str(tmp_path))
+    for step in range(300):
+        changed = random.sample(range(50), random.randrange(9))
+        changes = {ledger_id: random.choice((0, random.randrange(1, 9999))) for ledger_id in changed}
+        known.note(changes)
+        model |= changes
+        if step % 40 == 39:
+            known = IndexFilesWriter(LocalFiles(), str(tmp_path))
+            assert known.is_complete
+        assert [known.least_bytes(each) for each in range(50)] == [model.get(each, 0) for each in range(50)]
+    ledger_ids, file_bytes = IndexFiles(LocalFiles(), str(tmp_path)).all()
+    assert dict(zip(ledger_ids.tolist(), file_bytes.tolist())) == {each: size for each, size in model.items() if size}
+    assert (tmp_path / file_format.FILE_NAME).stat().st_size < 10_000, "rows that say nothing any more are left out"
+
+
+def test_every_damaged_byte_ends_the_rows_that_are_believed() -> None:
+    rows = [(np.arange(first, first + 3), np.arange(3) + 1024) for first in (0, 10)]
+    data = file_format.HEAD + b"".join(file_format.encode_rows(*each) for each in rows)
+    assert file_format.decode(data)[2] == len(data)
+    for at in range(len(data)):
+        damaged = bytearray(data)
+        damaged[at] ^= 0x80
+        ledger_ids, _, end = file_format.decode(bytes(damaged))
+        assert end <= at
+        assert ledger_ids.tolist() in ([], [0, 1, 2])
