@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
+import inspect
+from collections.abc import Callable
+
 import pytest
 
+from tests.crash import directed
 from tests.crash.mutants import EQUIVALENT, MUTANTS, Mutant, killed_by
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_mutant_is_killed(mutant: Mutant) -> None:
     assert killed_by(mutant) is not None, f"{mutant.bug}: nothing noticed it"
+
+
+DIRECTED = dict.fromkeys(mutant.hunt for mutant in MUTANTS if inspect.getmodule(mutant.hunt) is directed)
+
+
+@pytest.mark.parametrize("hunt", DIRECTED, ids=lambda hunt: hunt.__name__)
+def test_hunt_finds_nothing_in_the_product_itself(hunt: Callable[[], None]) -> None:
+    hunt()
+
+
+def test_error_of_the_harness_is_no_kill() -> None:
+    def broken() -> None:
+        raise TypeError("a mutant that does not fit the product any more")
+
+    with pytest.raises(TypeError):
+        killed_by(Mutant("", "", contextlib.nullcontext, broken))
 
 
 def test_there_are_at_least_thirty_and_each_has_its_own_name() -> None:
