@@ -109,8 +109,8 @@ def test_marks_show_where_replay_begins(stopped: Folder, capsys: Capture) -> Non
     (mark,) = of_kind(rows, "mark")
     assert code == 0
     assert (mark["journal"], mark["journal_offset"]) == (2, stopped.marked)
-    _, rows = dump(capsys, "journal", stopped.journal(2))
-    assert {row["record"] for row in of_kind(rows, "record") if row["offset"] >= stopped.marked} <= {"padding"}
+    _, journal = dump(capsys, "journal", stopped.journal(2))
+    assert {row["record"] for row in of_kind(journal, "record") if row["offset"] >= stopped.marked} <= {"padding"}
     assert [row["log"] for row in of_kind(rows, "last-id")] == [2]
 
 
