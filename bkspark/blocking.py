@@ -114,7 +114,7 @@ def iterate(make: Callable[[], AsyncIterator[_T]]) -> Iterator[_T]:
 class _Leaving(ABC):
     """What ends any writer. As a context manager it is closed, or abandoned when an error leaves the block."""
 
-    _writer: aio.LedgerWriter | aio_log.LogWriter
+    _writer: aio.LedgerWriter | aio.AdvancedLedgerWriter | aio_log.LogWriter
 
     @abstractmethod
     def close(self) -> object:
@@ -145,6 +145,11 @@ class LedgerWriter(_Leaving):
 
     def __init__(self, writer: aio.LedgerWriter) -> None:
         self._writer = writer
+
+    @property
+    def asynchronous(self) -> aio.LedgerWriter:
+        """The asyncio writer behind this one; use it only on this module's loop (`run`, `iterate`)."""
+        return self._writer
 
     @property
     def ledger_id(self) -> int:
@@ -182,6 +187,56 @@ class LedgerWriter(_Leaving):
 
     def close(self) -> LedgerMetadata:
         """Wait for what is pending and close the ledger."""
+        return run(self._writer.close)
+
+
+class AdvancedLedgerWriter(_Leaving):
+    """Appends under entry ids that the caller chooses; see `bkspark.client.AdvancedLedgerWriter`."""
+
+    _writer: aio.AdvancedLedgerWriter
+
+    def __init__(self, writer: LedgerWriter) -> None:
+        async def make() -> aio.AdvancedLedgerWriter:
+            return aio.AdvancedLedgerWriter(writer.asynchronous)
+
+        self._writer = run(make)
+
+    @property
+    def ledger_id(self) -> int:
+        return self._writer.ledger_id
+
+    @property
+    def last_entry(self) -> int:
+        """The last acknowledged entry (LAC); -1 when there is none."""
+        return self._writer.last_entry
+
+    @property
+    def length(self) -> int:
+        """Payload bytes of every entry below the first gap that the writer has taken."""
+        return self._writer.length
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        return self._writer.metadata
+
+    def append(self, entry_id: int, entry: bytes) -> int:
+        """Append one entry; return its id once it and every id below are acknowledged."""
+        return run(lambda: self._writer.append(entry_id, entry))
+
+    def append_many(self, first_entry: int, entries: Any) -> int:
+        """Append entries under consecutive ids; return the last one's once all are acknowledged."""
+        return run(lambda: self._writer.append_many(first_entry, entries))
+
+    def submit(self, first_entry: int, entries: Any) -> concurrent.futures.Future[int]:
+        """Give entries under consecutive ids; return a future of the last id, done when it is acknowledged."""
+        return _submitted(lambda: self._writer.submit(first_entry, entries))
+
+    def sync(self) -> int:
+        """Wait until everything below the first gap is acknowledged; return the last synced entry id."""
+        return run(self._writer.sync)
+
+    def close(self) -> LedgerMetadata:
+        """Close the ledger in front of the first gap; entries above it fail."""
         return run(self._writer.close)
 
 

@@ -9,6 +9,7 @@
         NoSuchNode / NodeExists     a path is missing / taken
         SessionExpired              our ephemeral nodes and authority are gone
       NoSuchLedger                  no such ledger in the metadata store
+      DuplicateEntryId              the caller gave an entry id twice
       LedgerExists                  the chosen ledger id is taken
       NoSuchLog / LogExists         the same for named logs
       LedgerClosed                  the handle or ledger takes no more entries
@@ -19,7 +20,7 @@
       NoSuchEntry                   certainly absent
       NotEnoughBookies              fewer usable bookies than the ensemble needs
       BookieUnavailable             one bookie cannot be reached or answered with an error
-      TooManyRequests               one bookie refuses load
+      TooManyRequests               one bookie, or the client, takes no more for now
       RequestTimeout                no answer in time; the outcome is unknown
       ReadFailed / WriteFailed      every replica failed / the add cannot complete
       DataLoss                      data that a position names is gone (failOnDataLoss)
@@ -111,6 +112,12 @@ class NoSuchLedger(BookKeeperError):
     code = -25
 
 
+class DuplicateEntryId(BookKeeperError):
+    """The caller chose an entry id that was added before; that entry stands, this one was not added."""
+
+    code = -22
+
+
 class LedgerExists(BookKeeperError):
     """The ledger id chosen by the caller is taken."""
 
@@ -178,7 +185,7 @@ class BookieUnavailable(BookKeeperError):
 
 
 class TooManyRequests(BookKeeperError):
-    """One bookie refuses more load for now."""
+    """One bookie, or the client itself, takes no more for now; what was asked for had no effect."""
 
     code = -105
 

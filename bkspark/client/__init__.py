@@ -8,8 +8,9 @@ async with Client("zk://127.0.0.1:2181/ledgers") as client:
         ...
 """
 
+from bkspark.client.advanced import AdvancedLedgerWriter
 from bkspark.client.client import Client
 from bkspark.client.reader import LedgerReader, SnapshotReader
 from bkspark.client.writer import LedgerWriter
 
-__all__ = ["Client", "LedgerReader", "LedgerWriter", "SnapshotReader"]
+__all__ = ["AdvancedLedgerWriter", "Client", "LedgerReader", "LedgerWriter", "SnapshotReader"]

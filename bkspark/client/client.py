@@ -9,6 +9,7 @@ import secrets
 from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING
 
+from bkspark.client import arguments
 from bkspark.client.bookies import ClusterView, PlacementOptions
 from bkspark.client.ledger_types import add_flags, check_relaxed, new_core, parse_ledger_type, type_metadata
 from bkspark.client.reader import LedgerReader, LedgerTimes, last_entries
@@ -18,6 +19,7 @@ from bkspark.core.last_confirmed import LastEntries
 from bkspark.core.metadata import Fragment, LedgerMetadata, LedgerState, check_quorums
 from bkspark.core.placement import choose_ensemble
 from bkspark.core.relaxed import RelaxedDurability
+from bkspark.core.striping import ENSEMBLE_SIZE_MAX
 from bkspark.core.writer import WriterLimits
 from bkspark.errors import ConfigurationError, UnauthorizedAccess
 from bkspark.metadata.bookies import BookieRegistry
@@ -186,13 +188,19 @@ class Client:
             NotEnoughBookies: fewer writable bookies than `ensemble`; nothing was created.
             LedgerExists: `ledger_id` is taken.
         """
+        ensemble = arguments.whole_number("ensemble", ensemble, 1, ENSEMBLE_SIZE_MAX)
+        write_quorum = arguments.whole_number("write_quorum", write_quorum, 1, ENSEMBLE_SIZE_MAX)
+        ack_quorum = arguments.whole_number("ack_quorum", ack_quorum, 1, ENSEMBLE_SIZE_MAX)
+        custom = arguments.custom_metadata(metadata)
+        if ledger_id is not None:
+            ledger_id = arguments.whole_number("ledger_id", ledger_id)
         try:
             check_quorums(ensemble, write_quorum, ack_quorum)
         except ValueError as error:
             raise ConfigurationError(f"{error}: E >= Qw >= Qa >= 1 must hold") from None
         type_ = parse_ledger_type(ledger_type)
         check_relaxed(type_, relaxed, ensemble, write_quorum)
-        custom = type_metadata(type_, metadata or {})
+        custom = type_metadata(type_, custom)
         services = await self._connected()
         found = await services.view.candidates(ensemble)
         bookies = choose_ensemble(found.writable, ensemble, write_quorum, services.random, found.topology)
@@ -223,6 +231,7 @@ class Client:
             UnauthorizedAccess: the password is another one.
             LedgerRecoveryFailed, ReadFailed: too few bookies answered.
         """
+        ledger_id = arguments.whole_number("ledger_id", ledger_id)
         services = await self._connected()
         stored = await services.ledgers.read(ledger_id)
         metadata, last = stored.metadata, LastEntries()
@@ -238,6 +247,7 @@ class Client:
 
     async def recover(self, ledger_id: int) -> LedgerMetadata:
         """Fence, find the end of and close a ledger; return its metadata, closed. Raises as `open`."""
+        ledger_id = arguments.whole_number("ledger_id", ledger_id)
         services = await self._connected()
         return await self._recover(services, ledger_id)
 
@@ -254,6 +264,7 @@ class Client:
         Raises:
             NoSuchLedger: it does not exist.
         """
+        ledger_id = arguments.whole_number("ledger_id", ledger_id)
         services = await self._connected()
         return (await services.ledgers.read(ledger_id)).metadata
 
@@ -269,6 +280,7 @@ class Client:
         Raises:
             NoSuchLedger: it does not exist.
         """
+        ledger_id = arguments.whole_number("ledger_id", ledger_id)
         services = await self._connected()
         await services.ledgers.delete(ledger_id)
 

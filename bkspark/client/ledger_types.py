@@ -43,15 +43,15 @@ def check_relaxed(ledger_type: LedgerType, relaxed: RelaxedDurability, ensemble:
         )
 
 
-def type_metadata(ledger_type: LedgerType, given: Mapping[str, bytes | str]) -> dict[str, bytes]:
-    """Return a new ledger's custom metadata: what was given, text as UTF-8, and the type.
+def type_metadata(ledger_type: LedgerType, given: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return a new ledger's custom metadata: what was given, and the type.
 
     Raises:
         ConfigurationError: what was given names a type.
     """
     if LEDGER_TYPE_KEY in given:
         raise ConfigurationError(f"metadata: {LEDGER_TYPE_KEY!r} is set by ledger_type")
-    custom = {name: value.encode() if isinstance(value, str) else bytes(value) for name, value in given.items()}
+    custom = dict(given)
     if ledger_type is not LedgerType.PD_JOURNAL:
         custom[LEDGER_TYPE_KEY] = ledger_type.value.encode()
     return custom

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
@@ -116,6 +116,7 @@ class LedgerWriter:
         self._settled.set()
         self._ticker: asyncio.TimerHandle | None = self._loop.call_later(TICK_S, self._tick)
         self._extra_tick: asyncio.TimerHandle | None = None
+        self._failed: Callable[[BookKeeperError], None] | None = None
 
     # ---- facts ----
 
@@ -141,6 +142,10 @@ class LedgerWriter:
     def core(self) -> WriterCore:
         """The decisions; recovery looks at its fragments."""
         return self._core
+
+    def on_failed(self, callback: Callable[[BookKeeperError], None]) -> None:
+        """Call `callback(error)` when the writer ends for another reason than `close`; the last one set is called."""
+        self._failed = callback
 
     # ---- appending ----
 
@@ -185,7 +190,7 @@ class LedgerWriter:
 
     async def submit_batch(self, batch: EntryBatch, length_before: int | None) -> asyncio.Future[int]:
         """`submit`, with the cumulative length before the batch set by the caller (recovery knows the original one)."""
-        self._check_sizes(batch)
+        self.check_sizes(batch)
         async with self._admission:
             for piece in batch.split(PIECE_ENTRIES_MAX, PIECE_BYTES_MAX):
                 await self._wait_for_room()
@@ -235,7 +240,8 @@ class LedgerWriter:
         unsent = max((link.channel.unsent_bytes for link in self._links.values() if link.channel), default=0)
         return core.outstanding_max >= options.lag_entries_max or unsent >= options.lag_bytes_max
 
-    def _check_sizes(self, batch: EntryBatch) -> None:
+    def check_sizes(self, batch: EntryBatch) -> None:
+        """Raise ValueError where an entry is too large for a frame."""
         limit = self._sealer.entry_bytes_max(self._services.pool.options.frame_bytes_max)
         if batch.payload_bytes <= limit:
             return
@@ -448,6 +454,8 @@ class LedgerWriter:
                 future.exception()  # a caller that went away is not a programming error worth a warning
         if self._room is not None and not self._room.done():
             self._room.set_result(None)
+        if self._failed is not None:
+            self._failed(error)
 
     def _now_ns(self) -> int:
         """What the event loop's clock shows: one clock for time-outs and timers."""

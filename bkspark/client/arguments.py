@@ -1,0 +1,48 @@
+"""Checks of what callers pass, made before any I/O; every message names the argument and its value."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+
+from bkspark.errors import ConfigurationError
+from bkspark.ids import LEDGER_ID_MAX
+
+
+def whole_number(name: str, value: object, least: int = 0, most: int = LEDGER_ID_MAX) -> int:
+    """Return an argument that is a whole number in bounds, as `int`.
+
+    Raises:
+        ConfigurationError: it is something else, or out of bounds.
+    """
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise ConfigurationError(f"{name} must be a whole number, not {value!r}") from None
+    if isinstance(value, bool) or not least <= number <= most:
+        raise ConfigurationError(f"{name} must be from {least} to {most}, not {value!r}")
+    return number
+
+
+def custom_metadata(metadata: Mapping[str, bytes | str] | None) -> dict[str, bytes]:
+    """Return custom metadata as it is stored: text as UTF-8.
+
+    Raises:
+        ConfigurationError: `metadata` is no mapping of text to bytes or text.
+    """
+    if metadata is None:
+        return {}
+    if not isinstance(metadata, Mapping):
+        raise ConfigurationError(f"metadata must be a mapping of text to bytes or text, not {metadata!r:.80}")
+    stored: dict[str, bytes] = {}
+    for name, value in metadata.items():
+        if not isinstance(name, str):
+            raise ConfigurationError(f"metadata: the name {name!r} is not text")
+        if not isinstance(value, (str, bytes, bytearray, memoryview)):
+            raise ConfigurationError(f"metadata: the value of {name!r} must be bytes or text, not {value!r:.80}")
+        try:
+            name.encode()
+            stored[name] = value.encode() if isinstance(value, str) else bytes(value)
+        except UnicodeEncodeError:
+            raise ConfigurationError(f"metadata: {name!r} or its value is not valid Unicode") from None
+    return stored
