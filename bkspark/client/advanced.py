@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import bisect
+import functools
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
@@ -144,7 +145,7 @@ class AdvancedLedgerWriter:
         return await self._writer.sync()
 
     async def close(self) -> LedgerMetadata:
-        """Close the ledger in front of the first gap; entries above it fail with LedgerClosed. Raises as LedgerWriter."""
+        """Close the ledger in front of the first gap, as LedgerWriter; entries above it fail with LedgerClosed."""
         self._is_closing = True
         for held in self._drop_ahead():
             held.fail(
@@ -240,7 +241,7 @@ class AdvancedLedgerWriter:
                 return
             self._queue.popleft()
             held.is_taken.set()
-            done.add_done_callback(lambda done, held=held: _settle(done, held))
+            done.add_done_callback(functools.partial(_settle, held))
 
     def _fail(self, error: BookKeeperError) -> None:
         """The writer has ended: so does everything that waits here."""
@@ -250,7 +251,7 @@ class AdvancedLedgerWriter:
             held.fail(error)
 
 
-def _settle(done: asyncio.Future[int], held: _Held) -> None:
+def _settle(held: _Held, done: asyncio.Future[int]) -> None:
     error = None if done.cancelled() else done.exception()
     if isinstance(error, BookKeeperError):
         held.fail(error)
