@@ -5,6 +5,8 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping
 
+from bkspark.core.metadata import check_quorums
+from bkspark.core.striping import ENSEMBLE_SIZE_MAX
 from bkspark.errors import ConfigurationError
 from bkspark.ids import LEDGER_ID_MAX
 
@@ -22,6 +24,21 @@ def whole_number(name: str, value: object, least: int = 0, most: int = LEDGER_ID
     if isinstance(value, bool) or not least <= number <= most:
         raise ConfigurationError(f"{name} must be from {least} to {most}, not {value!r}")
     return number
+
+
+def quorums(ensemble: object, write_quorum: object, ack_quorum: object) -> tuple[int, int, int]:
+    """Return E, Qw and Qa.
+
+    Raises:
+        ConfigurationError: one is no number of bookies, or E >= Qw >= Qa >= 1 does not hold.
+    """
+    named = {"ensemble": ensemble, "write_quorum": write_quorum, "ack_quorum": ack_quorum}
+    size, write, ack = (whole_number(name, value, 1, ENSEMBLE_SIZE_MAX) for name, value in named.items())
+    try:
+        check_quorums(size, write, ack)
+    except ValueError as error:
+        raise ConfigurationError(f"{error}: E >= Qw >= Qa >= 1 must hold") from None
+    return size, write, ack
 
 
 def custom_metadata(metadata: Mapping[str, bytes | str] | None) -> dict[str, bytes]:

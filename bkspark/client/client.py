@@ -16,10 +16,9 @@ from bkspark.client.reader import LedgerReader, LedgerTimes, last_entries
 from bkspark.client.recovery import recover
 from bkspark.client.writer import LedgerWriter, Services, WriterOptions
 from bkspark.core.last_confirmed import LastEntries
-from bkspark.core.metadata import Fragment, LedgerMetadata, LedgerState, check_quorums
+from bkspark.core.metadata import Fragment, LedgerMetadata, LedgerState
 from bkspark.core.placement import choose_ensemble
 from bkspark.core.relaxed import RelaxedDurability
-from bkspark.core.striping import ENSEMBLE_SIZE_MAX
 from bkspark.core.writer import WriterLimits
 from bkspark.errors import ConfigurationError, UnauthorizedAccess
 from bkspark.metadata.bookies import BookieRegistry
@@ -188,16 +187,10 @@ class Client:
             NotEnoughBookies: fewer writable bookies than `ensemble`; nothing was created.
             LedgerExists: `ledger_id` is taken.
         """
-        ensemble = arguments.whole_number("ensemble", ensemble, 1, ENSEMBLE_SIZE_MAX)
-        write_quorum = arguments.whole_number("write_quorum", write_quorum, 1, ENSEMBLE_SIZE_MAX)
-        ack_quorum = arguments.whole_number("ack_quorum", ack_quorum, 1, ENSEMBLE_SIZE_MAX)
+        ensemble, write_quorum, ack_quorum = arguments.quorums(ensemble, write_quorum, ack_quorum)
         custom = arguments.custom_metadata(metadata)
         if ledger_id is not None:
             ledger_id = arguments.whole_number("ledger_id", ledger_id)
-        try:
-            check_quorums(ensemble, write_quorum, ack_quorum)
-        except ValueError as error:
-            raise ConfigurationError(f"{error}: E >= Qw >= Qa >= 1 must hold") from None
         type_ = parse_ledger_type(ledger_type)
         check_relaxed(type_, relaxed, ensemble, write_quorum)
         custom = type_metadata(type_, custom)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bkspark.client import arguments
 from bkspark.client.writer import Services
 from bkspark.core.last_confirmed import LastConfirmed, LastEntries
 from bkspark.core.metadata import LedgerMetadata
@@ -307,6 +308,8 @@ class LedgerReader:
             ValueError: the range is empty or reaches beyond `last_entry` (`last_unconfirmed` with `unconfirmed`).
             NoSuchEntry, ReadFailed: an entry could not be read; `ReadFailed` may pass with time.
         """
+        first_entry = arguments.whole_number("first_entry", first_entry)
+        last_entry = arguments.whole_number("last_entry", last_entry)
         limit = self._last_unconfirmed if unconfirmed else self._last_entry
         if not 0 <= first_entry <= last_entry or last_entry > limit:
             raise ValueError(
@@ -325,6 +328,10 @@ class LedgerReader:
         unconfirmed: bool = False,
     ) -> AsyncIterator[EntryBatch]:
         """Yield [first_entry, end_entry) in batches of roughly `batch_bytes`; end None: to the last confirmed entry."""
+        first_entry = arguments.whole_number("first_entry", first_entry)
+        batch_bytes = arguments.whole_number("batch_bytes", batch_bytes, 1)
+        if end_entry is not None:
+            end_entry = arguments.whole_number("end_entry", end_entry)
         limit = self._last_unconfirmed if unconfirmed else self._last_entry
         end = limit + 1 if end_entry is None else min(end_entry, limit + 1)
         async for batch in self._batches(first_entry, end, batch_bytes):

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequen
 from datetime import datetime
 from typing import Any
 
-from bkspark.client import Client, LedgerReader, LedgerWriter
+from bkspark.client import Client, LedgerReader, LedgerWriter, arguments
 from bkspark.client.reader import BATCH_BYTES
 from bkspark.entries import EntryBatch
 from bkspark.errors import BookKeeperError, ConfigurationError, LedgerFenced, NoSuchLedger, NoSuchLog
@@ -16,7 +16,7 @@ from bkspark.log import reading
 from bkspark.log.attempts import CALLS_AT_ONCE, chunks
 from bkspark.log.changes import last_epoch
 from bkspark.log.formats import LedgerFacts, LogHead, Owner, PendingLedger, check_log_name
-from bkspark.log.positions import EARLIEST, LATEST, LogBatch, Place, Position
+from bkspark.log.positions import EARLIEST, LATEST, LogBatch, Place, Position, check_place
 from bkspark.log.snapshot import ListedLedger, LogSnapshot
 from bkspark.log.store import AppendOutcome, LogStore, Publisher
 from bkspark.log.writer import (
@@ -130,6 +130,7 @@ class Log:
             ConfigurationError: a ledger in front of the position is being written, or the position is none of this log.
             DataLoss: the position lies in front of the log's start, or behind its end.
         """
+        before = check_place("before", before)
         store, snapshot = await self.store(), await self.snapshot()
         position = await reading.position_of(self._open_listed, snapshot, before)
         position = await reading.normal_form(self._open_listed, snapshot, position)
@@ -173,6 +174,8 @@ class Log:
             older_than_s: attempts that began before that are taken for dead. One that lives longer loses its work: its
                 publication fails, and the job must be run again. No published ledger is ever deleted.
         """
+        if isinstance(older_than_s, bool) or not isinstance(older_than_s, (int, float)) or not older_than_s >= 0:
+            raise ConfigurationError(f"older_than_s must be a number of seconds of at least 0, not {older_than_s!r}")
         store = await self.store()
         before_ms = int((time.time() - older_than_s) * 1000)
         retired = await self.retire_shared(created_before_ms=before_ms)
@@ -244,9 +247,8 @@ class Log:
             LedgerRecoveryFailed, ReadFailed: too few bookies of an open ledger answered to close it.
         """
         options = LedgerOptions(ensemble, write_quorum, ack_quorum, ledger_type, metadata)
-        return await LogWriter(
-            self._client, await self.store(), self._name, options, RollLimits(roll_bytes, roll_seconds)
-        ).open()
+        limits = RollLimits(roll_bytes, roll_seconds)
+        return await LogWriter(self._client, await self.store(), self._name, options, limits).open()
 
     async def create_attempt(self, owner: Owner, options: LedgerOptions = DEFAULTS) -> LedgerWriter:
         """Create a ledger for `publish`, registered as pending. Close it before it is published. Raises NoSuchLog."""
@@ -324,6 +326,8 @@ class Log:
 
         From there on nothing that was appended later is missed; what its first ledger held before is read, too.
         """
+        if not isinstance(moment, datetime):
+            raise ConfigurationError(f"moment must be a datetime, not {moment!r}")
         return await reading.since(self._open_listed, await self.snapshot(), milliseconds_of(moment))
 
     async def _open_listed(self, listed: ListedLedger) -> LedgerReader:
@@ -341,6 +345,8 @@ class Log:
             ConfigurationError: a place is no place of this log, or `end` lies behind what can be read.
             DataLoss: what follows `start`, or a ledger in between, is gone.
         """
+        start, end = check_place("start", start), check_place("end", end)
+        batch_bytes = arguments.whole_number("batch_bytes", batch_bytes, 1)
         snapshot = await self.snapshot()
         first = await reading.position_of(self._open_listed, snapshot, start)
         stop = await reading.position_of(self._open_listed, snapshot, end)
@@ -354,6 +360,8 @@ class Log:
 
     async def follow(self, start: Place = EARLIEST, *, batch_bytes: int = BATCH_BYTES) -> AsyncIterator[LogBatch]:
         """Yield the entries from `start` on, and go on as more are confirmed, without end. Raises as `read`."""
+        start = check_place("start", start)
+        batch_bytes = arguments.whole_number("batch_bytes", batch_bytes, 1)
         store = await self.store()
         changed = asyncio.Event()
         position = await reading.position_of(self._open_listed, await self.snapshot(), start)

@@ -98,6 +98,22 @@ def parse_place(text: str | Mapping[str, Any]) -> Place:
     return Position.parse(text)
 
 
+def check_place(name: str, place: object) -> Place:
+    """Return the argument `name` as a place: a position, or what `parse_place` takes.
+
+    Raises:
+        ConfigurationError: it is none; names the argument.
+    """
+    if isinstance(place, Position):
+        return place
+    if not isinstance(place, str):
+        raise ConfigurationError(f"{name} must be {EARLIEST}, {LATEST} or a position, not {place!r}")
+    try:
+        return parse_place(place)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{name}: {error}") from None
+
+
 def position_at(ordinal: int, ledger_id: int, entry_id: int, before: Position) -> Position:
     """Return the normal form of "entry_id of that ledger is next"; `before` is the end of what precedes the ledger."""
     return Position(ordinal, ledger_id, entry_id) if entry_id else before

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from bkspark.client import Client, LedgerWriter
+from bkspark.client import Client, LedgerWriter, arguments
+from bkspark.client.ledger_types import parse_ledger_type
 from bkspark.core.metadata import LedgerMetadata
 from bkspark.entries import as_batch
 from bkspark.errors import BookKeeperError, ConfigurationError, LedgerClosed, LedgerFenced, NoSuchLedger
@@ -33,13 +34,22 @@ OPEN_TRIES_MAX = 10
 
 @dataclass(frozen=True, slots=True)
 class LedgerOptions:
-    """How the ledgers of a log are made; as the arguments of `Client.create`."""
+    """How the ledgers of a log are made; as the arguments of `Client.create`.
+
+    Raises:
+        ConfigurationError: an argument is wrong.
+    """
 
     ensemble: int = 3
     write_quorum: int = 3
     ack_quorum: int = 2
     ledger_type: str = "PD_JOURNAL"
     metadata: Mapping[str, bytes | str] | None = None
+
+    def __post_init__(self) -> None:
+        arguments.quorums(self.ensemble, self.write_quorum, self.ack_quorum)
+        arguments.custom_metadata(self.metadata)
+        parse_ledger_type(self.ledger_type)
 
 
 DEFAULTS = LedgerOptions()

@@ -1,0 +1,89 @@
+"""Every public call refuses bad arguments, by name, before any I/O: here nobody serves at the client's address."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from bkspark.client import Client, arguments
+from bkspark.errors import ConfigurationError
+
+NOT_AN_ID = (-1, "1", None, 1.5, True, 2**63)
+
+
+def refused(call, name):
+    """The call on a client that has no connection ends with an error that names the argument."""
+
+    async def run():
+        result = call(Client("zk://127.0.0.1:1/ledgers"))
+        await (anext(result) if hasattr(result, "__anext__") else result)
+
+    with pytest.raises(ConfigurationError, match=name):
+        asyncio.run(run())
+
+
+@pytest.mark.parametrize("method", ["open", "recover", "metadata", "delete"])
+@pytest.mark.parametrize("ledger_id", NOT_AN_ID)
+def test_ledger_id_that_is_none(method, ledger_id):
+    refused(lambda client: getattr(client, method)(ledger_id), "ledger_id")
+
+
+@pytest.mark.parametrize("name", ["ensemble", "write_quorum", "ack_quorum"])
+@pytest.mark.parametrize("value", [0, -1, "3", None, 2.0, 65])
+def test_number_of_bookies_that_is_none(name, value):
+    refused(lambda client: client.create(**{name: value}), name)
+    refused(lambda client: client.log("x").open_for_writing(**{name: value}), name)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "said"),
+    [
+        ({"a": 5}, "'a'"),
+        ({5: b"x"}, "5"),
+        ([1], "metadata"),
+        ("text", "metadata"),
+        ({"\ud800": b""}, "Unicode"),
+        ({"a": "\ud800"}, "Unicode"),
+    ],
+)
+def test_custom_metadata_that_cannot_be_stored(metadata, said):
+    refused(lambda client: client.create(metadata=metadata), said)
+    refused(lambda client: client.log("x").open_for_writing(metadata=metadata), said)
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda client: client.create(ensemble=2, write_quorum=3), "E >= Qw >= Qa >= 1"),
+        (lambda client: client.create(ledger_type="X"), "ledger_type"),
+        (lambda client: client.create(ledger_type=None), "ledger_type"),
+        (lambda client: client.create(ledger_id=-5), "ledger_id"),
+        (lambda client: client.log("x").open_for_writing(ledger_type="X"), "ledger_type"),
+        (lambda client: client.log("x").open_for_writing(roll_bytes=0), "roll_bytes"),
+        (lambda client: client.log("x").open_for_writing(roll_seconds=0), "roll_seconds"),
+        (lambda client: client.log("x").read(start="yesterday"), "start"),
+        (lambda client: client.log("x").read(end=7), "end"),
+        (lambda client: client.log("x").read(batch_bytes=0), "batch_bytes"),
+        (lambda client: client.log("x").follow(start=None), "start"),
+        (lambda client: client.log("x").follow(batch_bytes="1m"), "batch_bytes"),
+        (lambda client: client.log("x").truncate("{}"), "before"),
+        (lambda client: client.log("x").at_time("noon"), "moment"),
+        (lambda client: client.log("x").vacuum(older_than_s=-1), "older_than_s"),
+        (lambda client: client.log("x").vacuum(older_than_s=None), "older_than_s"),
+    ],
+)
+def test_other_arguments(call, name):
+    refused(call, name)
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "..", "x" * 300])
+def test_log_name_that_is_none(name):
+    with pytest.raises(ConfigurationError):
+        Client("zk://127.0.0.1:1/ledgers").log(name)
+
+
+def test_numbers_of_other_libraries_are_numbers():
+    numpy = pytest.importorskip("numpy")
+    assert arguments.whole_number("ledger_id", numpy.int64(5)) == 5
+    assert type(arguments.whole_number("ledger_id", numpy.int64(5))) is int
