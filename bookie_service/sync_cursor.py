@@ -1,0 +1,124 @@
+"""The sync cursor of a ledger with relaxed durability: what of its deferred adds is durable here. Decisions only.
+
+LastAddSynced is an entry up to which there is nothing left to lose: each entry of the ledger up to it is durable here,
+or durable on Qa bookies, as the LAC says that came with a later add. It moves with each sync of what was taken, and
+with each LAC. Entries that are synced out of order, behind one that never came, are kept as ranges above it.
+
+A bookie begins anew after a start, from -1; the next LAC brings it up. So it claims nothing that a crash took.
+
+Invariants: ranges ascend, and neither touch each other nor the cursor; there are at most RANGES_MAX, and at most
+CURSORS_MAX cursors. What is forgotten beyond that is told as not synced, which is never wrong.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Sequence
+
+import numpy as np
+
+from bkspark.ids import NO_ENTRY
+
+RANGES_MAX = 256
+RUNS_MAX = 16
+"""Of adds that came together: those of a striped ledger have gaps, and only the first runs are followed."""
+CURSORS_MAX = 16 * 1024
+
+Run = tuple[int, int]
+"""First and last of consecutive entry ids."""
+
+
+class SyncCursor:
+    """What is synced of one ledger."""
+
+    __slots__ = ("_ranges", "last_synced")
+
+    def __init__(self) -> None:
+        self.last_synced = NO_ENTRY
+        self._ranges: list[Run] = []
+
+    @property
+    def ranges(self) -> Sequence[Run]:
+        """What is synced behind a gap, ascending."""
+        return tuple(self._ranges)
+
+    def on_confirmed(self, lac: int) -> None:
+        """A LAC came with an add: up to there all is durable on Qa bookies."""
+        if lac > self.last_synced:
+            self.last_synced = lac
+            self._close_gap()
+
+    def on_synced(self, runs: Sequence[Run]) -> None:
+        """Entries that were taken are durable now."""
+        for first, last in runs:
+            if first <= self.last_synced + 1:
+                if last > self.last_synced:
+                    self.last_synced = last
+                    self._close_gap()
+            else:
+                self._insert(first, last)
+
+    def on_taken(self, runs: Sequence[Run]) -> None:
+        """Entries were taken, perhaps again: until they are synced, an earlier copy of them counts no more."""
+        for first, last in runs:
+            if first > self.last_synced and not self._ranges:
+                continue
+            kept = [(low, min(high, first - 1)) for low, high in self._ranges if low < first]
+            kept += [(max(low, last + 1), high) for low, high in self._ranges if high > last]
+            if first <= self.last_synced:
+                if last < self.last_synced:
+                    kept.insert(0, (last + 1, self.last_synced))
+                self.last_synced = first - 1
+            self._ranges = sorted(set(kept))[:RANGES_MAX]
+
+    def _close_gap(self) -> None:
+        """Take in the ranges that the cursor has come to."""
+        ranges = self._ranges
+        while ranges and ranges[0][0] <= self.last_synced + 1:
+            self.last_synced = max(self.last_synced, ranges.pop(0)[1])
+
+    def _insert(self, first: int, last: int) -> None:
+        """Add a range, joined with those that it touches; forget the highest where there are too many."""
+        ranges = self._ranges
+        start = bisect_left(ranges, first - 1, key=_last_of)
+        end = start
+        while end < len(ranges) and ranges[end][0] <= last + 1:
+            first, last = min(first, ranges[end][0]), max(last, ranges[end][1])
+            end += 1
+        ranges[start:end] = [(first, last)]
+        del ranges[RANGES_MAX:]
+
+
+class SyncCursors:
+    """The cursors of a bookie's ledgers; those longest unused go first where there are too many."""
+
+    def __init__(self, cursors_max: int = CURSORS_MAX) -> None:
+        self._cursors: OrderedDict[int, SyncCursor] = OrderedDict()
+        self._cursors_max = cursors_max
+
+    def of(self, ledger_id: int) -> SyncCursor:
+        """Return the cursor of a ledger of which deferred adds are taken."""
+        cursor = self._cursors.get(ledger_id)
+        if cursor is None:
+            cursor = self._cursors[ledger_id] = SyncCursor()
+            if len(self._cursors) > self._cursors_max:
+                self._cursors.popitem(last=False)
+        else:
+            self._cursors.move_to_end(ledger_id)
+        return cursor
+
+    def __len__(self) -> int:
+        return len(self._cursors)
+
+
+def runs_of(entry_ids: np.ndarray) -> list[Run]:
+    """Return entry ids, in order of arrival, as runs of consecutive ones; at most RUNS_MAX, the first of them."""
+    breaks = np.flatnonzero(np.diff(entry_ids) != 1)[:RUNS_MAX]
+    firsts = entry_ids[np.concatenate(([0], breaks + 1))]
+    lasts = entry_ids[np.append(breaks, len(entry_ids) - 1)]
+    return list(zip(firsts.tolist(), lasts.tolist()))[:RUNS_MAX]
+
+
+def _last_of(run: Run) -> int:
+    return run[1]
