@@ -411,20 +411,22 @@ class LedgerWriter:
             channel.send_adds(data)
         link.backlog.clear()
 
-    async def _force(self, effect: effects.Force) -> None:
+    async def _force(self, force: effects.Force) -> None:
         """Have a bookie sync what it acknowledged on its connection."""
-        slot, bookie = effect.slot, effect.bookie
+        core, slot = self._core, force.slot
         link = self._links.get(slot)
-        if link is None or link.bookie != bookie or link.channel is None:
+        if link is None or link.bookie != force.bookie or link.channel is None:
             # Its connection went when it had nothing that could be lost.
-            self._perform(self._core.on_forced(slot, bookie, self._now_ns()))
+            self._perform(core.on_forced(force, self._now_ns()))
             return
         assert isinstance(link.channel, BookieV3Channel)
         is_done = await _forced(link.channel, self.ledger_id, self._options.force_timeout_s)
         if self._links.get(slot) is not link:
-            return
-        on_answer = self._core.on_forced if is_done else self._core.on_bookie_failed
-        self._perform(on_answer(slot, bookie, self._now_ns()))
+            self._perform(core.on_force_lost(force, self._now_ns()))
+        elif is_done:
+            self._perform(core.on_forced(force, self._now_ns()))
+        else:
+            self._perform(core.on_bookie_failed(slot, force.bookie, self._now_ns()))
 
     async def _find_bookies(self) -> None:
         try:

@@ -40,10 +40,14 @@ class Confirm:
 
 @dataclass(frozen=True, slots=True)
 class Force:
-    """Have the bookie in `slot` sync what it acknowledged, on the connection of the adds; then call `on_forced`."""
+    """Have the bookie in `slot` sync what it acknowledged, on the connection of the adds; then call `on_forced`.
+
+    `number`: of the round of forces that it belongs to.
+    """
 
     slot: int
     bookie: str
+    number: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,6 +85,8 @@ class SyncProgress:
         self._complete_from = [0] * ensemble_size
         self._forced: dict[int, int] = {}
         self._forced_to = NO_ENTRY
+        self.round = 0
+        """How many forces were begun; answers to earlier ones than the last count for nothing."""
 
     @property
     def is_forcing(self) -> bool:
@@ -117,6 +119,7 @@ class SyncProgress:
 
     def force(self, answered: Mapping[int, int], acknowledged: int) -> None:
         """A force goes to the slots in `answered`: what each has acknowledged; -1 where that has gaps."""
+        self.round += 1
         self._forced_to = acknowledged
         self._forced = dict(answered)
 
@@ -127,8 +130,9 @@ class SyncProgress:
             self.on_last_synced(slot, answered_to)
 
     def drop(self, slot: int) -> None:
-        """The bookie in `slot` will not answer the force."""
-        self._forced.pop(slot, None)
+        """The bookie in `slot` will not answer the force; it takes another one to have asked all."""
+        if self._forced.pop(slot, None) is not None:
+            self._forced_to = NO_ENTRY
 
     def advance(self, acknowledged: int) -> bool:
         """Move the LAC to what is synced, at most to `acknowledged`; return whether it moved."""

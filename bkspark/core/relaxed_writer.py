@@ -84,13 +84,25 @@ class RelaxedWriterCore(WriterCore):
         self._syncs.target = self.acknowledged
         return self._force()
 
-    def on_forced(self, slot: int, bookie: str, now_ns: int) -> list[effects.Effect]:
-        """The bookie in `slot` carried out a `Force`; a failure to is `on_bookie_failed`."""
+    def on_forced(self, force: effects.Force, now_ns: int) -> list[effects.Effect]:
+        """A bookie carried out a `Force`; a failure to is `on_bookie_failed`."""
         self._now_ns = now_ns
-        if self.state in (WriterState.FAILED, WriterState.CLOSED) or self._ensemble[slot] != bookie:
+        if not self._awaits(force):
             return []
-        self._syncs.on_forced(slot)
+        self._syncs.on_forced(force.slot)
         return self._confirm() + self._force_again()
+
+    def on_force_lost(self, force: effects.Force, now_ns: int) -> list[effects.Effect]:
+        """The connection that a `Force` went on is gone, and the bookie counts as failed only if that matters."""
+        self._now_ns = now_ns
+        if not self._awaits(force):
+            return []
+        self._syncs.drop(force.slot)
+        return self._force_again()
+
+    def _awaits(self, force: effects.Force) -> bool:
+        is_over = self.state in (WriterState.FAILED, WriterState.CLOSED)
+        return not is_over and self._ensemble[force.slot] == force.bookie and self._syncs.round == force.number
 
     # ---- decisions ----
 
@@ -146,7 +158,7 @@ class RelaxedWriterCore(WriterCore):
             if slot not in self._absent
         }
         syncs.force(answered, self.acknowledged)
-        return [effects.Force(slot, self._ensemble[slot]) for slot in answered]
+        return [effects.Force(slot, self._ensemble[slot], syncs.round) for slot in answered]
 
     def _force_again(self) -> list[effects.Effect]:
         """All asked have answered and it is not enough: ask for more, or wait for adds on their way, or give up."""

@@ -358,8 +358,12 @@ class WriterCore:
         """Have all that is acknowledged synced; here it is."""
         return []
 
-    def on_forced(self, slot: int, bookie: str, now_ns: int) -> list[effects.Effect]:
-        """The bookie in `slot` carried out a `Force`; a failure to is `on_bookie_failed`."""
+    def on_forced(self, force: effects.Force, now_ns: int) -> list[effects.Effect]:
+        """A bookie carried out a `Force`; a failure to is `on_bookie_failed`."""
+        raise AssertionError("a writer whose acknowledged adds are durable forces nothing")
+
+    def on_force_lost(self, force: effects.Force, now_ns: int) -> list[effects.Effect]:
+        """The connection that a `Force` went on is gone."""
         raise AssertionError("a writer whose acknowledged adds are durable forces nothing")
 
     def close(self) -> list[effects.Effect]:

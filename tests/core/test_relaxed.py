@@ -76,7 +76,9 @@ class Writer:
         return self.take(self.core.on_add_replies(slot, bookie, np.array(ids, np.int64), statuses, 0, synced))
 
     def forced(self, slot):
-        return self.take(self.core.on_forced(slot, self.core.ensemble[slot], 0))
+        """Answer the force that went to a slot last."""
+        force = [it for it in self.log if isinstance(it, effects.Force) and it.slot == slot][-1]
+        return self.take(self.core.on_forced(force, 0))
 
     def sync(self):
         return [effect.slot for effect in self.take(self.core.sync()) if isinstance(effect, effects.Force)]
@@ -144,7 +146,7 @@ def test_sync_of_what_came_during_a_force_asks_again():
     writer.add()
     writer.reply(0, 1)
     assert writer.sync() == []
-    assert writer.forced(0) == [effects.Confirm(0), effects.Force(0, "b1")]
+    assert writer.forced(0) == [effects.Confirm(0), effects.Force(0, "b1", 2)]
     assert writer.forced(0) == [effects.Confirm(1)]
 
 
@@ -297,7 +299,7 @@ def test_entries_are_kept_until_synced_where_bookies_are_replaced_and_much_of_it
         writer.add()
         writer.reply(0, writer.core.next_entry - 1)
     assert writer.core.kept_bytes == 5
-    assert effects.Force(0, "b1") in writer.add()
+    assert effects.Force(0, "b1", 1) in writer.add()
     writer.forced(0)
     assert (writer.core.lac, writer.core.kept_bytes) == (4, 1)
 
@@ -338,7 +340,7 @@ def test_bookies_are_forced_when_the_lac_has_stood_still_for_long_though_there_i
     writer.add()
     writer.reply(0, 0)
     assert writer.take(writer.core.on_tick(5 * SECOND_NS + 1)) == []
-    assert writer.take(writer.core.on_tick(6 * SECOND_NS + 1)) == [effects.Force(0, "b1")]
+    assert writer.take(writer.core.on_tick(6 * SECOND_NS + 1)) == [effects.Force(0, "b1", 1)]
     writer.forced(0)
     assert writer.take(writer.core.on_tick(9 * SECOND_NS)) == []
 
@@ -347,3 +349,20 @@ def test_bookies_are_forced_when_the_lac_has_stood_still_for_long_though_there_i
 def test_options_out_of_range_are_refused_by_name(options):
     with pytest.raises(ValueError, match=next(iter(options))):
         RelaxedDurability(**options)
+
+
+def test_answer_to_an_earlier_force_counts_for_nothing():
+    writer = Writer((2, 2, 1))
+    writer.add()
+    writer.reply(0, 0)
+    writer.reply(1, 0)
+    first = next(effect for effect in writer.take(writer.core.sync()) if isinstance(effect, effects.Force))
+    writer.take(writer.core.on_force_lost(effects.Force(1, "b2", first.number), 0))
+    writer.take(writer.core.on_force_lost(first, 0))
+    writer.add()
+    writer.reply(0, 1)
+    assert writer.core._syncs.round == 2
+    writer.take(writer.core.on_forced(first, 0))
+    assert writer.core.lac == -1
+    writer.forced(0)
+    assert writer.core.lac == 0

@@ -1,7 +1,8 @@
-"""A cheap bookie for the protocol tier: what it holds, what of that is durable, and the rules of fencing.
+"""A cheap bookie for the protocol tier: what it holds, what of that is durable, the rules of fencing and sync cursors.
 
 Requests take effect in memory at once and are answered when their journal records are durable, in order: as the real
-one does. Dying loses a tail of the records that were not durable yet. The full tier has the real storage instead.
+one does. Deferred adds are answered at once and become durable later, with the next record that is waited for at the
+latest. Dying loses a tail of the records that were not durable yet. The full tier has the real storage instead.
 """
 
 from __future__ import annotations
@@ -11,10 +12,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bkspark.wire.v2 import Status
+from bookie_service.sync_cursor import Run, SyncCursor, runs_of
 from tests.simulation.history import History
 from tests.simulation.world import EXPONENTIAL, UNIFORM, Node, World, place
 
 FENCE = -1
+DEFERRED_SYNCS = 6
+"""A deferred record waits so many times as long as another one for its sync."""
 
 
 class Stored(NamedTuple):
@@ -56,16 +60,37 @@ class ModelBookie:
         self._synced_at = 0
         # (durable at, ledger, entry id or FENCE, entry)
         self._journal: list[tuple[int, int, int, Stored | None]] = []
+        self._cursors: dict[int, SyncCursor] = {}
+        # Deferred adds that the cursors do not count yet: (the place of the last record in the journal, ledger, runs).
+        self._unsynced: list[tuple[int, int, list[Run]]] = []
+
+    def _delay(self) -> int:
+        self._syncs += 1
+        return int(EXPONENTIAL[place(self._salt, self._syncs)] * self._sync_mean)
 
     def _sync_time(self) -> int:
         """Return when a record that is written now is durable: never before those in front of it."""
-        self._syncs += 1
-        delay = int(EXPONENTIAL[place(self._salt, self._syncs)] * self._sync_mean)
-        self._synced_at = max(self._synced_at, self._world.now + delay)
+        self._synced_at = max(self._synced_at, self._world.now + self._delay())
+        # Deferred records in front of it are synced with it.
+        at = len(self._journal)
+        while at and self._journal[at - 1][0] > self._synced_at:
+            at -= 1
+            self._journal[at] = (self._synced_at, *self._journal[at][1:])
         return self._synced_at
 
+    def _deferred_time(self) -> int:
+        """Return when a deferred record that is written now is durable, if nothing makes it so before."""
+        last = self._journal[-1][0] if self._journal else 0
+        return max(last, self._world.now + DEFERRED_SYNCS * self._delay())
+
     def on_adds(
-        self, ledger_id: int, first_entry: int, values: tuple[Stored, ...], positions: Any, recovery: bool
+        self,
+        ledger_id: int,
+        first_entry: int,
+        values: tuple[Stored, ...],
+        positions: Any,
+        recovery: bool,
+        deferred: bool = False,
     ) -> tuple[np.ndarray, np.ndarray, int]:
         """Take entries; return (entry ids, statuses, when they are answered)."""
         chosen = range(len(values)) if positions is None else positions.tolist()
@@ -81,11 +106,31 @@ class ModelBookie:
             return np.array(ids, np.int64), np.full(len(ids), status, np.int32), now
         if ledger is None:
             ledger = self.ledgers[ledger_id] = Ledger()
-        when = self._sync_time()
+        when = self._deferred_time() if deferred else self._sync_time()
         for position, entry_id in zip(chosen, ids):
             ledger.entries[entry_id] = values[position]
             self._journal.append((when, ledger_id, entry_id, values[position]))
-        return np.array(ids, np.int64), np.zeros(len(ids), np.int32), when
+        if deferred:
+            cursor = self._cursors.setdefault(ledger_id, SyncCursor())
+            runs = runs_of(np.array(ids, np.int64))
+            cursor.on_taken(runs)
+            cursor.on_confirmed(values[-1].lac)
+            self._unsynced.append((len(self._journal) - 1, ledger_id, runs))
+        return np.array(ids, np.int64), np.zeros(len(ids), np.int32), now if deferred else when
+
+    def last_synced(self, ledger_id: int) -> int | None:
+        """Return the LastAddSynced of a ledger, None where no deferred adds came since the start."""
+        while self._unsynced and self._journal[self._unsynced[0][0]][0] <= self._world.now:
+            _, synced_ledger, runs = self._unsynced.pop(0)
+            self._cursors[synced_ledger].on_synced(runs)
+        cursor = self._cursors.get(ledger_id)
+        return None if cursor is None else cursor.last_synced
+
+    def on_force(self, ledger_id: int) -> tuple[Status, int]:
+        """Have all that was taken durable; return (status, when it is answered)."""
+        if self._world.now < self.refuses_until:
+            return self.refusal, self._world.now
+        return Status.EOK, self._sync_time()
 
     def fence(self, ledger_id: int) -> int:
         """Fence a ledger, creating it if need be; return when that is durable."""
@@ -151,6 +196,8 @@ class ModelBookie:
         now = self._world.now
         self.node.is_up = True
         self.ledgers = {}
+        self._cursors = {}
+        self._unsynced = []
         self._journal = [(min(when, now), *record) for when, *record in self._journal]  # type: ignore[misc]
         self._synced_at = now
         for _, ledger_id, entry_id, stored in self._journal:

@@ -10,10 +10,13 @@ import numpy as np
 
 from bkspark.client.metadata_steps import write_metadata
 from bkspark.core import effects
+from bkspark.core.relaxed import RelaxedDurability
+from bkspark.core.relaxed_writer import RelaxedWriterCore
 from bkspark.core.writer import WriterCore, WriterLimits, WriterState
 from bkspark.errors import BookieUnavailable, BookKeeperError, LedgerFenced
 from bkspark.metadata.ledgers import Versioned
 from bkspark.wire.digest import SealedEntries
+from bkspark.wire.v2 import Status
 from tests.simulation.bookies import ModelBookie, Stored
 from tests.simulation.clients import Client, Site
 from tests.simulation.metadata import AVAILABLE
@@ -21,6 +24,7 @@ from tests.simulation.network import Connection
 from tests.simulation.world import MILLISECOND, start_task
 
 TICK_NS = 60 * MILLISECOND
+FORCE_TIMEOUT_NS = 300 * MILLISECOND
 LIMITS = WriterLimits(
     add_timeout_ns=200 * MILLISECOND,
     replacement_retry_ns=100 * MILLISECOND,
@@ -57,14 +61,17 @@ class Pipeline:
         on_failed: Callable[[BookKeeperError], None],
         *,
         recovery: bool,
+        on_confirmed: Callable[[int], None] | None = None,
     ) -> None:
+        """`on_confirmed`: the core's durability is relaxed, and this is told how far all is synced."""
         self.client = client
         self.core = core
         self._on_acknowledged = on_acknowledged
+        self._on_confirmed = on_confirmed
         self._on_failed = on_failed
         self._recovery = recovery
         self._links: dict[int, Connection] = {}
-        self._request = recovery_adds if recovery else owner_adds
+        self._request = recovery_adds if recovery else owner_adds if on_confirmed is None else deferred_adds
         client.later(TICK_NS, self._tick)
 
     def perform(self, todo: list[effects.Effect]) -> None:
@@ -74,6 +81,11 @@ class Pipeline:
                 self._send(effect)
             elif type(effect) is effects.Acknowledge:
                 self._on_acknowledged(effect.last_entry)
+            elif type(effect) is effects.Confirm:
+                assert self._on_confirmed is not None
+                self._on_confirmed(effect.last_entry)
+            elif type(effect) is effects.Force:
+                self._force(effect)
             elif type(effect) is effects.CallAfter:
                 self.client.later(effect.delay_ns, self._tick_once)
             elif type(effect) is effects.FindBookies:
@@ -110,9 +122,10 @@ class Pipeline:
         entries = send.entries
         assert isinstance(entries, SimulatedEntries)
 
-        def on_replies(answer: tuple[np.ndarray, np.ndarray]) -> None:
+        def on_replies(answer: tuple[np.ndarray, np.ndarray, int | None]) -> None:
             # Those of a bookie that was replaced come here too: what they count for, the core decides.
-            self.perform(self.core.on_add_replies(slot, bookie, *answer, self.client.now_ns))
+            ids, statuses, last_synced = answer
+            self.perform(self.core.on_add_replies(slot, bookie, ids, statuses, self.client.now_ns, last_synced))
 
         link.send(
             self._request,
@@ -124,6 +137,39 @@ class Pipeline:
             send.positions,
             reply=on_replies,
         )
+
+    def _force(self, force: effects.Force) -> None:
+        site, slot, bookie = self.client.site, force.slot, force.bookie
+        link = self._links.get(slot)
+        if link is None or link.bookie.name != bookie or link.is_lost:
+            self.perform(self.core.on_forced(force, self.client.now_ns))
+            return
+
+        answers: list[Status] = []
+
+        def on_answer(status: Status) -> None:
+            if status is Status.ETOOMANYREQUESTS and not answers:
+                self.client.later(TICK_NS, ask)
+            else:
+                settle(status)
+
+        def settle(status: Status) -> None:
+            if answers:
+                return
+            answers.append(status)
+            core, now_ns = self.core, self.client.now_ns
+            if self._links.get(slot) is not link:
+                self.perform(core.on_force_lost(force, now_ns))
+            elif status is Status.EOK:
+                self.perform(core.on_forced(force, now_ns))
+            else:
+                self.perform(core.on_bookie_failed(slot, bookie, now_ns))
+
+        def ask() -> None:
+            link.send(forces, site, self.client.name, link.bookie, reply=on_answer)
+
+        ask()
+        self.client.later(FORCE_TIMEOUT_NS, settle, Status.EIO)
 
     async def _find_bookies(self) -> list[effects.Effect]:
         try:
@@ -147,7 +193,20 @@ def owner_adds(
 ) -> tuple[Any, int]:
     ids, statuses, leaves = bookie.on_adds(site.ledger_id, first_entry, values, positions, False)
     site.probe("add stored" if not statuses[0] else "add refused", client, bookie.name)
-    return (ids, statuses), leaves
+    return (ids, statuses, None), leaves
+
+
+def deferred_adds(
+    site: Site, client: str, bookie: ModelBookie, first_entry: int, values: tuple[Stored, ...], positions: Any
+) -> tuple[Any, int]:
+    ids, statuses, leaves = bookie.on_adds(site.ledger_id, first_entry, values, positions, False, deferred=True)
+    site.probe("add stored" if not statuses[0] else "add refused", client, bookie.name)
+    return (ids, statuses, bookie.last_synced(site.ledger_id)), leaves
+
+
+def forces(site: Site, client: str, bookie: ModelBookie) -> tuple[Status, int]:
+    site.probe("forced", client, bookie.name)
+    return bookie.on_force(site.ledger_id)
 
 
 def recovery_adds(
@@ -155,17 +214,32 @@ def recovery_adds(
 ) -> tuple[Any, int]:
     ids, statuses, leaves = bookie.on_adds(site.ledger_id, first_entry, values, positions, True)
     site.probe("rewritten", client, bookie.name)
-    return (ids, statuses), leaves
+    return (ids, statuses, None), leaves
 
 
 class Owner(Client):
     """The client that created the ledger and writes to it."""
 
-    def __init__(self, site: Site, name: str, stored: Versioned, *, delays_changes: bool = False) -> None:
+    def __init__(
+        self,
+        site: Site,
+        name: str,
+        stored: Versioned,
+        *,
+        delays_changes: bool = False,
+        relaxed: RelaxedDurability | None = None,
+    ) -> None:
+        """`relaxed`: what the checkers take for acknowledged is then what is confirmed: nothing else is promised."""
         super().__init__(site, name)
         limits = replace(LIMITS, delay_ensemble_change=delays_changes)
-        self.core = WriterCore(site.ledger_id, stored.metadata, stored.version, site.random, limits)
-        self._pipeline = Pipeline(self, self.core, self._acknowledged, self._failed, recovery=False)
+        if relaxed is None:
+            self.core = WriterCore(site.ledger_id, stored.metadata, stored.version, site.random, limits)
+            self._pipeline = Pipeline(self, self.core, self._promised, self._failed, recovery=False)
+        else:
+            self.core = RelaxedWriterCore(site.ledger_id, stored.metadata, stored.version, site.random, limits, relaxed)
+            self._pipeline = Pipeline(
+                self, self.core, self._in_page_caches, self._failed, recovery=False, on_confirmed=self._promised
+            )
         self._ledger = site.history.ledger(site.ledger_id)
         self._wants_close = False
 
@@ -175,7 +249,7 @@ class Owner(Client):
         core = self.core
         if core.state in (WriterState.FAILED, WriterState.CLOSED):
             return True
-        return core.state is WriterState.ACTIVE and core.pending_count == 0 and not self._wants_close
+        return core.state is WriterState.ACTIVE and core.lac == core.next_entry - 1 and not self._wants_close
 
     def add(self, count: int) -> None:
         """Add entries, unless the writer has ended."""
@@ -188,6 +262,10 @@ class Owner(Client):
             self._ledger.invoked[first + i] = (payload, self.site.world.now)
         entries = SimulatedEntries.of(first, payloads, core.length, core.lac)
         self._pipeline.perform(core.add(entries, sum(map(len, payloads)), self.now_ns))
+
+    def sync(self) -> None:
+        """Have what is acknowledged synced."""
+        self._pipeline.perform(self.core.sync())
 
     def close(self) -> None:
         """Close the ledger once what is pending is acknowledged."""
@@ -202,11 +280,12 @@ class Owner(Client):
         core = self.core
         if core.error is not None:
             self._wants_close = False
-        elif core.state is WriterState.ACTIVE and core.pending_count == 0:
+        elif core.state is WriterState.ACTIVE and core.lac == core.next_entry - 1:
             self.site.probe("close begins", self.name, "")
             self._pipeline.perform(core.close())
             self.later(TICK_NS // 4, self._await_close)
         else:
+            self.sync()
             self.later(TICK_NS // 4, self._try_close)
 
     def _await_close(self) -> None:
@@ -218,7 +297,10 @@ class Owner(Client):
         else:
             self._wants_close = False
 
-    def _acknowledged(self, last_entry: int) -> None:
+    def _in_page_caches(self, last_entry: int) -> None:
+        """What is acknowledged and not synced is not promised to anybody."""
+
+    def _promised(self, last_entry: int) -> None:
         site = self.site
         site.audit_acknowledged(self._ledger.last_acknowledged + 1, last_entry)
         self._ledger.acknowledged.append((last_entry, site.world.now))

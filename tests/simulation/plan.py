@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from random import Random
 
+from bkspark.core.relaxed import RelaxedDurability
 from tests.simulation.world import MILLISECOND
 
 QUORUMS = (
@@ -85,6 +86,8 @@ class Plan:
     recovers_at_once: bool = False
     delays_changes: bool = False
     """The owner has `delay_ensemble_change`."""
+    relaxed: RelaxedDurability | None = None
+    """The ledger's durability is relaxed (`relaxed_plan_of`)."""
     ensemble: tuple[str, ...] | None = None
     """The first ensemble; None: the first E bookies."""
 
@@ -99,7 +102,7 @@ class Plan:
             for name in ("quorums", "bookies", "datagrams", "loss", "repeats", "sync_mean", "metadata_delay", "lag")
         ]
         ends = f"heal_at={self.heal_at} owner_closes={self.owner_closes} recovers_at_once={self.recovers_at_once}"
-        ends += f" delays_changes={self.delays_changes}"
+        ends += f" delays_changes={self.delays_changes} relaxed={self.relaxed}"
         items = [f"  {item}" for item in (*self.slow, *self.steps, *self.triggers)]
         return "\n".join([f"seed {self.seed}: " + " ".join(knobs), "  " + ends, *items])
 
@@ -170,6 +173,41 @@ def plan_of(seed: int) -> Plan:
             draft.steps.append(Step(draft.sometime(), "recover", ("recoverer0", 3)))
         return _finished(draft, plan)
     return _finished(draft, _with_faults(draft, plan))
+
+
+def relaxed_plan_of(seed: int) -> Plan:
+    """Return the plan of a seed whose ledger has relaxed durability: with syncs, and crashes of all bookies at once.
+
+    Its connections keep their order, as what a bookie says of "all before" is meant for one connection.
+    """
+    random = Random(seed ^ 0x5C5C5C)
+    plan = plan_of(seed)
+    span = max(step.when for step in plan.steps) + 10 * MILLISECOND
+    steps = list(plan.steps)
+    for _ in range(random.choice((0, 1, 1, 2, 3))):
+        steps.append(Step(int(random.random() * span), "sync"))
+    triggers = list(plan.triggers)
+    if not plan.is_control and random.random() < 0.5:
+        # What was not synced is lost everywhere, as far as luck will; at a time, or when a sync is half done.
+        crash = [("crash", (name, (3 + 2 * i) * MILLISECOND)) for i, name in enumerate(plan.names)]
+        probe, number = random.choice((("", 0), ("forced", 1), ("forced", 2), ("acknowledged", 1), ("acknowledged", 2)))
+        when = int(random.random() * 2 * span)
+        if probe:
+            triggers += [Trigger(probe, number, *one) for one in crash]
+        else:
+            steps += [Step(when, *one) for one in crash]
+    relaxed = RelaxedDurability(
+        striped=True,
+        changes_ensemble=random.random() < 0.5,
+        force_interval_ns=random.choice((100, 300)) * MILLISECOND,
+    )
+    return replace(
+        plan,
+        steps=tuple(sorted(steps, key=lambda step: step.when)),
+        triggers=tuple(triggers),
+        datagrams=False,
+        relaxed=relaxed,
+    )
 
 
 def _finished(draft: _Draft, plan: Plan) -> Plan:

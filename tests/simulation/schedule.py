@@ -116,7 +116,7 @@ class Schedule:
             self._probe,
             self._audit_acknowledged,
         )
-        self.owner = Owner(self.site, OWNER, self._create(), delays_changes=self.plan.delays_changes)
+        self.owner = Owner(self.site, OWNER, self._create(), delays_changes=plan.delays_changes, relaxed=plan.relaxed)
         self.clients: dict[str, Client] = {OWNER: self.owner}
 
     def _create(self) -> Versioned:
@@ -282,6 +282,9 @@ class Schedule:
 
     def do_add(self, count: int) -> None:
         self.world.at(self.world.now, self.owner.node, self.owner.add, count)
+
+    def do_sync(self) -> None:
+        self.world.at(self.world.now, self.owner.node, self.owner.sync)
 
     def do_close(self) -> None:
         self.world.at(self.world.now, self.owner.node, self.owner.close)
