@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from datetime import datetime
+from math import isfinite
 from typing import Any
 
 from bkspark.client import Client, LedgerReader, LedgerWriter, arguments
@@ -174,8 +175,8 @@ class Log:
             older_than_s: attempts that began before that are taken for dead. One that lives longer loses its work: its
                 publication fails, and the job must be run again. No published ledger is ever deleted.
         """
-        if isinstance(older_than_s, bool) or not isinstance(older_than_s, (int, float)) or not older_than_s >= 0:
-            raise ConfigurationError(f"older_than_s must be a number of seconds of at least 0, not {older_than_s!r}")
+        if isinstance(older_than_s, bool) or not isinstance(older_than_s, (int, float)) or not isfinite(older_than_s):
+            raise ConfigurationError(f"older_than_s must be a number of seconds, not {older_than_s!r}")
         store = await self.store()
         before_ms = int((time.time() - older_than_s) * 1000)
         retired = await self.retire_shared(created_before_ms=before_ms)
