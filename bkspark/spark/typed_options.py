@@ -61,6 +61,8 @@ class OptionTypes(TypedDict, total=False):
     txnAppId: str
     txnVersion: int
     maxLedgerBytes: Size
+    maxLedgerAge: str
+    inlineBytes: Size
     entryTargetBytes: Size
     ledgerMetadata: Mapping[str, str]
 
