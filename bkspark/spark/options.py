@@ -110,6 +110,12 @@ _OWN_METADATA = frozenset({"application", "log"})
 _LEDGER_METADATA = Option(
     "ledgerMetadata", "ledger_metadata", values.text, frozenset({READ, WRITE}), "custom metadata of ledgers"
 )
+_TABLE_PROVIDER, _TABLE_OPTION = "provider", "option."
+_NO_OPTIONS = (
+    "no option was given. Spark hands none of a table's OPTIONS to a Python source: name them in the query, "
+    "SELECT … FROM t WITH ('uri' = 'zk://…', 'log' = '…') or INSERT INTO t WITH (…), or use CREATE TEMPORARY VIEW … "
+    "USING bookkeeper OPTIONS (…); from Python, set option 'uri' and one of 'log', 'logsPattern', 'ledgers', 'inspect'"
+)
 _BY_KEY = {option.name.lower(): option for option in OPTIONS}
 _BY_USE = {**_BY_KEY, _LEDGER_METADATA.name.lower(): _LEDGER_METADATA}
 
@@ -169,6 +175,9 @@ class SourceOptions:
         Raises:
             ConfigurationError: an option is unknown or wrong, or two of them exclude each other.
         """
+        options = _without_properties(options)
+        if not options:
+            raise ConfigurationError(_NO_OPTIONS)
         fields: dict[str, Any] = {}
         for key, value in options.items():
             if key.lower() in _SPARK_OWN:
@@ -336,6 +345,13 @@ class SourceOptions:
     def _require_log(self, use: str) -> None:
         if self.log is None and self.logs_pattern is None:
             raise ConfigurationError(f"option 'log' is missing: {use} needs the name of a log")
+
+
+def _without_properties(options: Mapping[str, str]) -> Mapping[str, str]:
+    """Return what CREATE TABLE without columns gives as OPTIONS: Spark mixes the table's properties with them."""
+    if _TABLE_PROVIDER not in options:
+        return options
+    return {key[len(_TABLE_OPTION) :]: value for key, value in options.items() if key.startswith(_TABLE_OPTION)}
 
 
 def _checked(option: Option, value: str) -> Any:

@@ -29,6 +29,46 @@ def test_streaming_example_counts_the_words(spark, cluster, tmp_path, capsys):
     assert "|  the|    3|" in capsys.readouterr().out
 
 
+@pytest.mark.spark
+@pytest.mark.cluster
+def test_export_example_takes_what_is_new_and_nothing_twice(spark, table, tmp_path):
+    export = runpy.run_path(str(ROOT / "examples" / "export.py"))["export"]
+    table.write(spark.range(5))
+    assert export(spark, table.uri, table.log, tmp_path) == 5
+    assert export(spark, table.uri, table.log, tmp_path) == 0
+    table.write(spark.range(5, 8))
+    died = tmp_path / "to-9-9-9"  # an export without _SUCCESS was not finished
+    died.mkdir()
+    assert export(spark, table.uri, table.log, tmp_path) == 3
+    folders = [str(mark.parent) for mark in tmp_path.glob("*/_SUCCESS")]
+    assert sorted(row.id for row in spark.read.parquet(*folders).collect()) == list(range(8))
+
+
+@pytest.mark.spark
+@pytest.mark.cluster
+def test_windows_example_publishes_windows_that_are_over_and_drops_late_events(spark, cluster, tmp_path, capsys):
+    example = runpy.run_path(str(ROOT / "examples" / "windows.py"))
+    example["main"](spark, cluster.uri, str(tmp_path / "checkpoint"), "example-events", "example-windows")
+    shown = capsys.readouterr().out
+    rows = [line.split("|")[2:5] for line in shown.splitlines() if line.startswith("|2026")]
+    assert [[cell.strip() for cell in row] for row in rows] == [
+        ["cart", "1", "300.0"],
+        ["home", "2", "100.0"],
+        ["home", "1", "95.0"],
+    ]
+
+
+@pytest.mark.spark
+@pytest.mark.cluster
+def test_apache_example_counts_ledgers_and_reads_those_of_one_application(spark, cluster, ledger_of, capsys):
+    one = ledger_of([b"one", b"three"], metadata={"application": "example-apache"})
+    ledger_of([b"other"], metadata={"application": "example-other"})
+    runpy.run_path(str(ROOT / "examples" / "apache_cluster.py"))["main"](spark, cluster.uri, "example-apache")
+    shown = capsys.readouterr().out
+    assert "|example-apache|1      |1     |8    |" in shown
+    assert f"|{one}|2|8|" in shown.replace(" ", "")
+
+
 @pytest.mark.cluster
 def test_edit_log_example_hands_over_and_goes_on_from_its_checkpoint(cluster, capsys):
     runpy.run_path(str(ROOT / "examples" / "edit_log.py"))["main"](cluster.uri, "example-edits")

@@ -188,6 +188,14 @@ def test_what_a_log_with_content_does_is_said_once():
     assert "is none of append, error, ignore" in refused(log="a", ifExists="replace")
 
 
+def test_of_a_table_that_is_created_only_the_options_count():
+    properties = {"provider": "bookkeeper", "owner": "x", "p": "q", "uri": URI, "log": "a"}
+    found = SourceOptions.parse({**properties, "option.uri": URI, "option.log": "a"}, {})
+    assert (found.uri, found.log, found.given) == (URI, "a", {"uri", "log"})
+    with pytest.raises(ConfigurationError, match="none of a table's OPTIONS"):
+        SourceOptions.parse({}, {"BKSPARK_URI": URI})
+
+
 def test_ledger_metadata_is_many_options():
     read = parse(ledgers="*", **{"ledgermetadata.Team": "x", "ledgerMetadata.app": "y"}).for_batch_read()
     assert read.ledger_metadata == {"team": "x", "app": "y"}

@@ -1,0 +1,86 @@
+"""Tables and views in SQL: what Spark lets a Python source do, and what it tells where it does not."""
+
+import pytest
+from pyspark.errors import PySparkException
+
+pytestmark = [pytest.mark.spark, pytest.mark.cluster]
+
+
+@pytest.fixture
+def name(spark, table):
+    """A name for tables and views that no other test takes; they are dropped afterwards."""
+    name = table.log.replace("-", "_")
+    yield name
+    for statement in (
+        f"drop view if exists {name}_view",
+        f"drop view if exists {name}",
+        f"drop table if exists {name}_t",
+    ):
+        spark.sql(statement)
+
+
+def options(table, **more) -> str:
+    return ", ".join(f"'{key}' = '{value}'" for key, value in {"uri": table.uri, "log": table.log, **more}.items())
+
+
+def values(spark, query: str) -> list[str]:
+    return sorted(row[0] for row in spark.sql(query).collect())
+
+
+def refused(spark, statement: str) -> str:
+    with pytest.raises(PySparkException) as caught:
+        spark.sql(statement).collect()
+    return str(caught.value)
+
+
+def append(table, *texts: str) -> None:
+    table.write(table.spark.createDataFrame([(text,) for text in texts], "value string"))
+
+
+def test_temporary_view_with_options_reads_and_inserts(spark, table, name):
+    spark.sql(f"create temporary view {name} (value string) using bookkeeper options ({options(table)})")
+    spark.sql(f"insert into {name} values ('a'), ('b')")
+    assert values(spark, f"select value from {name}") == ["a", "b"]
+
+
+def test_temporary_view_is_the_snapshot_of_its_first_query(spark, table, name):
+    append(table, "a")
+    spark.sql(f"create temporary view {name} (value string) using bookkeeper options ({options(table)})")
+    assert values(spark, f"select value from {name}") == ["a"]
+    append(table, "b")
+    assert values(spark, f"select value from {name}") == ["a"]
+
+
+def test_table_takes_its_options_from_each_query_and_is_never_stale(spark, table, name):
+    spark.sql(f"create table {name}_t (value string) using bookkeeper options ({options(table)})")
+    chosen = f"{name}_t with ({options(table)})"
+    spark.sql(f"insert into {chosen} values ('a')")
+    assert values(spark, f"select value from {chosen}") == ["a"]
+    append(table, "b")
+    assert values(spark, f"select value from {chosen}") == ["a", "b"]
+    reader = spark.read.option("uri", table.uri).option("log", table.log)
+    assert sorted(row.value for row in reader.table(f"{name}_t").collect()) == ["a", "b"]
+    spark.sql(f"create view {name}_view as select value from {chosen}")
+    append(table, "c")
+    assert values(spark, f"select value from {name}_view") == ["a", "b", "c"]
+    spark.sql(f"insert overwrite {chosen} values ('z')")
+    assert values(spark, f"select value from {name}_view") == ["z"]
+
+
+def test_options_of_a_table_do_not_reach_the_source_and_the_error_says_what_does(spark, table, name):
+    append(table, "a")
+    spark.sql(f"create table {name}_t using bookkeeper options ({options(table)}) tblproperties ('team' = 'x')")
+    assert [column for column, _ in spark.table(f"{name}_t").dtypes][:3] == ["ledger_id", "entry_id", "value"]
+    for statement in (f"select * from {name}_t", f"insert into {name}_t select * from {name}_t"):
+        told = refused(spark, statement)
+        assert "Spark hands none of a table's OPTIONS to a Python source" in told
+        assert "WITH ('uri' = " in told
+    assert "option 'uri' is missing" in refused(spark, f"select * from {name}_t with ('log' = '{table.log}')")
+
+
+def test_table_as_select_fails_before_anything_is_written(spark, table, name, client):
+    before = set(client.ledgers())
+    told = refused(spark, f"create table {name}_t using bookkeeper options ({options(table)}) as select 'a' as value")
+    assert "Spark hands none of a table's OPTIONS to a Python source" in told
+    assert set(client.ledgers()) == before
+    assert table.log not in client.logs()
