@@ -2,8 +2,6 @@
 
     python -m bookie_service [--config FILE] [--set key=value]... [--json] [--check]
 
-SIGUSR1 collects garbage at once: ledgers that are deleted go, and entry logs are compacted as by a major compaction.
-
 Exit code 0 after SIGTERM or SIGINT; 1 when the bookie cannot start or had to end; 2 for wrong usage or configuration.
 With --check no bookie runs: see `check`.
 What went wrong is the last line on stderr.
