@@ -286,7 +286,7 @@ def test_a_log_of_another_ledgers_root_leaves_no_ledger_behind(tmp_path):
         ({"roll_bytes": 0}, "roll_bytes"),
         ({"roll_seconds": 0}, "roll_seconds"),
         ({"ensemble": 1}, "quorum"),
-        ({"ledger_type": "X"}, "ledger type"),
+        ({"ledger_type": "X"}, "ledger_type"),
     ],
 )
 def test_wrong_arguments_are_refused_before_anything_is_made(tmp_path, options, message):
