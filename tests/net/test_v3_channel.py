@@ -121,7 +121,7 @@ def listening(channel):
     replies, lost = [], asyncio.get_running_loop().create_future()
     channel.listen_adds(
         LEDGER,
-        AddListener(lambda ids, statuses: replies.extend(zip(ids.tolist(), statuses.tolist())), lost.set_result),
+        AddListener(lambda ids, statuses, _: replies.extend(zip(ids.tolist(), statuses.tolist())), lost.set_result),
     )
     return replies, lost
 
