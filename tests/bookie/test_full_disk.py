@@ -47,12 +47,11 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def fill(disk: Path) -> Path:
-    """Write a file until not a byte more fits."""
+    """Write a file until not a byte more fits; unbuffered, so that closing it has nothing left to write."""
     ballast = disk / "ballast"
-    with ballast.open("wb") as file, contextlib.suppress(OSError):
+    with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
         while True:
             file.write(bytes(1 << 16))
-            file.flush()
     return ballast
 
 
