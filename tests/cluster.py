@@ -14,7 +14,7 @@ SESSION_TIMEOUT_MS = "5000"
 
 
 class ClusterBookie:
-    """One bookie: `id`, `pid`, `dir`; `kill`, `stop`, `restart`, `pause` and `resume` act on its process."""
+    """One bookie: `id`, `pid`, `dir`; `kill`, `stop`, `restart`, `pause`, `resume` and others act on its process."""
 
     def __init__(self, process: BookieProcess) -> None:
         self._process = process
@@ -49,6 +49,13 @@ class ClusterBookie:
         """Start again on the same folders, port and id, killed first if running; return when serving."""
         self.kill()
         self._process.restart()
+
+    def launch(self) -> None:
+        """Start a bookie that ended; `wait_until_serving` must follow."""
+        self._process.launch()
+
+    def wait_until_serving(self) -> None:
+        self._process.wait_until_serving()
 
     def pause(self) -> None:
         """Stop answering without closing a connection, until `resume`."""
@@ -85,9 +92,11 @@ class Cluster:
         self._processes.stop()
 
     def revive(self) -> None:
-        """Start again what a test killed, and let run what it paused."""
+        """Start again what a test killed, all at once, and let run what it paused; return when all serve."""
+        dead = [bookie for bookie in self.bookies if not bookie.is_running]
         for bookie in self.bookies:
-            if bookie.is_running:
-                bookie.resume()
-            else:
-                bookie.restart()
+            bookie.resume()
+        for bookie in dead:
+            bookie.launch()
+        for bookie in dead:
+            bookie.wait_until_serving()
