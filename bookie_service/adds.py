@@ -18,6 +18,8 @@ from bkspark.wire.v2 import Requests
 from bookie_service.answers import V2_ANSWERS, Answers, V3Answers
 
 ALL = slice(None)
+LAC_OFFSET = 16
+"""Where in an entry its LAC stands."""
 _V2_ITEM_AT = v2.ADD_HEAD_BYTES - LENGTH_BYTES
 _V2_KEY_OFFSET = v2.WORD_BYTES - _V2_ITEM_AT
 
@@ -29,7 +31,7 @@ class AddRun:
     flags: V2's RECOVERY_ADD and HIGH_PRIORITY, per add.
     item_starts, sizes: where their items begin, and their bytes: the length word, then the entry.
     key_offset: where the master key lies, from where the item begins.
-    write_flags: of all of them: v3.DEFERRED_SYNC, or 0.
+    write_flags: of all of them: v3.DEFERRED_SYNC, or 0. `bypasses_journal`: with that, they are not journaled.
     """
 
     ledger_ids: np.ndarray
@@ -40,6 +42,7 @@ class AddRun:
     key_offset: int
     answers: Answers
     write_flags: int = 0
+    bypasses_journal: bool = False
 
     @classmethod
     def of_v2(cls, requests: Requests, start: int, end: int) -> AddRun:
@@ -75,6 +78,7 @@ class AddRun:
             int(adds.key_starts[0] - item_starts[0]),
             V3Answers(adds.txn_ids),
             write_flags,
+            adds.bypasses_journal and write_flags & v3.DEFERRED_SYNC != 0,
         )
 
     def __len__(self) -> int:
@@ -93,11 +97,22 @@ class AddRun:
             self.key_offset,
             self.answers.take(rows),
             self.write_flags,
+            self.bypasses_journal,
         )
 
-    def replies(self, statuses: int | np.ndarray) -> bytes:
-        """Return the answers to all adds."""
-        return self.answers.added(statuses, self.ledger_ids, self.entry_ids)
+    def replies(self, statuses: int | np.ndarray, last_synced: np.ndarray | None = None) -> bytes:
+        """Return the answers to all adds; `last_synced`: the LastAddSynced to be told with each."""
+        return self.answers.added(statuses, self.ledger_ids, self.entry_ids, last_synced)
+
+    @property
+    def is_deferred(self) -> bool:
+        """Whether the adds are answered before they are durable."""
+        return self.write_flags & v3.DEFERRED_SYNC != 0
+
+    def lac_of(self, octets: np.ndarray, row: int) -> int:
+        """Return the LAC that an entry carries."""
+        at = self.item_starts.item(row) + LENGTH_BYTES + LAC_OFFSET
+        return int.from_bytes(octets[at : at + 8].tobytes(), "big", signed=True)
 
     @property
     def items_bytes_max(self) -> int:

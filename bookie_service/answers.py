@@ -50,8 +50,14 @@ class ReadAnswers(Protocol):
 class Answers(ReadAnswers, Protocol):
     """Answers to adds as well."""
 
-    def added(self, statuses: int | np.ndarray, ledger_ids: np.ndarray, entry_ids: np.ndarray) -> bytes:
-        """Return the answers to all adds; one status may stand for all."""
+    def added(
+        self,
+        statuses: int | np.ndarray,
+        ledger_ids: np.ndarray,
+        entry_ids: np.ndarray,
+        last_synced: np.ndarray | None,
+    ) -> bytes:
+        """Return the answers to all adds; one status may stand for all. `last_synced`: LastAddSynced, of each."""
 
     def take(self, rows: slice | np.ndarray) -> Answers: ...
 
@@ -61,7 +67,13 @@ class V2Answers:
 
     wants_lac = False
 
-    def added(self, statuses: int | np.ndarray, ledger_ids: np.ndarray, entry_ids: np.ndarray) -> bytes:
+    def added(
+        self,
+        statuses: int | np.ndarray,
+        ledger_ids: np.ndarray,
+        entry_ids: np.ndarray,
+        last_synced: np.ndarray | None,
+    ) -> bytes:
         return v2.encode_replies(v2.ADD, statuses, ledger_ids, entry_ids)
 
     def found(
@@ -91,9 +103,15 @@ class V3Answers:
     txn_ids: np.ndarray
     wants_lac: bool = True
 
-    def added(self, statuses: int | np.ndarray, ledger_ids: np.ndarray, entry_ids: np.ndarray) -> bytes:
+    def added(
+        self,
+        statuses: int | np.ndarray,
+        ledger_ids: np.ndarray,
+        entry_ids: np.ndarray,
+        last_synced: np.ndarray | None,
+    ) -> bytes:
         codes = np.broadcast_to(_V3_STATUSES[statuses], self.txn_ids.shape)
-        return v3.encode_add_responses(self.txn_ids, codes, ledger_ids, entry_ids)
+        return v3.encode_add_responses(self.txn_ids, codes, ledger_ids, entry_ids, last_synced)
 
     def found(
         self, row: int, ledger_id: int, first_entry: int, items: bytes | memoryview, sizes: np.ndarray, lac: int | None

@@ -24,10 +24,10 @@ from typing import Protocol
 import numpy as np
 
 from bkspark.errors import StorageDamaged
-from bkspark.wire import v3
 from bkspark.wire.v2 import EOK, Status
 from bookie_service import rules
 from bookie_service.adds import AddRun
+from bookie_service.deferrals import Deferrals
 from bookie_service.disk_watch import DiskWatch
 from bookie_service.disks import DiskSpace
 from bookie_service.formats import journal as journal_format
@@ -43,6 +43,9 @@ from bookie_service.storage.ledger_storage import Ledger, LedgerStorage
 from bookie_service.storage.write_cache import INDEX_BYTES_PER_ENTRY
 
 logger = logging.getLogger(__name__)
+
+FORCES_MAX = 10_000
+"""Forces that wait for a flush; more are refused as too many."""
 
 
 class Client(ReadClient, Protocol):
@@ -96,6 +99,10 @@ class Bookie:
         self._waiting: list[deque[_WaitingReply]] = [deque() for _ in journals]
         self._deferred: list[deque[_WaitingReply]] = [deque() for _ in journals]
         """Replies to adds that are only to be written, not synced."""
+        self._deferrals = Deferrals(len(journals))
+        # Forces that wait for a flush to begin, and those that the present one carries out.
+        self._forces: list[_WaitingForce] = []
+        self._forces_flushing: list[_WaitingForce] = []
         self._durable = [0] * len(journals)
         self._adds_in_flight = 0
         self._blocked: dict[Client, None] = {}
@@ -148,15 +155,17 @@ class Bookie:
             statuses = np.empty(len(run), np.int32)
             for (_, rows), status in zip(groups, judged):
                 statuses[rows] = status
-        replies = (run.replies(statuses),)
-        adds = len(run)
+        asked, taken = run, None
         if not all_accepted:
             accepted = np.asarray(statuses) == EOK
             if not accepted.any():
-                client.send(replies)
+                client.send((asked.replies(statuses),))
                 return
             run = run.take(np.flatnonzero(accepted))
             groups = rows_by_ledger(run.ledger_ids)
+        if run.is_deferred:
+            taken = self._deferrals.take([_newest(octets, ledger_id, run.take(rows)) for ledger_id, rows in groups])
+        replies = (asked.replies(statuses, None if taken is None else taken.last_synced(asked.ledger_ids)),)
         records = []
         if new_keys:
             records.append(Record.of(RecordKind.LEDGER_KEY, len(new_keys), journal_format.encode_keys(new_keys)))
@@ -170,17 +179,20 @@ class Bookie:
         for ledger_id, rows in groups:
             self._store.insert(ledgers[ledger_id], run.entry_ids[rows], addresses[rows])
         body = half.memory[begin : half.used].data
-        if self._options.journals_entries:
+        if self._options.journals_entries and not run.bypasses_journal:
             records.append(Record(RecordKind.ENTRIES, len(run), (body,), len(body)))
-            self._adds_in_flight += adds
-            if run.write_flags & v3.DEFERRED_SYNC and not new_keys:
-                sequence = self._journals[index].submit(records, deferred=True)
-                self._deferred[index].append(_WaitingReply(sequence, client, replies, adds))
-            else:
-                self._send_when_durable(index, self._journals[index].submit(records), client, replies, adds)
+            self._adds_in_flight += len(asked)
+            is_deferred = taken is not None and not new_keys
+            sequence = self._journals[index].submit(records, deferred=is_deferred)
+            waiting = self._deferred if is_deferred else self._waiting
+            waiting[index].append(_WaitingReply(sequence, client, replies, len(asked)))
+            if taken is not None:
+                self._deferrals.journaled(index, sequence, taken)
         else:
             if records:
                 self._journals[index].submit(records)
+            if taken is not None:
+                self._deferrals.bypassed(taken)
             client.send(replies)
         if self._disks.added(len(body)):
             self.look_at_disks()
@@ -323,8 +335,22 @@ class Bookie:
 
     def force(self, client: Client, ledger_id: int, encode: Callable[[Status], Parts]) -> None:
         """Send encode(EOK) once all is durable that was taken for the ledger before; it may be unknown."""
+        if not self._deferrals.is_unflushed(ledger_id):
+            self._force_journal(client, ledger_id, encode(Status.EOK))
+        elif len(self._forces) >= FORCES_MAX:
+            client.send(encode(Status.ETOOMANYREQUESTS))
+        else:
+            self._forces.append(_WaitingForce(client, ledger_id, encode(Status.EOK)))
+            self._flush_forced()
+
+    def _force_journal(self, client: Client, ledger_id: int, parts: Parts) -> None:
         index = ledger_id % len(self._journals)
-        self._send_when_durable(index, self._journals[index].force(), client, encode(Status.EOK), 0)
+        self._send_when_durable(index, self._journals[index].force(), client, parts, 0)
+
+    def _flush_forced(self) -> None:
+        """Begin a flush for the forces that wait for one, unless another runs, whose end comes back here."""
+        if self._forces and self.checkpoint():
+            self._forces_flushing, self._forces = self._forces, []
 
     def _send_when_durable(self, index: int, sequence: int, client: Client, parts: Parts, adds: int) -> None:
         self._waiting[index].append(_WaitingReply(sequence, client, parts, adds))
@@ -333,6 +359,7 @@ class Bookie:
         """Send the replies that waited for records up to `sequence`, one buffer per connection."""
         # What the event loop committed itself overtakes the report of the thread's last group.
         self._durable[journal_index] = max(self._durable[journal_index], sequence)
+        self._deferrals.on_durable(journal_index, sequence)
         reads = self._send_up_to(sequence, self._waiting[journal_index], self._deferred[journal_index])
         for read in reads:
             self._reads.promise(read)
@@ -367,12 +394,20 @@ class Bookie:
         flush = None if self._store.is_clean else self._store.begin_flush(moves_mark=moves_mark)
         if flush is None:
             return False
+        if flush.moves_mark:
+            self._deferrals.on_flush_begun()
         self._checkpoints.submit(Checkpoint(flush, [journal.take_mark() for journal in self._journals]))
         return True
 
     def on_checkpoint_done(self, checkpoint: Checkpoint) -> None:
         """Use the emptied half again and let waiting connections go on."""
         self._store.end_flush(checkpoint.flush)
+        if checkpoint.flush.moves_mark:
+            self._deferrals.on_flush_done()
+            forced, self._forces_flushing = self._forces_flushing, []
+            for force in forced:
+                self._force_journal(force.client, force.ledger_id, force.parts)
+        self._flush_forced()
         if self._disks.is_stuck:
             self._disks.is_stuck = False
             self.look_at_disks()
@@ -399,6 +434,20 @@ class Bookie:
         blocked, self._blocked = self._blocked, {}
         for client in blocked:
             client.resume()
+
+
+def _newest(octets: np.ndarray, ledger_id: int, run: AddRun) -> tuple[int, np.ndarray, int]:
+    """Return (ledger id, entry ids, LAC in the newest entry) of one ledger's adds."""
+    return ledger_id, run.entry_ids, run.lac_of(octets, -1)
+
+
+@dataclass(frozen=True, slots=True)
+class _WaitingForce:
+    """A force of a ledger of which something is only in the write cache."""
+
+    client: Client
+    ledger_id: int
+    parts: Parts
 
 
 @dataclass(frozen=True, slots=True)

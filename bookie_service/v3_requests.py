@@ -128,6 +128,7 @@ class V3Runs:
             priority=request.header.priority,
             is_recovery=add.flag == protocol.AddRequest.RECOVERY_ADD and add.HasField("flag"),
             write_flags=add.writeFlags,
+            bypasses_journal=add.bypassJournal,
         )
         return bool(self._add(octets, adds))
 
