@@ -335,12 +335,14 @@ class Bookie:
 
     def force(self, client: Client, ledger_id: int, encode: Callable[[Status], Parts]) -> None:
         """Send encode(EOK) once all is durable that was taken for the ledger before; it may be unknown."""
-        if not self._deferrals.is_unflushed(ledger_id):
+        is_unflushed = self._deferrals.is_unflushed(ledger_id)
+        if not is_unflushed and not self._deferrals.is_flushing(ledger_id):
             self._force_journal(client, ledger_id, encode(Status.EOK))
-        elif len(self._forces) >= FORCES_MAX:
+        elif len(self._forces) + len(self._forces_flushing) >= FORCES_MAX:
             client.send(encode(Status.ETOOMANYREQUESTS))
         else:
-            self._forces.append(_WaitingForce(client, ledger_id, encode(Status.EOK)))
+            waiting = self._forces if is_unflushed else self._forces_flushing
+            waiting.append(_WaitingForce(client, ledger_id, encode(Status.EOK)))
             self._flush_forced()
 
     def _force_journal(self, client: Client, ledger_id: int, parts: Parts) -> None:
@@ -349,8 +351,8 @@ class Bookie:
 
     def _flush_forced(self) -> None:
         """Begin a flush for the forces that wait for one, unless another runs, whose end comes back here."""
-        if self._forces and self.checkpoint():
-            self._forces_flushing, self._forces = self._forces, []
+        if self._forces:
+            self.checkpoint()
 
     def _send_when_durable(self, index: int, sequence: int, client: Client, parts: Parts, adds: int) -> None:
         self._waiting[index].append(_WaitingReply(sequence, client, parts, adds))
@@ -396,6 +398,7 @@ class Bookie:
             return False
         if flush.moves_mark:
             self._deferrals.on_flush_begun()
+            self._forces_flushing, self._forces = self._forces, []
         self._checkpoints.submit(Checkpoint(flush, [journal.take_mark() for journal in self._journals]))
         return True
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bkspark.ids import NO_ENTRY
-from bookie_service.sync_cursor import Run, SyncCursor, SyncCursors, runs_of
+from bookie_service.sync_cursor import RANGES_MAX, Run, SyncCursor, SyncCursors, runs_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +44,9 @@ class Deferrals:
     def __init__(self, journals: int) -> None:
         self._cursors = SyncCursors()
         self._journaled: list[deque[tuple[int, TakenAdds]]] = [deque() for _ in range(journals)]
-        # Of those that bypass the journal: taken since the last flush began that moves the marks, and in that flush.
-        self._unflushed: list[TakenAdds] = []
-        self._flushing: list[TakenAdds] = []
+        # Of those that bypass the journal, by ledger: taken since the last flush began that moves the marks, and in it.
+        self._unflushed: dict[int, tuple[SyncCursor, list[Run]]] = {}
+        self._flushing: dict[int, tuple[SyncCursor, list[Run]]] = {}
 
     def take(self, ledgers: Sequence[tuple[int, np.ndarray, int]]) -> TakenAdds:
         """Take adds that were accepted: (ledger id, entry ids, LAC in the newest of them) of each ledger."""
@@ -71,19 +71,31 @@ class Deferrals:
             waiting.popleft()[1].count()
 
     def bypassed(self, taken: TakenAdds) -> None:
-        """The adds are in the write cache alone."""
-        self._unflushed.append(taken)
+        """The adds are in the write cache alone. Of a ledger's runs the first RANGES_MAX are followed."""
+        for ledger_id, (cursor, runs) in taken.ledgers.items():
+            # A cursor that was forgotten has a successor, which counts from here on.
+            _, held = self._unflushed.get(ledger_id, (cursor, []))
+            self._unflushed[ledger_id] = (cursor, held)
+            for first, last in runs:
+                if held and held[-1][1] == first - 1:
+                    held[-1] = (held[-1][0], last)
+                elif len(held) < RANGES_MAX:
+                    held.append((first, last))
 
     def is_unflushed(self, ledger_id: int) -> bool:
-        """Whether adds of a ledger are neither journaled nor flushed."""
-        return any(ledger_id in taken.ledgers for taken in (*self._flushing, *self._unflushed))
+        """Whether adds of a ledger are in the write cache alone, and no flush has begun that makes them durable."""
+        return ledger_id in self._unflushed
+
+    def is_flushing(self, ledger_id: int) -> bool:
+        """Whether the flush that runs makes adds of a ledger durable."""
+        return ledger_id in self._flushing
 
     def on_flush_begun(self) -> None:
         """A flush that moves the marks has begun, of all that was taken before."""
-        self._flushing, self._unflushed = self._unflushed, []
+        self._flushing, self._unflushed = self._unflushed, {}
 
     def on_flush_done(self) -> None:
         """That flush is in entry log and index, durably."""
-        for taken in self._flushing:
-            taken.count()
-        self._flushing = []
+        for cursor, runs in self._flushing.values():
+            cursor.on_synced(runs)
+        self._flushing = {}
