@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -136,17 +137,14 @@ def test_add_that_is_refused_among_others_tells_its_ledgers_last_add_synced(slow
         assert (refused.status, last_synced(refused)) == (Status.EFENCED, None)
 
 
-def journal_bytes(directory: Path) -> bytes:
-    return b"".join(path.read_bytes() for path in sorted(directory.glob("journal/current/*")))
-
-
-def log_bytes(directory: Path) -> bytes:
-    return b"".join(path.read_bytes() for path in sorted(directory.glob("ledgers/current/*.log")))
+def numbers_in(files: Iterable[Path]) -> list[bytes]:
+    """Return all of the payloads' numbers in some files, as often as they stand there."""
+    return [number for path in files for number in re.findall(rb"<(\d{6})>", path.read_bytes())]
 
 
 def test_adds_that_bypass_the_journal_are_written_once_and_durable_after_a_force(tmp_path: Path) -> None:
     """Issue 5 D: "adds go to the write cache and entry log only ... a bulk load writes each byte once per bookie"."""
-    payloads = [b"bulk-%06d." % i * 20 for i in range(2000)]
+    payloads = [b"<%06d>" % i + bytes(200) for i in range(2000)]
     with Serving(service_options(tmp_path, checkpoint_interval_s=3600.0)) as serving:
         with V3Peer(serving.port) as peer:
             for first in range(0, 2000, 500):
@@ -156,11 +154,10 @@ def test_adds_that_bypass_the_journal_are_written_once_and_durable_after_a_force
             assert peer.add_all(LEDGER, 2000, [b"not forced"], **BYPASSING) == [Status.EOK]
             assert peer.read_entry(LEDGER, 2000).status == Status.EOK
         serving.abandon()
-    assert b"bulk-" not in journal_bytes(tmp_path)
-    logged = log_bytes(tmp_path)
-    assert all(logged.count(stored(LEDGER, i, payload)) == 1 for i, payload in enumerate(payloads))
+    assert not numbers_in(tmp_path.glob("journal/current/*"))
+    assert sorted(numbers_in(tmp_path.glob("ledgers/current/*.log"))) == [b"%06d" % i for i in range(2000)]
     with Serving(service_options(tmp_path)) as serving, V3Peer(serving.port) as peer:
-        assert all(peer.read_entry(LEDGER, i).body == stored(LEDGER, i, payloads[i]) for i in range(2000))
+        assert all(peer.read_entry(LEDGER, i).body == stored(LEDGER, i, payloads[i]) for i in range(0, 2000, 50))
         assert peer.read_entry(LEDGER, 2000).status == Status.ENOENTRY
 
 
