@@ -24,6 +24,11 @@ def v3_status(status: int) -> int:
     return int(_V3_STATUSES[status])
 
 
+def txn_id_array(txn_id: int) -> np.ndarray:
+    """Return a txnId as int64 array of one; above 2**63 as the negative number with the same bits."""
+    return np.array([txn_id], np.uint64).view(np.int64)
+
+
 class ReadAnswers(Protocol):
     """Answers to single reads that came together."""
 

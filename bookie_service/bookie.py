@@ -33,8 +33,9 @@ from bookie_service.disks import DiskSpace
 from bookie_service.formats import journal as journal_format
 from bookie_service.formats.index import UNKNOWN_KEY
 from bookie_service.formats.journal import RecordKind
+from bookie_service.long_polls import LongPolls, PollClient
 from bookie_service.outbox import Parts
-from bookie_service.reads import BatchRead, Fetch, ReadClient, ReadOptions, Reads, SingleReads, failed
+from bookie_service.reads import Fetch, ReadClient, ReadOptions, Reads, Request, SingleReads, failed
 from bookie_service.storage.checkpoint import Checkpoint, CheckpointThread
 from bookie_service.storage.items import rows_by_ledger
 from bookie_service.storage.journal import Record
@@ -48,7 +49,7 @@ FORCES_MAX = 10_000
 """Forces that wait for a flush; more are refused as too many."""
 
 
-class Client(ReadClient, Protocol):
+class Client(ReadClient, PollClient, Protocol):
     """A connection, as the bookie sees it."""
 
     def resume(self) -> None:
@@ -60,11 +61,13 @@ class BookieOptions:
     """Limits of one bookie process; bytes and counts.
 
     adds_in_flight_max: adds not yet durable before connections must wait; 0: only the write cache limits them.
+    long_polls_max: reads that wait for a LAC; above that they are answered ETOOMANYREQUESTS.
     journals_entries: False answers adds from memory; a crash loses those that no checkpoint moved to the entry log.
     """
 
     journals_entries: bool = True
     adds_in_flight_max: int = 0
+    long_polls_max: int = 10_000
     reads: ReadOptions = field(default_factory=ReadOptions)
 
 
@@ -76,7 +79,7 @@ class _WaitingReply:
     client: ReadClient
     parts: Parts
     adds: int = 0
-    read: SingleReads | BatchRead | None = None
+    read: Request | None = None
 
 
 class Bookie:
@@ -107,6 +110,7 @@ class Bookie:
         self._adds_in_flight = 0
         self._blocked: dict[Client, None] = {}
         self._reads = Reads(store, fetch, options.reads, self._resume_blocked)
+        self.long_polls = LongPolls(options.long_polls_max)
 
     # ---- adds ----
 
@@ -178,6 +182,8 @@ class Bookie:
         addresses = half.place(octets, run.make_items(octets), run.sizes)
         for ledger_id, rows in groups:
             self._store.insert(ledgers[ledger_id], run.entry_ids[rows], addresses[rows])
+            if ledger_id in self.long_polls:
+                self.long_polls.advanced(ledger_id, self._reads.lac_at_hand(ledgers[ledger_id]))
         body = half.memory[begin : half.used].data
         if self._options.journals_entries and not run.bypasses_journal:
             records.append(Record(RecordKind.ENTRIES, len(run), (body,), len(body)))
@@ -248,11 +254,11 @@ class Bookie:
         """
         return self._reads.answer(request)
 
-    def read_later(self, request: SingleReads | BatchRead) -> None:
+    def read_later(self, request: Request) -> None:
         """Answer all of a request, at once or when the peer takes replies."""
         self._reads.promise(request)
 
-    def fence_and_read(self, ledger_id: int, master_key: bytes, request: SingleReads | BatchRead) -> None:
+    def fence_and_read(self, ledger_id: int, master_key: bytes, request: Request) -> None:
         """Fence a ledger, which is created if it is unknown; read, and answer, once the fence is durable."""
         fence = self._fence(ledger_id, master_key)
         if fence.status != Status.EOK:
@@ -260,7 +266,7 @@ class Bookie:
         else:
             self._read_after_fence(fence, request)
 
-    def _read_after_fence(self, fence: _Fence, request: SingleReads | BatchRead) -> None:
+    def _read_after_fence(self, fence: _Fence, request: Request) -> None:
         if fence.sequence <= self._durable[fence.journal_index]:
             self._reads.promise(request)
         else:
@@ -285,7 +291,26 @@ class Bookie:
             records.append(Record.of(RecordKind.FENCE, 1, journal_format.encode_fences([ledger_id])))
         if records:
             ledger.fence_sequence = self._journals[index].submit(records)
+            self.long_polls.fenced(ledger_id)
         return _Fence(Status.EOK, index, ledger.fence_sequence)
+
+    def held_entries(self, ledger_id: int, first_entry: int, count: int) -> tuple[Status, np.ndarray, bool]:
+        """Return (status, which of `count` entries from `first_entry` on are held, whether there may be more)."""
+        nothing = np.empty(0, np.int64)
+        try:
+            ledger = self._store.ledger(ledger_id)
+            in_limbo = ledger_id in self._store.limbo
+            if ledger is None or in_limbo:
+                # What is not in a list counts as missing, which of a ledger in limbo nobody knows.
+                return rules.absence_status(is_known=False, in_limbo=in_limbo), nothing, False
+            held = self._store.held(ledger, first_entry, count)
+        except (StorageDamaged, OSError) as error:
+            return failed(error), nothing, False
+        return Status.EOK, held, first_entry + count <= ledger.last_entry
+
+    def forget(self, client: Client) -> None:
+        """Forget who waits: its connection is gone."""
+        self.long_polls.forget(client)
 
     # ---- explicit LACs ----
 
@@ -326,6 +351,7 @@ class Bookie:
         if self._store.advance_lac(ledger, packet):
             records.append(Record.of(RecordKind.LAC, 1, journal_format.encode_lacs([(ledger_id, packet)])))
             ledger.lac_sequence = self._journals[index].submit(records)
+            self.long_polls.advanced(ledger_id, self._reads.lac_at_hand(ledger))
         if ledger.lac_sequence <= self._durable[index]:
             client.send(encode(status))
         else:
@@ -372,7 +398,7 @@ class Bookie:
         self._send_up_to(sequence, self._deferred[journal_index])
         self._resume_blocked()
 
-    def _send_up_to(self, sequence: int, *queues: deque[_WaitingReply]) -> list[SingleReads | BatchRead]:
+    def _send_up_to(self, sequence: int, *queues: deque[_WaitingReply]) -> list[Request]:
         """Send the replies that waited for records up to `sequence`; return the reads that did."""
         replies: dict[ReadClient, list[bytes | memoryview]] = {}
         reads = []

@@ -10,6 +10,7 @@ A frame that is not the protocol closes the connection, as Apache's bookies do; 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
 from collections.abc import Callable
@@ -179,6 +180,10 @@ class Connection:
         else:
             self._admission.loop.call_soon(self._guarded, callback)
 
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
+        """Call back after a time, whether the connection is gone or not."""
+        return self._admission.loop.call_later(seconds, self._guarded, callback)
+
     def resume(self) -> None:
         """Go on with requests that could not be served."""
         if self._waiting:
@@ -211,6 +216,7 @@ class Connection:
         self._admission.loop.remove_writer(self._socket)
         self._waiting = []
         self._admission.forget(self)
+        self._bookie.forget(self)
         self._inbox.clear()
         self._outbox.clear()
         self._socket.close()

@@ -133,6 +133,28 @@ class BatchRead:
         )
 
 
+@dataclass(slots=True)
+class LacLookup:
+    """The question which LAC is known of a ledger; asked on behalf of a connection."""
+
+    client: ReadClient
+    ledger_id: int
+    on_refused: Callable[[int], None]
+    on_lac: Callable[[int], None]
+    is_answered: bool = False
+
+    def __len__(self) -> int:
+        return 0 if self.is_answered else 1
+
+    def refuse(self, status: int) -> None:
+        """Answer with a status."""
+        self.is_answered = True
+        self.on_refused(status)
+
+
+Request = SingleReads | BatchRead | LacLookup
+
+
 class Reads:
     """Answers reads of one bookie. For the event loop."""
 
@@ -150,7 +172,7 @@ class Reads:
         """True while so many reads are in flight that no more are to be taken."""
         return 0 < self._options.in_flight_max <= self._waiting
 
-    def answer(self, request: SingleReads | BatchRead) -> int:
+    def answer(self, request: Request) -> int:
         """Answer a request, now or later; return how many of its entries are seen to, the first ones.
 
         Fewer than all: the peer takes no replies now, and the rest is to be offered again. None while `is_full`.
@@ -162,13 +184,13 @@ class Reads:
             return asked
         return asked - len(request)
 
-    def promise(self, request: SingleReads | BatchRead) -> None:
+    def promise(self, request: Request) -> None:
         """Answer all of a request, now or later."""
         place = self._answer(request, None) if request.client.is_taking else None
         if len(request):
             self._answer_later(request, place)
 
-    def _answer_later(self, request: SingleReads | BatchRead, place: Place | None) -> None:
+    def _answer_later(self, request: Request, place: Place | None) -> None:
         """Have as many entries wait as there is room for; refuse the others."""
         room = self._options.waiting_max - self._waiting
         if isinstance(request, SingleReads):
@@ -180,20 +202,22 @@ class Reads:
             self._waiting += len(request)
             self._wait(request, place)
 
-    def _answer(self, request: SingleReads | BatchRead, fetched: Fetched | None) -> Place | None:
+    def _answer(self, request: Request, fetched: Fetched | None) -> Place | None:
         """Answer as much as is at hand and the peer takes; return what the next entry needs to be fetched."""
         if isinstance(request, BatchRead):
             return self._answer_batch(request, fetched)
+        if isinstance(request, LacLookup):
+            return self._answer_lookup(request, fetched)
         return self._answer_singles(request, fetched)
 
-    def _wait(self, request: SingleReads | BatchRead, place: Place | None) -> None:
+    def _wait(self, request: Request, place: Place | None) -> None:
         """Go on when a place is fetched; None: when the peer takes replies again."""
         if place is None:
             request.client.when_taking(lambda: self._go_on(request, None))
         else:
             self._fetch(place, lambda fetched: self._go_on(request, fetched))
 
-    def _go_on(self, request: SingleReads | BatchRead, fetched: Fetched | None) -> None:
+    def _go_on(self, request: Request, fetched: Fetched | None) -> None:
         before = len(request)
         if not request.client.is_open:
             self._release(before)
@@ -289,6 +313,32 @@ class Reads:
             return []
         self._source.begin(fetched)
         return self._store.read(ledger, first_entry, count_max, bytes_max, self._source)
+
+    def lac_at_hand(self, ledger: Ledger) -> int:
+        """Return the LAC that is known of a ledger, without what only the disk tells."""
+        try:
+            self._known_lac(ledger, None)
+        except NotCached:
+            # It is looked up when somebody asks for it.
+            return ledger.known_lac
+        return ledger.known_lac
+
+    def _answer_lookup(self, request: LacLookup, fetched: Fetched | None) -> Place | None:
+        try:
+            ledger = self._store.ledger(request.ledger_id)
+            if ledger is not None:
+                self._known_lac(ledger, fetched)
+        except NotCached as miss:
+            return miss.place
+        except (StorageDamaged, OSError) as error:
+            request.refuse(failed(error))
+            return None
+        if ledger is None:
+            request.refuse(self._absence(request.ledger_id, ledger))
+        else:
+            request.is_answered = True
+            request.on_lac(ledger.known_lac)
+        return None
 
     # ---- batch reads ----
 

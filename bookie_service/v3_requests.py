@@ -18,11 +18,13 @@ from bkspark.wire.digest import MASTER_KEY_BYTES
 from bkspark.wire.framing import LENGTH_BYTES, FrameTable, gather_i64
 from bookie_service import v3_answers
 from bookie_service.adds import AddRun
-from bookie_service.answers import V3Answers
+from bookie_service.answers import V3Answers, txn_id_array
 from bookie_service.bookie import Bookie, Client
 from bookie_service.reads import SingleReads
 from bookie_service.v2_requests import NO_AUTHENTICATION
 from bookie_service.v3_answers import LacAnswers, answer
+from bookie_service.v3_entry_list import EntryList
+from bookie_service.v3_long_poll import LongPoll
 
 logger = logging.getLogger(__name__)
 
@@ -103,6 +105,8 @@ class V3Runs:
         elif operation == protocol.FORCE_LEDGER:
             ledger_id = request.forceLedgerRequest.ledgerId
             self._bookie.force(self._client, ledger_id, lambda status: (v3_answers.refusal(request, status),))
+        elif operation == protocol.GET_LIST_OF_ENTRIES_OF_LEDGER:
+            EntryList(self._bookie, self._client, request).start()
         else:
             self._refuse(request, v3.Status.EBADREQ)
         return True
@@ -119,12 +123,12 @@ class V3Runs:
         octets = np.frombuffer(bytearray(add.masterKey + bytes(LENGTH_BYTES) + add.body), np.uint8)
         entry_at = MASTER_KEY_BYTES + LENGTH_BYTES
         adds = v3.AddRequests(
-            _one(request.header.txnId),
-            _one(add.ledgerId),
-            _one(add.entryId),
-            key_starts=_one(0),
-            body_starts=_one(entry_at),
-            body_ends=_one(entry_at + len(add.body)),
+            txn_id_array(request.header.txnId),
+            np.array([add.ledgerId]),
+            np.array([add.entryId]),
+            key_starts=np.array([0]),
+            body_starts=np.array([entry_at]),
+            body_ends=np.array([entry_at + len(add.body)]),
             priority=request.header.priority,
             is_recovery=add.flag == protocol.AddRequest.RECOVERY_ADD and add.HasField("flag"),
             write_flags=add.writeFlags,
@@ -135,9 +139,12 @@ class V3Runs:
     def _read(self, request: protocol.Request) -> None:
         read = request.readRequest
         is_fencing = read.HasField("flag") and read.flag == protocol.ReadRequest.FENCE_LEDGER
+        if read.HasField("previousLAC") and not is_fencing:
+            LongPoll(self._bookie, self._client, request).start()
+            return
         # What fences says nothing of the LAC: recovery has its own from the metadata and the entries.
-        answers = V3Answers(_one(request.header.txnId), wants_lac=not is_fencing)
-        reads = SingleReads(self._client, answers, _one(read.ledgerId), _one(read.entryId))
+        answers = V3Answers(txn_id_array(request.header.txnId), wants_lac=not is_fencing)
+        reads = SingleReads(self._client, answers, np.array([read.ledgerId]), np.array([read.entryId]))
         if not is_fencing:
             self._bookie.read_later(reads)
         elif len(read.masterKey) != MASTER_KEY_BYTES:
@@ -148,7 +155,7 @@ class V3Runs:
     def _read_lac(self, request: protocol.Request) -> None:
         ledger_id = request.readLacRequest.ledgerId
         answers = LacAnswers(request, self._bookie.explicit_lac(ledger_id))
-        self._bookie.read_later(SingleReads(self._client, answers, _one(ledger_id), _one(v2.LAST_ENTRY)))
+        self._bookie.read_later(SingleReads(self._client, answers, np.array([ledger_id]), np.array([v2.LAST_ENTRY])))
 
     def _write_lac(self, request: protocol.Request) -> None:
         given = request.writeLacRequest
@@ -175,8 +182,3 @@ class V3Runs:
         if asked & flags.FREE_DISK_SPACE:
             found["freeDiskSpace"] = space.free_bytes
         self._client.send((answer(request, v3.Status.EOK, found),))
-
-
-def _one(number: int) -> np.ndarray:
-    """Return an int64 array of one number; txnIds above 2**63 as the negative number with the same bits."""
-    return np.array([number & (1 << 64) - 1], np.uint64).view(np.int64)

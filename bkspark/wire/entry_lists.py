@@ -48,6 +48,23 @@ class EntryRuns:
         """How many entries the runs hold."""
         return int(self.sizes.sum())
 
+    @classmethod
+    def of(cls, entry_ids: np.ndarray) -> EntryRuns:
+        """Return the runs of ascending ids."""
+        if not len(entry_ids):
+            return cls.none()
+        starts = np.concatenate([[0], np.flatnonzero(np.diff(entry_ids) != 1) + 1])
+        return cls(entry_ids[starts].astype(np.int64), np.diff(np.append(starts, len(entry_ids))))
+
+    def joined(self) -> EntryRuns:
+        """Return the same entries in as few runs as there can be."""
+        if not len(self.starts):
+            return self
+        ends = self.starts + self.sizes
+        begins = np.append(True, self.starts[1:] != ends[:-1])
+        starts = self.starts[begins]
+        return EntryRuns(starts, ends[np.append(begins[1:], True)] - starts)
+
     def __contains__(self, entry_id: int) -> bool:
         at = int(np.searchsorted(self.starts, entry_id, side="right")) - 1
         return at >= 0 and entry_id < int(self.starts[at]) + int(self.sizes[at])
@@ -83,3 +100,26 @@ def decode_entry_list(data: bytes) -> EntryRuns:
     if (starts[1:] < starts[:-1] + sizes[:-1]).any():
         raise ProtocolError("a list of entries names an entry twice")
     return EntryRuns(starts, sizes)
+
+
+def encode_entry_list(runs: EntryRuns, groups_max: int) -> bytes | None:
+    """Return the list that describes some runs, in groups as large as they come; None: it takes more groups."""
+    starts, sizes = runs.starts, runs.sizes
+    steps = np.diff(starts)
+    goes_on = sizes[1:] == sizes[:-1]
+    # Run i + 2 is as far behind run i + 1 as that one is behind run i, and all have one size.
+    repeats = goes_on[:-1] & goes_on[1:] & (steps[:-1] == steps[1:])
+    ends = np.append(np.flatnonzero(~repeats), len(repeats))
+    groups: list[tuple[int, int, int, int]] = []
+    at = 0
+    while at < len(starts):
+        if len(groups) == groups_max:
+            return None
+        if at < len(goes_on) and goes_on[at]:
+            last = int(ends[ends.searchsorted(at)]) + 1
+            groups.append((int(starts[at]), int(starts[last]), int(sizes[at]), int(steps[at])))
+        else:
+            last = at
+            groups.append((int(starts[at]), int(starts[at]), int(sizes[at]), 0))
+        at = last + 1
+    return _HEAD.pack(0, len(groups)).ljust(HEAD_BYTES, b"\0") + np.array(groups, _GROUP).tobytes()

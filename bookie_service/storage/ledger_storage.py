@@ -228,6 +228,13 @@ class LedgerStorage(Protocol):
             NotCached: `source` does not wait, and the first entry is not at hand.
         """
 
+    def held(self, ledger: Ledger, first_entry: int, count: int) -> np.ndarray:
+        """Return which of the entries first_entry, ... are held, as ascending ids, int64.
+
+        Raises:
+            StorageDamaged, OSError: the index cannot be read.
+        """
+
     # ---- flushing: begin and end on the event loop, write on the checkpoint thread, one at a time ----
 
     @property

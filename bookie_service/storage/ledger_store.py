@@ -250,6 +250,19 @@ class LedgerStore(ABC):
         self._item_bytes = max(LENGTH_BYTES + ENTRY_BYTES_MIN, len(items.buffer) // len(items))
         return items
 
+    def held(self, ledger: Ledger, first_entry: int, count: int) -> np.ndarray:
+        count = max(0, min(count, ledger.last_entry - first_entry + 1))
+        is_held = np.zeros(count, bool)
+        for half in (self.filling, self._flushing):
+            if half is not None and ledger.ledger_id in half.ledgers:
+                entries, _ = half.ledgers[ledger.ledger_id].sorted()
+                start, end = entries.searchsorted((first_entry, first_entry + count))
+                is_held[entries[start:end] - first_entry] = True
+        # After the halves: what a flush takes from them is in the index by then.
+        positions = self.index.positions(ledger.ledger_id, first_entry, count)
+        is_held[: len(positions)] |= positions != 0
+        return first_entry + np.flatnonzero(is_held)
+
     # ---- flushing ----
 
     @property

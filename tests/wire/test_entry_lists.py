@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
 import struct
 
+import numpy as np
 import pytest
 
 from bkspark.errors import ProtocolError
-from bkspark.wire.entry_lists import decode_entry_list
+from bkspark.wire.entry_lists import GROUP_BYTES, HEAD_BYTES, EntryRuns, decode_entry_list, encode_entry_list
 
 
 def entry_list(*groups: tuple[int, int, int, int], version: int = 0, count: int | None = None) -> bytes:
@@ -48,3 +50,34 @@ def test_no_groups_are_no_entries():
 def test_what_is_no_list_is_refused(data):
     with pytest.raises(ProtocolError):
         decode_entry_list(data)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_is_encoded_is_decoded(seed):
+    chance = random.Random(seed)
+    ids = {chance.randrange(1 + seed * 30) for _ in range(seed * 10)}
+    for _ in range(seed % 4):
+        first, size, period = chance.randrange(5000), chance.randint(1, 4), chance.randint(4, 9)
+        ids |= {first + period * i + j for i in range(chance.randint(1, 50)) for j in range(size)}
+    wanted = np.array(sorted(ids), np.int64)
+    data = encode_entry_list(EntryRuns.of(wanted), 10_000)
+    assert data is not None
+    runs = decode_entry_list(data)
+    found = [start + i for start, size in zip(runs.starts.tolist(), runs.sizes.tolist()) for i in range(size)]
+    assert found == wanted.tolist()
+    assert runs.entries == len(ids)
+
+
+def test_striped_entries_are_one_group_and_more_groups_than_allowed_are_no_list():
+    striped = EntryRuns.of(np.arange(3000)[np.arange(3000) % 3 != 1])
+    data = encode_entry_list(striped, 3)
+    # The first entry stands alone: it lacks the one before it.
+    assert data == entry_list((0, 0, 1, 0), (2, 2996, 2, 3), (2999, 2999, 1, 0))
+    assert len(data) == HEAD_BYTES + 3 * GROUP_BYTES
+    assert encode_entry_list(striped, 2) is None
+
+
+def test_runs_that_meet_are_joined():
+    runs = EntryRuns(np.array([0, 5, 8, 20]), np.array([5, 3, 1, 2])).joined()
+    assert (runs.starts.tolist(), runs.sizes.tolist()) == ([0, 20], [9, 2])
+    assert EntryRuns.none().joined().entries == 0

@@ -1,0 +1,228 @@
+"""Reads that wait for the LAC (bookkeeper-interop.md §2.7, long poll), and lists of entries (§2.9)."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bkspark.wire import bookkeeper_protocol_pb2 as protocol
+from bkspark.wire.entry_lists import decode_entry_list
+from bkspark.wire.v3 import Status
+from bookie_service.bookie import BookieOptions
+from bookie_service.long_polls import LongPolls
+from tests.bookie.cold_files import ColdFiles
+from tests.bookie.serving import KEY, Serving, service_options
+from tests.bookie.v3_peer import FENCE, PIGGYBACK, V3Peer
+from tests.crash.twins import lac_packet
+from tests.polling import wait_until
+
+LEDGER = 5
+LONG_MS = 600_000
+
+
+def entry(entry_id: int, lac: int, ledger_id: int = LEDGER) -> bytes:
+    return struct.pack(">qqqq", ledger_id, entry_id, lac, 0) + b"payload %d" % entry_id
+
+
+def add(peer: V3Peer, entry_id: int, lac: int, ledger_id: int = LEDGER) -> None:
+    body = entry(entry_id, lac, ledger_id)
+    added = peer.call(protocol.ADD_ENTRY, ledgerId=ledger_id, entryId=entry_id, masterKey=KEY, body=body)
+    assert added.status == Status.EOK
+
+
+def write_lac(peer: V3Peer, lac: int) -> None:
+    packet = lac_packet(LEDGER, lac)
+    written = peer.call(protocol.WRITE_LAC, ledgerId=LEDGER, lac=lac, masterKey=KEY, body=packet)
+    assert written.status == Status.EOK
+
+
+def poll(peer: V3Peer, previous_lac: int, **others: Any) -> int:
+    """Ask for the entry behind `previous_lac`, and wait long for it; return the txnId."""
+    asked = {"entryId": -1, "flag": PIGGYBACK, "timeOut": LONG_MS, "ledgerId": LEDGER, **others}
+    return peer.ask(protocol.READ_ENTRY, previousLAC=previous_lac, **asked)
+
+
+def is_waiting(peer: V3Peer, txn_id: int) -> bool:
+    """Return whether a request that was sent before this one is not answered: later ones are answered first."""
+    marker = peer.ask(protocol.GET_BOOKIE_INFO, requested=0)
+    answer = peer.answer()
+    assert answer.header.txnId in (marker, txn_id)
+    return answer.header.txnId == marker
+
+
+@pytest.fixture
+def serving(tmp_path: Path) -> Iterator[Serving]:
+    with Serving(service_options(tmp_path, bookie=BookieOptions(long_polls_max=2))) as serving:
+        yield serving
+
+
+@pytest.fixture
+def peer(serving: Serving) -> Iterator[V3Peer]:
+    with V3Peer(serving.port) as peer:
+        yield peer
+
+
+@pytest.fixture
+def writer(serving: Serving) -> Iterator[V3Peer]:
+    with V3Peer(serving.port) as writer:
+        add(writer, 0, -1)
+        yield writer
+
+
+def test_poll_waits_for_the_lac_and_brings_the_next_entry(peer: V3Peer, writer: V3Peer) -> None:
+    txn_id = poll(peer, -1)
+    assert is_waiting(peer, txn_id)
+    add(writer, 1, 0)
+    answer = peer.answer()
+    read = answer.readResponse
+    assert (answer.header.txnId, read.status, read.entryId, read.body) == (txn_id, Status.EOK, 0, entry(0, -1))
+    assert read.maxLAC == 0
+    assert read.lacUpdateTimestamp > 1_600_000_000_000
+
+
+def test_poll_for_a_lac_that_is_known_already_is_answered_at_once(peer: V3Peer, writer: V3Peer) -> None:
+    for entry_id in range(1, 5):
+        add(writer, entry_id, entry_id - 1)
+    poll(peer, 1)
+    read = peer.answer().readResponse
+    assert (read.entryId, read.body, read.maxLAC) == (2, entry(2, 1), 3)
+    assert not read.HasField("lacUpdateTimestamp")
+
+
+def test_explicit_lac_ends_a_poll(peer: V3Peer, writer: V3Peer) -> None:
+    txn_id = poll(peer, -1)
+    assert is_waiting(peer, txn_id)
+    write_lac(writer, 0)
+    assert peer.answer().readResponse.body == entry(0, -1)
+
+
+def test_trap_6_nothing_new_in_time_is_ok_without_a_body(peer: V3Peer, writer: V3Peer) -> None:
+    for time_out in ({"timeOut": 1}, {"timeOut": 0}, {"timeOut": -5}):
+        poll(peer, 0, **time_out)
+        read = peer.answer().readResponse
+        assert (read.status, read.entryId, read.HasField("body"), read.maxLAC) == (Status.EOK, -1, False, -1)
+    asked = {"ledgerId": LEDGER, "entryId": -1, "flag": PIGGYBACK}
+    assert not peer.call(protocol.READ_ENTRY, previousLAC=0, **asked).HasField("body")
+
+
+def test_trap_6_piggyback_of_a_named_entry_is_a_bad_request(peer: V3Peer, writer: V3Peer) -> None:
+    poll(peer, -1, entryId=0)
+    assert peer.answer().readResponse.status == Status.EBADREQ
+
+
+def test_entry_that_lies_on_another_bookie_is_ok_without_a_body(peer: V3Peer, writer: V3Peer) -> None:
+    add(writer, 2, 1)
+    poll(peer, 0)
+    read = peer.answer().readResponse
+    assert (read.status, read.entryId, read.HasField("body"), read.maxLAC) == (Status.EOK, -1, False, 1)
+
+
+def test_poll_without_piggyback_reads_the_entry_asked_for_after_the_wait(peer: V3Peer, writer: V3Peer) -> None:
+    asked = {"ledgerId": LEDGER, "entryId": 1, "timeOut": LONG_MS}
+    txn_id = peer.ask(protocol.READ_ENTRY, previousLAC=-1, **asked)
+    assert is_waiting(peer, txn_id)
+    add(writer, 1, 0)
+    read = peer.answer().readResponse
+    assert (read.entryId, read.body, read.maxLAC) == (1, entry(1, 0), 0)
+
+
+def test_fence_ends_polls(peer: V3Peer, writer: V3Peer) -> None:
+    txn_id = poll(peer, 0)
+    assert is_waiting(peer, txn_id)
+    writer.read_entry(LEDGER, 0, flag=FENCE, masterKey=KEY)
+    read = peer.answer().readResponse
+    assert (read.status, read.HasField("body"), read.maxLAC) == (Status.EOK, False, -1)
+
+
+def test_poll_of_an_unknown_ledger_is_refused_at_once(peer: V3Peer) -> None:
+    poll(peer, -1, ledgerId=77)
+    assert peer.answer().readResponse.status == Status.ENOLEDGER
+
+
+def test_more_polls_than_may_wait_are_too_many_until_others_end(serving: Serving, peer: V3Peer, writer: V3Peer) -> None:
+    with V3Peer(serving.port) as other:
+        waiting = [poll(other, 5), poll(other, 6)]
+        assert is_waiting(other, waiting[0])
+        poll(peer, 5)
+        assert peer.answer().readResponse.status == Status.ETOOMANYREQUESTS
+
+    def is_taken() -> bool:
+        poll(peer, 5, timeOut=1)
+        return bool(peer.answer().readResponse.status == Status.EOK)
+
+    # The end of a connection is the end of its polls.
+    wait_until(is_taken, "polls of a connection that is gone to be forgotten")
+
+
+def test_poll_of_a_ledger_on_the_disk_waits_for_the_disk_first(tmp_path: Path) -> None:
+    options = service_options(tmp_path)
+    with Serving(options) as serving, V3Peer(serving.port) as peer:
+        for entry_id in range(3):
+            add(peer, entry_id, entry_id - 1)
+    with Serving(options, ColdFiles()) as serving, V3Peer(serving.port) as peer:
+        poll(peer, 0)
+        read = peer.answer().readResponse
+        assert (read.entryId, read.body, read.maxLAC) == (1, entry(1, 0), 1)
+        assert peer.read_entry(LEDGER, 0).maxLAC == 1
+
+
+class Timers:
+    """A connection whose time never comes."""
+
+    def __init__(self) -> None:
+        self.cancelled = 0
+
+    def call_later(self, seconds: float, callback: object) -> Timers:
+        return self
+
+    def cancel(self) -> None:
+        self.cancelled += 1
+
+
+def test_waiters_are_told_once_and_leave_nothing_behind() -> None:
+    polls, first, second = LongPolls(10), Timers(), Timers()
+    told: list[tuple[str, int | None]] = []
+    assert polls.wait(first, 1, 5, 60, lambda lac: told.append(("a", lac)))
+    assert polls.wait(second, 1, 7, 60, lambda lac: told.append(("b", lac)))
+    assert polls.wait(second, 2, 7, 60, lambda lac: told.append(("c", lac)))
+    polls.advanced(1, 5)
+    polls.advanced(1, 6)
+    polls.advanced(1, 6)
+    assert (told, len(polls), 1 in polls) == ([("a", 6)], 2, True)
+    polls.fenced(1)
+    assert (told[1:], 1 in polls, 2 in polls) == ([("b", None)], False, True)
+    polls.forget(second)
+    assert (len(polls), 2 in polls, first.cancelled + second.cancelled) == (0, False, 3)
+
+
+# ---- lists of entries ----
+
+
+def listed(peer: V3Peer, ledger_id: int = LEDGER) -> list[int]:
+    found = peer.call(protocol.GET_LIST_OF_ENTRIES_OF_LEDGER, ledgerId=ledger_id)
+    assert found.status == Status.EOK
+    runs = decode_entry_list(found.availabilityOfEntriesOfLedger)
+    return np.concatenate([start + np.arange(size) for start, size in zip(runs.starts, runs.sizes)]).tolist()
+
+
+def test_list_names_what_is_held_in_memory_and_on_the_disk(tmp_path: Path) -> None:
+    ids = [*range(0, 40, 4), *range(1, 40, 4), 100, 101, 102, 300_000, 300_002]
+    options = service_options(tmp_path)
+    with Serving(options) as serving, V3Peer(serving.port) as peer:
+        for entry_id in ids:
+            add(peer, entry_id, -1)
+        assert listed(peer) == sorted(ids)
+    with Serving(options) as serving, V3Peer(serving.port) as peer:
+        assert listed(peer) == sorted(ids)
+        add(peer, 103, -1)
+        add(peer, 4, -1)
+        assert listed(peer) == sorted([*ids, 103])
+
+
+def test_list_of_an_unknown_ledger_is_refused(peer: V3Peer) -> None:
+    assert peer.call(protocol.GET_LIST_OF_ENTRIES_OF_LEDGER, ledgerId=77).status == Status.ENOLEDGER
