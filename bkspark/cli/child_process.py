@@ -1,12 +1,14 @@
 """A child process that never outlives its parent: started, waited for, ended.
 
 The child leads a process group of its own, so a Ctrl-C at the terminal reaches the parent alone, which ends its
-children in the right order. On Linux the kernel kills the child when the parent dies without a chance to do so.
-Its stderr goes to a log file; its stdout is a pipe of lines for the parent.
+children in the right order; what a child leaves of its group when it is ended goes with it. On Linux the kernel kills
+the child when the parent dies without a chance to do so. Its stderr goes to a log file; its stdout is a pipe of lines
+for the parent.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import select
@@ -115,17 +117,27 @@ class ChildProcess:
         return True
 
     def stop(self, timeout_s: float) -> None:
-        """End it: SIGTERM, then SIGKILL when the time is over. It has ended when this returns."""
-        self.signal(signal.SIGTERM)
-        if not self.wait(timeout_s):
-            self.kill()
+        """End it: SIGTERM, then SIGKILL when the time is over. It has ended when this returns, and so has its group."""
+        if self.exit_code is None:
+            self.signal(signal.SIGTERM)
+            if not self.wait(timeout_s):
+                self.signal(signal.SIGKILL)
+            self._end_group()
         self._close()
 
     def kill(self) -> None:
-        """End it with SIGKILL and wait for that."""
-        self.signal(signal.SIGKILL)
-        self._process.wait()
+        """End it and its process group with SIGKILL and wait for its end."""
+        if self.exit_code is None:
+            self.signal(signal.SIGKILL)
+            self._end_group()
         self._close()
+
+    def _end_group(self) -> None:
+        # A Spark job that is ended before its JVM has called back does not know the JVM, which then waits for ever.
+        # Only a child that ran a moment ago still owns the number of its group.
+        self._process.wait()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
 
     def _close(self) -> None:
         if self._process.stdout is not None:

@@ -57,6 +57,20 @@ def test_stop_kills_a_child_that_ignores_sigterm(tmp_path):
     assert child.ending() == "was killed by SIGKILL"
 
 
+@pytest.mark.parametrize("end", [lambda child: child.stop(STOP_S), lambda child: child.kill()], ids=["stop", "kill"])
+def test_what_a_child_started_ends_with_it(tmp_path, end):
+    """A Spark job that is interrupted while its JVM starts left that behind, waiting for ever."""
+    code = (
+        "import subprocess, sys, time\n"
+        "print(subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']).pid, flush=True)\n"
+        "time.sleep(600)"
+    )
+    child = started(code, tmp_path)
+    grandchild = int(next(child.lines()))
+    end(child)
+    wait_until(lambda: not is_alive(grandchild), "the end of what the child started")
+
+
 def test_environment_is_added_to_the_parents(tmp_path):
     child = started(
         "import os; print(os.environ['ADDED'], 'PATH' in os.environ)", tmp_path, environment={"ADDED": "yes"}
