@@ -1,0 +1,185 @@
+"""Planted defects of the commit protocol, and the first random schedule that notices each.
+
+`python -m tests.simulation.commit_mutants [--schedules N]` prints who was noticed when.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest import mock
+
+from bkspark.log import attempts, changes, epochs, heads, log, sharing, store
+from bkspark.log.formats import LedgerFacts
+from bkspark.metadata.tree import ANY_VERSION, Delete, Set
+from tests.simulation.commits import Schedule
+
+SCHEDULES_MAX = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """A defect; `where` and `name` is what it replaces, `make` returns the replacement from the original."""
+
+    bug: str
+    where: Any
+    name: str
+    make: Callable[[Any], Any]
+
+    @contextmanager
+    def planted(self) -> Iterator[None]:
+        """The product has the defect inside this context."""
+        with mock.patch.object(self.where, self.name, self.make(getattr(self.where, self.name))):
+            yield
+
+
+def _always(value: object) -> Callable[[Any], Any]:
+    return lambda _: lambda *args, **kwargs: value
+
+
+def _never_async(value: object) -> Callable[[Any], Any]:
+    def make(_: Any) -> Any:
+        async def replaced(*args: object, **kwargs: object) -> object:
+            return value
+
+        return replaced
+
+    return make
+
+
+def _slices_from_the_beginning(original: Any) -> Any:
+    async def append(self: sharing.SharedLedger, batches: Any) -> LedgerFacts:
+        return replace(await original(self, batches), first_entry=0)
+
+    return append
+
+
+def _not_awaited(_: Any) -> Any:
+    async def append(self: sharing.SharedLedger, batches: Any) -> LedgerFacts:
+        if self._writer is None:
+            self._writer = await self._log.create_attempt(self._owner, self._options)
+        first = self._writer.last_entry + 1
+        for batch in batches:
+            await self._writer.submit(batch)
+        count = sum(len(batch) for batch in batches)
+        return LedgerFacts(self._writer.ledger_id, first + count - 1, 1, first)
+
+    return append
+
+
+def _rows_last(original: Any) -> Any:
+    async def listed(outputs: Any, shared: Any) -> Any:
+        return await original(sorted(outputs, key=lambda output: bool(output.entries)), shared)
+
+    return listed
+
+
+def _last_rows_forgotten(original: Any) -> Any:
+    async def listed(outputs: Any, shared: Any) -> Any:
+        found = await original(outputs, shared)
+        return found[:-1] if len(found) > 1 else found
+
+    return listed
+
+
+def _condemns_what_is_listed(_: Any) -> Any:
+    async def condemn(self: Any, name: str, chosen: Any, head: Any) -> Any:
+        doomed = [pending.ledger_id for pending in chosen]
+        if not doomed:
+            return heads.Change(None, doomed)
+        changed, nodes = attempts.condemned(head, name, doomed)
+        still = await self.pending_ids(name)
+        also = [Delete(attempts.pending_path(name, each)) for each in doomed if each in still]
+        return heads.Change(changed, doomed, nodes, also)
+
+    return condemn
+
+
+def _leaves_registered(original: Any) -> Any:
+    async def condemn(self: Any, name: str, chosen: Any, head: Any) -> Any:
+        return replace(await original(self, name, chosen, head), also=())
+
+    return condemn
+
+
+def _sets_any_version(_: Any) -> Any:
+    def make(path: str, data: bytes, version: int) -> Set:
+        return Set(path, data, ANY_VERSION)
+
+    return make
+
+
+def _emptied_keeps(_: Any) -> Any:
+    return lambda head: head
+
+
+def _deletes_before_the_change(original: Any) -> Any:
+    async def overwrite(self: log.Log, ledgers: Any, *, publisher: Any = None) -> Any:
+        for item in await (await self.snapshot()).ledgers():
+            await self._delete_ledger(item.ledger_id)
+        return await original(self, ledgers, publisher=publisher)
+
+    return overwrite
+
+
+def _truncates_shared(original: Any) -> Any:
+    async def truncate(self: store.LogStore, name: str, before: Any, **options: Any) -> Any:
+        async def alone(snapshot: Any, first: int = 0, end: int | None = None) -> Any:
+            return [] if end is None and first else await ledgers(snapshot, first, end)
+
+        ledgers = store.LogSnapshot.ledgers
+        with mock.patch.object(store.LogSnapshot, "ledgers", alone):
+            return await original(self, name, before, **options)
+
+    return truncate
+
+
+MUTANTS = (
+    Mutant("an epoch is published as often as it comes", store, "_repeated", _always(None)),
+    Mutant("the epoch is not noted with its rows", store, "_remember", lambda _: lambda head, publisher: head),
+    Mutant("the list is changed whatever version it has", heads, "Set", _sets_any_version),
+    Mutant("ledgers are published that are not pending", attempts.AttemptStore, "check", _never_async(None)),
+    Mutant("a condemned ledger stays pending", attempts.AttemptStore, "_condemn", _leaves_registered),
+    Mutant("pending ledgers are deleted though listed", attempts.AttemptStore, "_condemn", _condemns_what_is_listed),
+    Mutant("a slice begins with its ledger", sharing.SharedLedger, "append", _slices_from_the_beginning),
+    Mutant("published before it is acknowledged", sharing.SharedLedger, "append", _not_awaited),
+    Mutant("rows come behind the ledgers of later partitions", epochs, "_listed", _rows_last),
+    Mutant("the last partition is left out", epochs, "_listed", _last_rows_forgotten),
+    Mutant("complete mode keeps the old content", changes, "emptied", _emptied_keeps),
+    Mutant("complete mode deletes before it publishes", log.Log, "overwrite", _deletes_before_the_change),
+    Mutant("truncation deletes ledgers with slices behind it", store.LogStore, "truncate", _truncates_shared),
+    Mutant("sweeping forgets what it should delete", log.Log, "_delete_ledger", _never_async(None)),
+)
+
+
+async def hunt(mutant: Mutant, schedules: int) -> int | None:
+    """Return the first seed whose schedule notices the defect, None if none of so many does.
+
+    Only what a checker says counts: an exception of the harness is let through.
+    """
+    with mutant.planted():
+        for seed in range(1, schedules + 1):
+            if (await Schedule(seed).run()).violations:
+                return seed
+    return None
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation.commit_mutants")
+    parser.add_argument("--schedules", type=int, default=SCHEDULES_MAX, help="schedules that a defect may survive")
+    options = parser.parse_args()
+    missed = 0
+    for mutant in MUTANTS:
+        seed = asyncio.run(hunt(mutant, options.schedules))
+        missed += seed is None
+        print(f"{'missed' if seed is None else seed:>8}  {mutant.bug}", flush=True)
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
