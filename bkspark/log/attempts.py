@@ -85,6 +85,9 @@ class AttemptStore:
     async def pending(self, name: str) -> list[PendingLedger]:
         """Return every pending ledger of a log, by id. Raises NoSuchLog."""
         await self._heads.read(name, even_if_deleted=True)
+        return await self._pending(name)
+
+    async def _pending(self, name: str) -> list[PendingLedger]:
         ids = sorted(await self.pending_ids(name))
         found: list[PendingLedger] = []
         for some in chunks(ids, CALLS_AT_ONCE):
@@ -139,8 +142,25 @@ class AttemptStore:
 
     async def condemn(self, name: str, select: Callable[[PendingLedger, LogHead], bool]) -> list[int]:
         """Condemn the pending ledgers that `select` picks, but none that is published; return their ids."""
+        return await self._condemn_all(name, (await self._choose(name, select))[1])
+
+    async def discard(
+        self, name: str, select: Callable[[PendingLedger, LogHead], bool], delete_ledger: DeleteLedger
+    ) -> int:
+        """`condemn` and `sweep`; return how many ledgers `select` picked. Two reads where there is nothing to do."""
+        head, chosen = await self._choose(name, select)
+        condemned = await self._condemn_all(name, chosen)
+        if condemned or head.condemned:
+            await self.sweep(name, delete_ledger)
+        return len(condemned)
+
+    async def _choose(
+        self, name: str, select: Callable[[PendingLedger, LogHead], bool]
+    ) -> tuple[LogHead, list[PendingLedger]]:
         head = (await self._heads.read(name, even_if_deleted=True)).head
-        chosen = [pending for pending in await self.pending(name) if select(pending, head)]
+        return head, [pending for pending in await self._pending(name) if select(pending, head)]
+
+    async def _condemn_all(self, name: str, chosen: Sequence[PendingLedger]) -> list[int]:
         condemned: list[int] = []
         for some in chunks(chosen, CONDEMNED_AT_ONCE):
             decide = partial(self._condemn, name, some)

@@ -58,6 +58,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from bkspark.errors import ConfigurationError, MetadataError, MetadataFormat
@@ -80,6 +81,8 @@ LAST_EPOCHS_MAX = 1_000
 CHANGES_MAX = 32
 CONDEMNED_LEDGERS_MAX = 10_000
 CONDEMNED_LISTS_MAX = 2_000
+HEADS_CACHED_MAX = 16
+"""Decoded heads that a process keeps: a commit reads the head several times, and mostly finds the same bytes."""
 
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 _TOKEN = re.compile(r"[0-9a-f]{16}")
@@ -300,6 +303,7 @@ def _listed(ledgers: Sequence[LedgerFacts]) -> list[list[int]]:
 # ---- from bytes ----
 
 
+@lru_cache(maxsize=HEADS_CACHED_MAX)
 def decode_head(data: bytes, path: str) -> LogHead:
     """Return the head. Raises MetadataFormat, which names `path`, for anything but a head of version 1 or 2."""
     node = _Node(data, path, "log head", version_max=SLICES_VERSION)

@@ -91,7 +91,6 @@ class HeadStore:
         self._root = root
         # Pages never change, and no two have the same name.
         self._pages: dict[str, tuple[LedgerFacts, ...]] = {}
-        self._decoded: tuple[str, bytes, LogHead] | None = None
 
     async def names(self) -> list[str]:
         """Return the names of all logs, sorted; other ledgers roots' too."""
@@ -113,7 +112,7 @@ class HeadStore:
             data, stat = await self._get_caught_up(path)
         except NoSuchNode:
             raise NoSuchLog(f"log {name} does not exist: check the name, or create it first") from None
-        head = self._decode(data, path)
+        head = decode_head(data, path)
         if head.root != self._root:
             raise ConfigurationError(
                 f"log {name} belongs to the cluster at {head.root}, the metadata URI names {self._root}: correct the "
@@ -122,12 +121,6 @@ class HeadStore:
         if head.is_deleted and not even_if_deleted:
             raise NoSuchLog(f"log {name} is being deleted: delete it again if that was interrupted")
         return StoredHead(head, stat.version)
-
-    def _decode(self, data: bytes, path: str) -> LogHead:
-        # A commit reads the head several times, and mostly finds the same bytes.
-        if self._decoded is None or self._decoded[:2] != (path, data):
-            self._decoded = (path, data, decode_head(data, path))
-        return self._decoded[2]
 
     async def _get_caught_up(self, path: str) -> tuple[bytes, Stat]:
         try:

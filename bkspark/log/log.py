@@ -211,10 +211,7 @@ class Log:
         return await self._condemn(lambda pending, _: pending.ledger_id in retired) if retired else 0
 
     async def _condemn(self, select: Callable[[PendingLedger, LogHead], bool]) -> int:
-        attempts = (await self.store()).attempts
-        condemned = await attempts.condemn(self._name, select)
-        await attempts.sweep(self._name, self._delete_ledger)
-        return len(condemned)
+        return await (await self.store()).attempts.discard(self._name, select, self._delete_ledger)
 
     async def _delete_ledger(self, ledger_id: int) -> None:
         await delete_ledger(self._client, ledger_id)

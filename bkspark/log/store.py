@@ -117,8 +117,7 @@ class LogStore:
             return False
         path = log_path(name)
         for _ in range(CONNECTION_LOSSES_MAX):
-            await self.attempts.condemn(name, lambda *_: True)
-            await self.attempts.sweep(name, delete_ledger)
+            await self.attempts.discard(name, lambda *_: True, delete_ledger)
             await self.attempts.remove_unnamed(name)
             version = (await self._heads.read(name, even_if_deleted=True)).version
             folders = [Delete(f"{path}/{folder}") for folder in (PAGES, PENDING, CONDEMNED)]

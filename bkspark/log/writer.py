@@ -204,8 +204,11 @@ class LogWriter:
         """Give up a ledger that is not in the list; where that is not certain it stays, for a vacuum to decide."""
         ledger.abandon()
         try:
-            await self._store.attempts.condemn(self._name, lambda pending, _: pending.ledger_id == ledger.ledger_id)
-            await self._store.attempts.sweep(self._name, partial(delete_ledger, self._client))
+            await self._store.attempts.discard(
+                self._name,
+                lambda pending, _: pending.ledger_id == ledger.ledger_id,
+                partial(delete_ledger, self._client),
+            )
         except BookKeeperError:
             return  # what raised before is told; the ledger is still registered as pending
 

@@ -6,17 +6,15 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
-from unittest import mock
 
 from bkspark.log import attempts, changes, epochs, heads, log, sharing, store
 from bkspark.log.formats import LedgerFacts
 from bkspark.metadata.tree import ANY_VERSION, Delete, Set
+from tests.planting import Plant, changed, replaced
 from tests.simulation.commits import Schedule
 
 SCHEDULES_MAX = 20_000
@@ -31,11 +29,9 @@ class Mutant:
     name: str
     make: Callable[[Any], Any]
 
-    @contextmanager
-    def planted(self) -> Iterator[None]:
+    def planted(self) -> Plant:
         """The product has the defect inside this context."""
-        with mock.patch.object(self.where, self.name, self.make(getattr(self.where, self.name))):
-            yield
+        return changed(self.where, self.name, self.make)
 
 
 def _always(value: object) -> Callable[[Any], Any]:
@@ -133,7 +129,7 @@ def _truncates_shared(original: Any) -> Any:
             return [] if end is None and first else await ledgers(snapshot, first, end)
 
         ledgers = store.LogSnapshot.ledgers
-        with mock.patch.object(store.LogSnapshot, "ledgers", alone):
+        with replaced(store.LogSnapshot, "ledgers", alone):
             return await original(self, name, before, **options)
 
     return truncate
@@ -157,14 +153,14 @@ MUTANTS = (
 )
 
 
-async def hunt(mutant: Mutant, schedules: int) -> int | None:
+def hunt(mutant: Mutant, schedules: int) -> int | None:
     """Return the first seed whose schedule notices the defect, None if none of so many does.
 
     Only what a checker says counts: an exception of the harness is let through.
     """
     with mutant.planted():
         for seed in range(1, schedules + 1):
-            if (await Schedule(seed).run()).violations:
+            if Schedule(seed).run().violations:
                 return seed
     return None
 
@@ -175,7 +171,7 @@ def main() -> int:
     options = parser.parse_args()
     missed = 0
     for mutant in MUTANTS:
-        seed = asyncio.run(hunt(mutant, options.schedules))
+        seed = hunt(mutant, options.schedules)
         missed += seed is None
         print(f"{'missed' if seed is None else seed:>8}  {mutant.bug}", flush=True)
     return 1 if missed else 0

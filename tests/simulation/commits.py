@@ -27,6 +27,7 @@ from bkspark.log.positions import Position
 from bkspark.log.snapshot import LogSnapshot
 from bkspark.log.writer import LedgerOptions, RollLimits
 from tests.simulation.commit_world import NAME, Killed, Process, World
+from tests.simulation.turn_loop import TurnLoop
 
 QUERY = "q"
 OPTIONS = LedgerOptions(1, 1, 1)
@@ -54,6 +55,7 @@ class Schedule:
     def __init__(self, seed: int) -> None:
         self.world = World(seed)
         self.outcome = Outcome(seed)
+        self._loop = TurnLoop()
         chance = self.world.chance
         self._epochs = chance.choice((1, 1, 1, 2, 2, 3))
         self._is_complete = chance.random() < 0.15
@@ -70,7 +72,11 @@ class Schedule:
         self._done: set[int] = set()
         self._is_over = False
 
-    async def run(self) -> Outcome:
+    def run(self) -> Outcome:
+        """Run the schedule to its end, on a loop of its own."""
+        return self._loop.run(self._run())
+
+    async def _run(self) -> Outcome:
         chance = self.world.chance
         await self._quiet.log.create()
         actors = [self._query(), self._vacuum()]
@@ -144,10 +150,14 @@ class Schedule:
         except Killed:
             self._bury(process, committer)
         except BookKeeperError as error:
-            # A vacuum that takes the living for dead costs them a try.
-            is_vacuumed = isinstance(error, (DataLoss, LedgerFenced)) and "vacuum" in self.world.struck
-            if strikes == self._strikes() and not is_vacuumed:
+            # A vacuum that takes the living for dead costs them a try, and so does the abort of a second driver.
+            struck = self.world.struck
+            is_taken = "vacuum" in struck or {"two drivers", "abort"} <= struck.keys()
+            is_given_up = isinstance(error, (DataLoss, LedgerFenced)) and is_taken
+            if strikes == self._strikes() and not is_given_up:
                 self._complain(f"epoch {epoch} failed without a fault: {error}")
+        except (ValueError, AssertionError) as error:
+            self._complain(f"epoch {epoch} found itself in a wrong state: {error}")
         else:
             return await self._tidy(process, committer, epoch)
         await self._abort(epoch)
@@ -240,15 +250,13 @@ class Schedule:
     async def _vacuum(self) -> None:
         chance = self.world.chance
         for _ in range(chance.choice((0, 0, 1))):
-            for _ in range(chance.randrange(60)):
-                await asyncio.sleep(0)
+            await self._loop.pause(chance.randrange(60))
             self.world.count("vacuum")
             # An age of minus a minute takes every attempt for dead, the living ones too.
             await self._quiet.log.vacuum(older_than_s=chance.choice((-60.0, 1e9)))
 
     async def _truncation(self) -> None:
-        for _ in range(self.world.chance.randrange(100)):
-            await asyncio.sleep(0)
+        await self._loop.pause(self.world.chance.randrange(100))
         snapshot = await self._quiet.log.snapshot()
         items = await snapshot.ledgers()
         if items:
@@ -264,8 +272,7 @@ class Schedule:
             rows = await self._rows(snapshot)
             if rows is not None:
                 self._check_rows(rows, "a reader")
-            for _ in range(self.world.chance.randrange(10, 60)):
-                await asyncio.sleep(0)
+            await self._loop.pause(self.world.chance.randrange(10, 60))
 
     async def _rows(self, snapshot: LogSnapshot) -> list[bytes] | None:
         """Return the rows of a snapshot; None where the log lost a part of it meanwhile, which it then must say."""
@@ -338,14 +345,14 @@ class Schedule:
             self._complain(f"epochs {sorted(lost)} were committed and are not there")
 
 
-async def run_seeds(first: int, count: int, deadline_s: float | None = None) -> tuple[Counter[str], list[Outcome]]:
+def run_seeds(first: int, count: int, deadline_s: float | None = None) -> tuple[Counter[str], list[Outcome]]:
     """Run schedules `first` to `first + count - 1`; return how often what happened, and those that failed."""
     tally: Counter[str] = Counter()
     failed = []
     for seed in range(first, first + count):
         if deadline_s is not None and time.monotonic() >= deadline_s:
             break
-        outcome = await Schedule(seed).run()
+        outcome = Schedule(seed).run()
         tally["schedules"] += 1
         tally["epochs"] += outcome.epochs
         tally.update(outcome.struck)
@@ -364,7 +371,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.budget <= 0:
         parser.error("--budget must be above 0")
     first, count = (options.seed, 1 << 40) if options.replay is None else (options.replay, 1)
-    tally, failed = asyncio.run(run_seeds(first, count, time.monotonic() + options.budget))
+    tally, failed = run_seeds(first, count, time.monotonic() + options.budget)
     report = {"seed": first, "violations": len(failed), **dict(sorted(tally.items()))}
     print(json.dumps(report) if options.json else "\n".join(f"{name:20} {value}" for name, value in report.items()))
     for outcome in failed[:20]:
