@@ -1,6 +1,6 @@
-"""Which tests play which scenario of a bookie (reliability §3.2). A test's name begins with its scenario's number.
+"""Which tests play which historic bug (reliability §3): protocol and client (P), bookie (S), hazards (X).
 
-`python -m tests.scenarios` prints them as a table.
+A test's name begins with its scenario's number. `python -m tests.scenarios` prints them as a table.
 """
 
 from __future__ import annotations
@@ -8,15 +8,23 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-BOOKIE = tuple(f"S{number:02d}" for number in range(1, 40))
-NOT_PLAYED = {"S36": "autorecovery and decommission, which this bookie does not have yet"}
-_TEST = re.compile(r"^(?:    )?(?:async )?def (test_(s\d\d)_\w+)", re.MULTILINE)
+SCENARIOS = (
+    *(f"P{number:02d}" for number in range(1, 39)),
+    *(f"S{number:02d}" for number in range(1, 40)),
+    *(f"X{number:02d}" for number in range(1, 7)),
+)
+NOT_PLAYED = {
+    "P24": "long poll, of which the client has no reader yet",
+    "P35": "deferred sync: the tests of relaxed durability are not named after it yet",
+    "S36": "autorecovery and decommission, which this bookie does not have yet",
+}
+_TEST = re.compile(r"^(?:    )?(?:async )?def (test_([psx]\d\d)_\w+)", re.MULTILINE)
 
 
 def named_tests() -> dict[str, list[str]]:
     """Return the tests of every scenario, each as `file::name`."""
     root = Path(__file__).parent
-    found: dict[str, list[str]] = {scenario: [] for scenario in BOOKIE}
+    found: dict[str, list[str]] = {scenario: [] for scenario in SCENARIOS}
     for path in sorted(root.rglob("test_*.py")):
         for name, scenario in _TEST.findall(path.read_text()):
             found.setdefault(scenario.upper(), []).append(f"{path.relative_to(root.parent)}::{name}")

@@ -41,6 +41,18 @@ def test_importing_it_loads_neither_spark_nor_zookeeper(module: str) -> None:
     assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr
 
 
+def test_p19_nothing_that_runs_on_the_event_loop_waits_in_place() -> None:
+    """BOOKKEEPER-326: what waits on the thread that has to deliver the answer waits for ever."""
+    waits = re.compile(r"time\.sleep|run_until_complete|asyncio\.run\(|run_coroutine_threadsafe|concurrent\.futures")
+    threads = re.compile(r"^import threading|^from threading", re.MULTILINE)
+    for part in ("core", "client", "net", "metadata", "log"):
+        for path in (ROOT / "bkspark" / part).glob("*.py"):
+            source = path.read_text()
+            assert not waits.search(source), path
+            # kazoo's client is stopped by a thread of its own: no call of ours waits for it.
+            assert path.name == "zookeeper.py" or not threads.search(source), path
+
+
 @pytest.mark.parametrize(
     ("path", "source", "complaint"),
     [

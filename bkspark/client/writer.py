@@ -13,11 +13,12 @@ import numpy as np
 
 from bkspark.client.bookies import ClusterView
 from bkspark.client.metadata_steps import write_metadata
+from bkspark.client.ownership import Ownership
 from bkspark.core import effects
 from bkspark.core.metadata import LedgerMetadata
 from bkspark.core.writer import WriterCore, WriterState
 from bkspark.entries import EntryBatch, as_batch
-from bkspark.errors import BookKeeperError, ClientClosed, RequestTimeout
+from bkspark.errors import BookKeeperError, ClientClosed, MetadataError, NoSuchLedger, RequestTimeout
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.ledgers import LedgerStore
 from bkspark.net.connection import AddListener
@@ -28,6 +29,8 @@ from bkspark.wire.adds import AddFlags, AddSealer, WireProtocol
 from bkspark.wire.digest import EntryDigest, SealedEntries, master_key
 
 TICK_S = 0.25
+CONFIRM_PAUSE_S = 0.25
+"""Before the metadata store is asked again whether the ledger is still ours."""
 FORCE_PAUSE_S = 0.05
 """Before a bookie is asked again to sync that refused load."""
 PIECE_ENTRIES_MAX = 1024
@@ -101,6 +104,7 @@ class LedgerWriter:
         digest, pool = EntryDigest(core.metadata.digest, password), services.pool
         self._sealer = AddSealer(pool.protocol, digest, master_key(password), pool.txn_ids, flags)
         self._loop = asyncio.get_running_loop()
+        self._ownership = None if flags.is_recovery else Ownership(services.ledgers, core.ledger_id, self._loop.time)
         self._links: dict[int, _Link] = {}
         # Both in entry order: bytes in flight a piece, and callers who wait for an entry.
         self._pieces: deque[tuple[int, int]] = deque()
@@ -352,6 +356,10 @@ class LedgerWriter:
                 self._settled.clear()
                 for bookie in effect.failed:
                     self._services.view.on_failure(bookie)
+                for link in self._links.values():
+                    if link.bookie in effect.failed and link.channel is not None:
+                        # Later: who hears of it may be this writer, in the middle of its effects.
+                        self._loop.call_soon(link.channel.close_if_silent)
                 self._spawn(self._find_bookies())
             elif isinstance(effect, effects.WriteMetadata):
                 self._settled.clear()
@@ -387,12 +395,15 @@ class LedgerWriter:
             pool = self._services.pool
             connect = pool.channel if self._sealer.protocol is WireProtocol.V2 else pool.v3_channel
             channel = await connect(link.bookie, self._lane)
+            await self._confirm_ownership(slot, link, channel)
+            if channel.lost is not None:
+                raise channel.lost
         except BookKeeperError:
             if self._links.get(slot) is link:
                 del self._links[slot]
                 self._perform(self._core.on_bookie_failed(slot, link.bookie, self._now_ns()))
             return
-        if self._links.get(slot) is not link:
+        if self._links.get(slot) is not link or self._core.error is not None:
             return
 
         def on_replies(entry_ids: np.ndarray, statuses: np.ndarray, last_synced: int | None) -> None:
@@ -410,6 +421,26 @@ class LedgerWriter:
         for data in link.backlog:
             channel.send_adds(data)
         link.backlog.clear()
+
+    async def _confirm_ownership(self, slot: int, link: _Link, channel: Channel) -> None:
+        """Return when the metadata, read after the connection was made, tell that the ledger is still ours, or end.
+
+        While the store is away this goes on until the adds that wait for the connection time out.
+        """
+        while self._ownership is not None and self._links.get(slot) is link and self._core.error is None:
+            if channel.lost is not None:
+                return
+            try:
+                stored = await self._ownership.confirm(channel.connected_at)
+            except NoSuchLedger as error:
+                self._perform(self._core.give_up(error))
+            except MetadataError:
+                await asyncio.sleep(CONFIRM_PAUSE_S)
+                continue
+            else:
+                if stored is not None:
+                    self._perform(self._core.on_metadata_seen(stored))
+            return
 
     async def _force(self, force: effects.Force) -> None:
         """Have a bookie sync what it acknowledged on its connection."""

@@ -348,6 +348,12 @@ class WriterCore:
             return self._find_bookies()
         return self._fail(self._lost_to(current))
 
+    def on_metadata_seen(self, current: LedgerMetadata) -> list[effects.Effect]:
+        """`current` is stored, looked at because a bookie may not be the one it was: not OPEN ends the writer."""
+        if current.state is LedgerState.OPEN or self.state in (WriterState.CLOSING, WriterState.CLOSED):
+            return []
+        return [] if self.state is WriterState.FAILED else self._fail(self._lost_to(current))
+
     def on_metadata_failed(self, error: BookKeeperError) -> list[effects.Effect]:
         """The metadata store could not be asked; whether the write took effect is unknown."""
         if self.state in (WriterState.CHANGING, WriterState.CLOSING):

@@ -113,7 +113,7 @@ class AttemptStore:
         missing = set(ledger_ids) - await self.pending_ids(name)
         if missing:
             # They were registered by other processes, possibly just now.
-            await self._heads.catch_up()
+            await self._heads.tree.catch_up()
             missing = set(ledger_ids) - await self.pending_ids(name)
         if missing:
             ledger_id = min(missing)

@@ -37,7 +37,7 @@ from bkspark.log.formats import (
     encode_head,
     log_path,
 )
-from bkspark.metadata.tree import ANY_VERSION, Check, Create, Operation, Set, Stat, Tree
+from bkspark.metadata.tree import Create, Operation, Set, Stat, Tree
 
 CONNECTION_LOSSES_MAX = 5
 LOST_RACES_MAX = 1_000
@@ -126,16 +126,8 @@ class HeadStore:
         try:
             return await self.tree.get(path)
         except NoSuchNode:
-            await self.catch_up()
+            await self.tree.catch_up()
             return await self.tree.get(path)
-
-    async def catch_up(self) -> None:
-        """Return when this session sees everything that was written, by anybody, before the call.
-
-        A ZooKeeper server answers reads from its own copy, which may lag: what another process has just written and
-        told us of may not be there yet. A write, even of nothing, is answered after all writes before it.
-        """
-        await self.tree.transaction([Check("/", ANY_VERSION)])
 
     async def create(self, name: str) -> None:
         """Create an empty log.

@@ -169,6 +169,11 @@ class LedgerStore:
             raise NoSuchLedger(f"ledger {ledger_id} does not exist", ledger_id=ledger_id) from None
         return Versioned(encoding.decode(data, ledger_id), stat.version, stat.ctime_ms, stat.mtime_ms)
 
+    async def read_caught_up(self, ledger_id: int) -> Versioned:
+        """`read`, of what anybody had written before the call. Raises as `read`, and MetadataError."""
+        await self._tree.catch_up()
+        return await self.read(ledger_id)
+
     async def write(self, ledger_id: int, metadata: LedgerMetadata, version: int) -> Versioned:
         """Store changed metadata if `version` is still the stored one; return it with its new version.
 

@@ -126,6 +126,14 @@ class Tree(ABC):
     async def transaction(self, operations: Sequence[Operation]) -> None:
         """Do all or nothing. Raises the error of the first operation that cannot be done."""
 
+    async def catch_up(self) -> None:
+        """Return when this session sees everything that was written, by anybody, before the call.
+
+        A ZooKeeper server answers reads from its own copy, which may lag: what another process has just written and
+        told us of may not be there yet. A write, even of nothing, is answered after all writes before it.
+        """
+        await self.transaction([Check("/", ANY_VERSION)])
+
     @abstractmethod
     async def watch(self, path: str, callback: Callback) -> Callback:
         """Call `callback()` whenever the node's data may have changed, or it came or went; return what ends the watch.

@@ -40,6 +40,9 @@ class BookieConnection(asyncio.BufferedProtocol):
     def __init__(self, bookie: str, frame_bytes_max: int, read_timeout_s: float) -> None:
         self.bookie = bookie
         self.lost: BookKeeperError | None = None
+        self.connected_at = 0.0
+        """When the connection was made, by the event loop's clock."""
+        self._received_at = 0.0
         self._frame_bytes_max = frame_bytes_max
         self._read_timeout_s = read_timeout_s
         self._loop = asyncio.get_running_loop()
@@ -62,6 +65,14 @@ class BookieConnection(asyncio.BufferedProtocol):
     def unsent_bytes(self) -> int:
         """Bytes accepted by `send_adds` that the socket has not taken yet."""
         return self._transport.get_write_buffer_size() if self._transport else 0
+
+    def close_if_silent(self) -> None:
+        """Drop the connection if nothing has come on it for as long as an answer may take, as on a half-open one.
+
+        For whoever waited for an answer in vain: without this the next requests would go the same way.
+        """
+        if self._loop.time() - self._received_at > self._read_timeout_s:
+            self.close()
 
     def listen_adds(self, ledger_id: int, listener: AddListener) -> None:
         """Send the add replies of one ledger to `listener` from now on."""
@@ -136,6 +147,7 @@ class BookieConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        self.connected_at = self._received_at = self._loop.time()
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -152,6 +164,7 @@ class BookieConnection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self._filled += nbytes
+        self._received_at = self._loop.time()
         try:
             table = scan_frames(self._buffer, self._filled, self._frame_bytes_max)
             if len(table):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import struct
 from collections.abc import Iterator
@@ -198,7 +199,8 @@ def test_damaged_entry_is_an_io_error_never_a_negative(tmp_path: Path) -> None:
         assert len(split(peer.batch_read(5, 0).body)) == 3
 
 
-def test_lost_entry_log_is_an_io_error_never_a_negative(tmp_path: Path) -> None:
+def test_p26_lost_entry_log_is_an_io_error_never_a_negative(tmp_path: Path) -> None:
+    """#2908: that a recovery counts no such answer: tests/simulation, "error is negative"."""
     with Serving(service_options(tmp_path)) as serving, serving.connect() as peer:
         peer.add(5, 0, PAYLOADS)
     (log,) = tmp_path.glob("ledgers/current/*.log")
@@ -234,6 +236,40 @@ def test_fencing_an_unknown_ledger_creates_it_fenced(peer: Peer) -> None:
     assert peer.read(5, 0, v2.DO_FENCING).status == Status.ENOENTRY
     assert peer.add(5, 0, [b"x"]) == [Status.EFENCED]
     assert peer.add(5, 0, [b"x"], v2.RECOVERY_ADD, key=OTHER_KEY) == [Status.EUA]
+
+
+def test_p22_two_connections_that_name_a_ledger_first_at_the_same_time_mean_the_same_one(serving: Serving) -> None:
+    """#4701: were there two descriptors of it, a fence of one would not bar adds by the other."""
+    with serving.connect() as owner, serving.connect() as recoverer:
+        for ledger_id in range(100, 150):
+            first, second = (owner, recoverer) if ledger_id % 2 else (recoverer, owner)
+            for peer in (first, second):
+                if peer is owner:
+                    peer.send(adds(ledger_id, 0, [b"raced"]))
+                else:
+                    peer.send(v2.encode_reads(ledger_id, np.array([0]), v2.DO_FENCING, KEY))
+            added, fenced = owner.reply().status, recoverer.reply()
+            assert (added, fenced.status) != (Status.EFENCED, Status.EOK)
+            assert owner.add(ledger_id, 1, [b"late"]) == recoverer.add(ledger_id, 1, [b"late"]) == [Status.EFENCED]
+            held = recoverer.read(ledger_id, 0)
+            assert held.status == (Status.EOK if added == Status.EOK else Status.ENOENTRY)
+
+
+def test_x04_refused_key_is_not_logged_nor_is_the_stored_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    with Serving(service_options(tmp_path)) as serving, serving.connect() as peer:
+        peer.add(5, 0, [b"x"])
+        assert peer.add(5, 1, [b"x"], key=OTHER_KEY) == [Status.EUA]
+        assert peer.read(5, 0, v2.DO_FENCING, key=OTHER_KEY).status == Status.EUA
+    said = caplog.text + repr([record.args for record in caplog.records])
+    for key in (KEY, OTHER_KEY):
+        for secret in (
+            key.hex(),
+            repr(key)[2:-1],
+            str(list(key))[1:-1],
+            ", ".join(str(b - (b > 127) * 256) for b in key),
+        ):
+            assert secret not in said
 
 
 def test_fence_with_a_wrong_key_changes_nothing(peer: Peer) -> None:

@@ -24,6 +24,7 @@ from bookie_service.storage.journal import JournalOptions
 from bookie_service.storage.ledger_store import LedgerStore, StoreOptions
 from bookie_service.storage.limbo import DirtyMarker, Limbo
 from bookie_service.storage.opening import open_ledger_storage
+from tests.bookie.faulty_files import FaultyFiles
 from tests.bookie.serving import Serving, service_options, stored
 
 RECOVERY = v2.RECOVERY_ADD | v2.HIGH_PRIORITY
@@ -49,7 +50,8 @@ def crash(options: ServiceOptions) -> None:
 
 
 @pytest.mark.parametrize("key", ["journalWriteData", "journalSyncData"])
-def test_crash_with_an_incomplete_journal_puts_ledgers_in_limbo(options: ServiceOptions, key: str) -> None:
+def test_p29_crash_with_an_incomplete_journal_puts_ledgers_in_limbo(options: ServiceOptions, key: str) -> None:
+    """BP-46, case 2: of an entry that only memory held nobody is told that it never was."""
     crash(unsafe(options, key))
     with Serving(options, suspects=[5, 8]) as serving, serving.connect() as peer:
         for ledger_id in (5, 6, 8):
@@ -60,6 +62,18 @@ def test_crash_with_an_incomplete_journal_puts_ledgers_in_limbo(options: Service
         assert peer.read(9, 0).status == Status.ENOLEDGER
         assert peer.add(9, 0, [b"new"]) == [Status.EOK]
         assert peer.read(9, 1).status == Status.ENOENTRY
+
+
+@pytest.mark.parametrize("key", ["journalWriteData", "journalSyncData"])
+def test_p28_fence_that_the_journal_may_lack_bars_the_old_writer_all_the_same(
+    options: ServiceOptions, key: str
+) -> None:
+    """BP-46, case 1: 5 was written, 6 fenced, 8 is one that the metadata name and this bookie knows nothing of."""
+    crash(unsafe(options, key))
+    with Serving(options, suspects=[5, 6, 8]) as serving, serving.connect() as peer:
+        for ledger_id in (5, 6, 8):
+            assert peer.add(ledger_id, 1, [b"late"])[0] in (Status.EFENCED, Status.EUA)
+            assert peer.add(ledger_id, 1, [b"rewritten"], RECOVERY) == [Status.EOK]
 
 
 def test_ledger_in_limbo_serves_what_it_has_and_takes_recovery_adds_only(options: ServiceOptions) -> None:
@@ -105,8 +119,16 @@ def test_doubt_of_an_earlier_run_is_not_forgotten_by_a_crash_before_limbo_is_wri
         assert peer.read(8, 0).status == Status.EIO
 
 
+def test_x06_name_of_the_marker_is_durable_before_anybody_is_answered(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    with Serving(service_options(tmp_path), files) as serving, serving.connect() as peer:
+        current = str(tmp_path / "ledgers" / "current")
+        renamed = files.operations.index(("rename", f"{current}/DIRTY"))
+        assert ("sync_directory", current) in files.operations[renamed:]
+        assert peer.add(5, 0, [b"x"]) == [Status.EOK]
+
+
 def test_marker_stands_in_every_directory_while_the_bookie_serves(tmp_path: Path) -> None:
-    """X6: its name is durable."""
     directories = [str(tmp_path / name) for name in ("a", "b")]
     options = replace(service_options(tmp_path), ledger_directories=directories)
     markers = [Path(directory, "current", "DIRTY") for directory in directories]

@@ -308,6 +308,17 @@ def test_lost_directory(bookie: BookieChild, lost: str) -> None:
     assert not (bookie.directory / lost).exists()
 
 
+def test_p27_wiped_bookie_does_not_serve_and_so_denies_no_ledger(bookie: BookieChild) -> None:
+    """#2612: "no such ledger" of a bookie that lost its disks would count in the LAC read and in recoveries."""
+    with bookie.running(), bookie.connect() as peer:
+        assert peer.add(5, 0, [b"x"]) == [Status.EOK]
+    for place in ("journal", "ledgers"):
+        shutil.rmtree(bookie.directory / place)
+    code, line = bookie.refusal()
+    assert code == 1
+    assert "has lost its contents" in line
+
+
 @pytest.mark.parametrize(
     ("place", "code", "complaint"),
     [
@@ -398,7 +409,7 @@ def test_bookie_that_the_cluster_does_not_know(bookie: BookieChild) -> None:
     assert f"the cluster does not know bookie {bookie.id}" in line
 
 
-def test_first_boot_that_a_crash_interrupted_is_finished(bookie: BookieChild) -> None:
+def test_x05_first_boot_that_a_crash_interrupted_is_finished(bookie: BookieChild) -> None:
     """Operator error O5, hazard X5: stamped directories, no metadata cookie, no data."""
     instance = bookie.ask_registry(lambda registry: registry.instance_id())
     journal, ledgers = (bookie.settings[key] for key in ("journalDirectories", "ledgerDirectories"))

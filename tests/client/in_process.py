@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -50,6 +51,12 @@ class InProcessBookie:
     def forget_port(self) -> None:
         """Serve under another port, hence another id, when started again."""
         self._port = 0
+
+    def wipe(self) -> None:
+        """Lose everything that is on disk; it must have been stopped."""
+        for path in (*self._options.journal_directories, *self._options.ledger_directories):
+            shutil.rmtree(path)
+            Path(path, "current").mkdir(parents=True)
 
     async def stop(self) -> None:
         """Stop serving and unregister, as after a crash that ZooKeeper has noticed."""

@@ -270,7 +270,7 @@ def test_acknowledged_entries_survive_a_restart_of_every_bookie(tmp_path):
     run(tmp_path, test)
 
 
-def test_reader_opened_before_its_ledger_moved_finds_it_on_the_new_bookie(tmp_path):
+def test_p36_reader_opened_before_its_ledger_moved_finds_it_on_the_new_bookie(tmp_path):
     """P36: a long-open reader follows re-replication instead of dialling bookies that are gone."""
 
     async def test(cluster):

@@ -58,6 +58,7 @@ MUTANTS = (
     Mutant("used before stored", "P11, #1591: the new ensemble is used before the CAS", planted.used_before_stored),
     Mutant("nothing resent", "the new bookie gets nothing of what is pending", planted.nothing_resent),
     Mutant("only newest resent", "the new bookie gets the newest pending batch alone", planted.only_newest_resent),
+    Mutant("resent with other bytes", "P38: what is sent again is not what was sent", planted.resent_with_other_bytes),
     Mutant("newer state overwritten", "P05: a lost CAS is repeated as it was", planted.overwrites_newer_state),
     Mutant("merged into recovery", "P05: a change goes into metadata IN_RECOVERY", planted.merges_into_recovery),
     Mutant("closes over anything", "a lost closing CAS is repeated over any state", planted.closes_over_anything),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -202,6 +203,17 @@ def only_newest_resent() -> Plant:
         return done
 
     return _around(WriterCore, "_resume", wrap)
+
+
+def resent_with_other_bytes() -> Plant:
+    def other(effect: effects.Effect) -> effects.Effect:
+        if not isinstance(effect, effects.SendAdds):
+            return effect
+        assert isinstance(effect.entries, SimulatedEntries)
+        values = tuple(value._replace(payload=b"again " + value.payload) for value in effect.entries.values)
+        return replace(effect, entries=replace(effect.entries, values=values))
+
+    return _around(WriterCore, "_resume", lambda old, self, slots: [other(effect) for effect in old(self, slots)])
 
 
 def overwrites_newer_state() -> Plant:

@@ -118,6 +118,28 @@ async def _come_back(cluster: Cluster) -> int:
         return held
 
 
+def test_connections_that_fell_silent_for_ever_are_made_anew() -> None:
+    """N7, half-open: two of three bookies are registered and reachable, and nothing comes through as it did before."""
+    cluster = Cluster(Random(3), 3)
+    loop = VirtualLoop(cluster.connect)
+    assert loop.run_until_complete(_write_through_half_open_connections(cluster)) == 1
+    loop.close()
+
+
+async def _write_through_half_open_connections(cluster: Cluster) -> int:
+    await BookieRegistry(cluster.store.session(), MetadataUri.parse(URI)).initialize_cluster()
+    for bookie in cluster.bookies:
+        await bookie.start()
+    async with Client(URI, tree=cluster.session()) as client:
+        writer = await client.create(ensemble=3, write_quorum=3, ack_quorum=2)
+        await writer.append(b"everybody answers")
+        for bookie in cluster.bookies[:2]:
+            _cut(cluster, bookie, True)
+        async with asyncio.timeout(60):
+            await writer.append(b"on new connections")
+        return (await writer.close()).last_entry
+
+
 def _bookie(cluster: Cluster, name: str) -> FullBookie:
     return next(bookie for bookie in cluster.bookies if bookie.id == name)
 

@@ -1,8 +1,7 @@
 """The historic bugs of replication as scenarios on the product's cores: protocol and client (P), hazards (X).
 
-Scenarios of bookies stand elsewhere: P20, P27 to P29 with cookies and limbo in tests/bookie, P21, P25 and P26 in
-tests/crash, P36 in tests/client; P19 and P22 are rules of layering and of one event loop. Not applicable while the
-feature is missing: P24 (long poll), P32 (TLS), P35 (deferred sync).
+Scenarios of bookies stand in tests/bookie, those that need the whole client in tests/client: `python -m
+tests.scenarios` lists them all. P32 is played without the TLS that this client does not have.
 """
 
 from __future__ import annotations
@@ -26,7 +25,8 @@ from bkspark.metadata.memory import Fault, MemoryStore
 from bkspark.metadata.uri import MetadataUri
 from bkspark.wire.v2 import Status
 from tests.simulation.owner import SimulatedEntries
-from tests.simulation.plan import Trigger, plan_of
+from tests.simulation.plan import Plan, Step, Trigger, plan_of
+from tests.simulation.planted import resent_with_other_bytes
 from tests.simulation.play import Play
 from tests.simulation.schedule import run_plan
 from tests.simulation.small_model import AWAY, FirstOnes
@@ -295,6 +295,20 @@ def test_p18_fenced_during_a_change_ends_the_writer_once() -> None:
     assert core.on_metadata_conflict(core.metadata.in_recovery(), 1) == []
 
 
+@pytest.mark.parametrize("step", ["recovery begins", "claimed", "fenced", "rewritten", "recovery writes metadata"])
+def test_p19_recovery_ends_whenever_its_metadata_answers_are_late(step: str) -> None:
+    """One loop runs everything: were an answer waited for in place, what it waits behind could never come.
+
+    That nothing waits in place is a rule of layering (tests/test_layering.py).
+    """
+    stall = (Trigger(step, 1, "stall", (80_000_000,)), Trigger(step, 2, "stall", (80_000_000,)))
+    steps = (Step(0, "add", (2,)), Step(1_000_000, "recover", ("recoverer0", 1)))
+    plan = Plan(19, steps=steps, triggers=stall, metadata_delay=5_000_000)
+    outcome = run_plan(plan, trace=True)
+    assert outcome.violations == []
+    assert outcome.ledger.changes[-1][2] == "recoverer0"
+
+
 @pytest.mark.parametrize("fault", list(Fault))
 def test_p30_creation_whose_answer_was_lost_is_found_out(fault: Fault) -> None:
     async def create() -> tuple[int, list[int]]:
@@ -351,6 +365,16 @@ def test_p37_damaged_copy_is_no_vote() -> None:
         core.on_read_answer(slot, 1, Answer.NEGATIVE)
     assert core.state is RecoveryState.REWRITING
     assert core.last_entry == 0
+
+
+def test_p38_entry_that_is_sent_again_with_other_bytes_is_noticed() -> None:
+    """Bookies keep what comes, as Apache's do; what the writer sends again is what it sent, and C3 watches over it."""
+    steps = (Step(0, "add", (2,)), Step(100_000, "lose", ("b2",)))
+    plan = Plan(38, steps=steps, loss=0.0, metadata_delay=1_000_000)
+    assert run_plan(plan).violations == []
+    with resent_with_other_bytes():
+        found = run_plan(plan).violations
+    assert any(line.startswith("C3") for line in found), found
 
 
 def test_x01_rewritten_entries_carry_the_lac_that_recovery_began_with() -> None:

@@ -1,0 +1,139 @@
+"""Historic bugs of replication (reliability §3.1) as scenarios of the whole client on real bookie services."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from bkspark.client import Client
+from bkspark.core.metadata import Fragment
+from bkspark.entries import EntryBatch
+from bkspark.errors import LedgerClosed, LedgerFenced, NoSuchLedger
+from bkspark.metadata.memory import Fault
+from bkspark.wire.digest import EntryDigest
+from tests.client.in_process import InProcessCluster, run
+
+
+async def decommissioned(cluster: InProcessCluster, client: Client, ledger_id: int) -> None:
+    """Take a ledger's two bookies away as operators do, the ledger first; start blank ones at their addresses."""
+    services = await client.services()
+    old = [cluster.bookie(it) for it in (await client.metadata(ledger_id)).last_fragment.bookies]
+    spare = [bookie for bookie in cluster.bookies if bookie not in old]
+    await client.recover(ledger_id)
+    stored = await services.ledgers.read(ledger_id)
+    moved = replace(stored.metadata, fragments=(Fragment(0, tuple(bookie.id for bookie in spare)),))
+    await services.ledgers.write(ledger_id, moved, stored.version)
+    for bookie in old:
+        await bookie.stop()
+        bookie.wipe()
+        await bookie.start()
+
+
+@pytest.mark.parametrize("first_entries", [0, 1])
+@pytest.mark.parametrize("wire_protocol", ["v2", "v3"])
+def test_p20_blank_bookies_at_known_addresses_acknowledge_nothing_of_a_ledger_that_moved(
+    tmp_path, first_entries, wire_protocol
+):
+    """#4812: the writer idles while its ledger is recovered and moved; its own bookies' addresses have blank ones."""
+
+    async def test(cluster):
+        writer = await cluster.client(wire_protocol=wire_protocol).create(ensemble=2, write_quorum=2, ack_quorum=2)
+        if first_entries:
+            assert await writer.append(b"e0") == 0
+        await decommissioned(cluster, cluster.client(), writer.ledger_id)
+        with pytest.raises(LedgerClosed, match=f"closed at entry {first_entries - 1}"):
+            await writer.append(b"e1")
+        with pytest.raises(LedgerClosed):
+            await writer.close()
+        closed = await cluster.client().metadata(writer.ledger_id)
+        assert closed.last_entry == first_entries - 1
+
+    run(tmp_path, test, bookies=4)
+
+
+def test_p20_restarted_bookies_of_a_ledger_that_is_still_ours_are_written_to_again(tmp_path):
+    async def test(cluster):
+        client = cluster.client()
+        writer = await client.create()
+        await writer.append(b"0")
+        for bookie in cluster.bookies:
+            await bookie.stop()
+            await bookie.start()
+        # The store is away when it is asked whether the ledger is ours, and then answers.
+        cluster.store.faults[cluster.store.writes] = Fault.LOST_BEFORE
+        assert await writer.append(b"1") == 1
+        await writer.close()
+        reader = await cluster.client().open(writer.ledger_id)
+        assert list(await reader.read(0, 1)) == [b"0", b"1"]
+
+    run(tmp_path, test)
+
+
+def test_p20_writer_of_a_ledger_that_was_deleted_meanwhile_ends(tmp_path):
+    async def test(cluster):
+        writer = await cluster.client().create()
+        await cluster.client().delete(writer.ledger_id)
+        with pytest.raises(NoSuchLedger, match=str(writer.ledger_id)):
+            await writer.append(b"late")
+
+    run(tmp_path, test)
+
+
+def test_p23_same_entry_for_several_purposes_on_shared_connections_answers_everybody(tmp_path):
+    """#720, #1547: V2 replies name no request. Owner, recoverers and readers of one client, all at once."""
+
+    async def test(cluster):
+        client = cluster.client()
+        writer = await client.create()
+        payloads = [b"%d" % number for number in range(200)]
+        await writer.append_many(payloads)
+        pool = (await client.services()).pool
+        digest = EntryDigest(writer.metadata.digest, b"")
+        channel = await pool.channel(writer.core.ensemble[0])
+        reads = [channel.read_entries(writer.ledger_id, np.arange(200), digest) for _ in range(4)]
+        reads += [channel.read_entries(writer.ledger_id, np.array([7]), digest) for _ in range(4)]
+        late = [writer.append(b"late") for _ in range(4)]
+        recoveries = [client.recover(writer.ledger_id) for _ in range(4)]
+        found = await asyncio.gather(*reads, *late, *recoveries, return_exceptions=True)
+        for answers in found[:4]:
+            assert [bytes(payload) for payload in answers.payloads] == payloads
+        for answers in found[4:8]:
+            assert [bytes(payload) for payload in answers.payloads] == [b"7"]
+        ends = {(metadata.last_entry, metadata.length) for metadata in found[12:]}
+        assert len(ends) == 1
+        last_entry = ends.pop()[0]
+        for outcome in found[8:12]:
+            assert isinstance(outcome, (LedgerFenced, LedgerClosed)) or outcome <= last_entry
+
+    run(tmp_path, test)
+
+
+def test_p32_bytes_that_a_caller_or_a_connection_uses_again_change_no_entry(tmp_path):
+    """#4404: what is on its way was sealed before the call returned, whatever becomes of the memory it came from."""
+
+    async def test(cluster):
+        client = cluster.client(digest="mac", password=b"secret")
+        generator = np.random.default_rng(32)
+        expected, pending = [], []
+        async with await client.create() as writer:
+            memory = bytearray(200_000)
+            for number in range(40):
+                memory[:] = generator.bytes(len(memory))
+                bounds = [0, *sorted(generator.integers(0, len(memory), 5).tolist()), len(memory)]
+                expected += [bytes(memory[a:b]) for a, b in pairwise(bounds)]
+                views = [memoryview(memory)[a:b] for a, b in pairwise(bounds)]
+                pending.append(await writer.submit(EntryBatch.of(views) if number % 2 else views))
+            await asyncio.gather(*pending)
+        readers = [await cluster.client(password=b"secret").open(writer.ledger_id) for _ in range(3)]
+
+        async def read_all(reader):
+            return [entry async for batch in reader.batches() for entry in batch]
+
+        for entries in await asyncio.gather(*map(read_all, readers)):
+            assert entries == expected
+
+    run(tmp_path, test)
