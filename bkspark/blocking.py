@@ -32,6 +32,7 @@ from bkspark.client.bookies import PlacementOptions
 from bkspark.client.reader import BATCH_BYTES
 from bkspark.client.writer import WriterOptions
 from bkspark.core.metadata import LedgerMetadata
+from bkspark.core.relaxed import RelaxedDurability
 from bkspark.core.writer import WriterLimits
 from bkspark.entries import EntryBatch
 from bkspark.log.log import VACUUM_AGE_S
@@ -524,6 +525,7 @@ class Client:
         write_quorum: int = 3,
         ack_quorum: int = 2,
         ledger_type: str = "PD_JOURNAL",
+        relaxed: RelaxedDurability = RelaxedDurability(),
         metadata: Mapping[str, bytes | str] | None = None,
         ledger_id: int | None = None,
     ) -> LedgerWriter:
@@ -535,6 +537,7 @@ class Client:
                     write_quorum=write_quorum,
                     ack_quorum=ack_quorum,
                     ledger_type=ledger_type,
+                    relaxed=relaxed,
                     metadata=metadata,
                     ledger_id=ledger_id,
                 )

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 Run = Callable[[argparse.Namespace], int]
 
+LEDGER_TYPES = ("pd_journal", "vd_journal", "vd_bypass_journal")
+
 
 def add_parser(commands: argparse._SubParsersAction) -> None:
     """Add `bkspark ledger` and its commands."""
@@ -63,9 +65,16 @@ def _add_creating(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--type",
-        choices=("pd_journal",),
+        choices=LEDGER_TYPES,
         default="pd_journal",
-        help="pd_journal: acknowledged when on disk (the default)",
+        help="pd_journal: acknowledged when on disk (the default); vd_journal: when in page caches, on disk when the "
+        "ledger is closed; vd_bypass_journal: as that, and not written to the journal (docs/relaxed-durability.md)",
+    )
+    parser.add_argument(
+        "--striped", action="store_true", help="let the ensemble of a vd_ ledger be above its write quorum"
+    )
+    parser.add_argument(
+        "--changes-ensemble", action="store_true", help="replace lost bookies of a vd_ ledger, which takes memory"
     )
 
 
@@ -138,11 +147,14 @@ def write(arguments: argparse.Namespace) -> int:
 def _create(
     client: Client, arguments: argparse.Namespace, ensemble: int, write_quorum: int, ack_quorum: int
 ) -> LedgerWriter:
+    from bkspark.core.relaxed import RelaxedDurability
+
     return client.create(
         ensemble=ensemble,
         write_quorum=write_quorum,
         ack_quorum=ack_quorum,
         ledger_type=arguments.type.upper(),
+        relaxed=RelaxedDurability(striped=arguments.striped, changes_ensemble=arguments.changes_ensemble),
         metadata=dict(arguments.metadata),
         ledger_id=arguments.id,
     )
@@ -265,6 +277,7 @@ def _described(ledger_id: int, metadata: LedgerMetadata, version: int, ctime_ms:
         "ensemble_size": metadata.ensemble_size,
         "write_quorum": metadata.write_quorum,
         "ack_quorum": metadata.ack_quorum,
+        "type": metadata.type_name.lower(),
         "digest": metadata.digest.name.lower(),
         "last_entry": metadata.last_entry,
         "length": metadata.length,

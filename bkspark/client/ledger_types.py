@@ -39,7 +39,7 @@ def check_relaxed(ledger_type: LedgerType, relaxed: RelaxedDurability, ensemble:
     if ensemble > write_quorum and not relaxed.striped:
         raise ConfigurationError(
             f"ensemble {ensemble} is above write_quorum {write_quorum}: a {ledger_type.value} ledger is striped only "
-            "with RelaxedDurability(striped=True)"
+            "when that is asked for: RelaxedDurability(striped=True), --striped"
         )
 
 

@@ -209,7 +209,7 @@ class LedgerWriter:
         future: asyncio.Future[int] = self._loop.create_future()
         if self._core.error is not None:
             raise self._core.error
-        if last_entry <= self._core.lac:
+        if last_entry <= self._core.acknowledged:
             future.set_result(last_entry)
         else:
             self._waits.append((last_entry, future))

@@ -74,6 +74,7 @@ def test_show_lists_what_the_metadata_store_knows(console: Console, lines, clust
         "ensemble_size": 2,
         "write_quorum": 2,
         "ack_quorum": 2,
+        "type": "pd_journal",
         "digest": "mac",
         "last_entry": 3,
         "length": 12,
@@ -151,6 +152,25 @@ def test_reader_that_leaves_early_ends_the_command_quietly(console: Console, clu
     os.close(read_end)
     assert reader.communicate(timeout=180)[1] == b""
     assert reader.returncode == 1
+
+
+@pytest.mark.parametrize("ledger_type", ["vd_journal", "vd_bypass_journal"])
+def test_ledger_with_relaxed_durability_is_shown_as_such_and_synced_when_the_command_ends(
+    console: Console, lines, ledger_type
+):
+    for options in ((), ("--no-close",)):
+        written = console.json("ledger", "write", lines, "--type", ledger_type, *options)
+        assert written["last_entry"] == 3
+        assert console.json("ledger", "show", written["ledger"])["type"] == ledger_type
+        assert console.text("ledger", "read", written["ledger"], "--recover") == "one\n\nthree\nlast\n"
+
+
+def test_striped_ledger_with_relaxed_durability_must_be_asked_for(console: Console):
+    command = ("ledger", "create", "--type", "vd_journal", "--write-quorum", 2)
+    assert_one_line(console.fails(2, *command), "ensemble 3", "--striped")
+    assert_one_line(console.fails(2, "ledger", "create", "--striped"), "PD_JOURNAL", "no relaxed durability")
+    ledger = console.json(*command, "--striped", "--changes-ensemble")["ledger"]
+    assert console.json("ledger", "show", ledger)["type"] == "vd_journal"
 
 
 # ---- failures ----
