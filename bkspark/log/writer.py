@@ -249,7 +249,10 @@ class LogWriter:
         batch = as_batch(entries)
         async with self._turn:
             current = await self._ready()
-            waiting = await current.ledger.submit(batch)
+            try:
+                waiting = await current.ledger.submit(batch)
+            except LedgerClosed as error:
+                raise _overtaken(error) from error
         result: asyncio.Future[PositionRange] = asyncio.get_running_loop().create_future()
         waiting.add_done_callback(partial(_pass_on, result, current.ordinal, current.ledger.ledger_id, len(batch)))
         return result
@@ -293,6 +296,9 @@ class LogWriter:
     async def _close_ledger(self, current: _Current) -> None:
         try:
             metadata = await current.ledger.close()
+        except LedgerClosed as error:
+            self._error = _overtaken(error)
+            raise self._error from error
         except BookKeeperError as error:
             # What was acknowledged is safe; what comes after must not be written behind a gap.
             self._error = error
@@ -355,8 +361,7 @@ class LogWriter:
                     current.ledger.abandon()
                 raise error
             if current is not None:
-                metadata = await current.ledger.close()
-                self._closed.append((current.ordinal, facts_of(current.ledger.ledger_id, metadata)))
+                await self._close_ledger(current)
             await self._settle(is_end=True)
 
     def abandon(self) -> None:
@@ -392,8 +397,13 @@ def _pass_on(
     if done.cancelled():
         result.cancel()
     elif error is not None:
-        result.set_exception(error)
+        result.set_exception(_overtaken(error) if isinstance(error, LedgerClosed) else error)
         result.exception()  # a caller that went away is not a programming error worth a warning
     else:
         end_entry = done.result() + 1
         result.set_result(PositionRange(ordinal, ledger_id, end_entry - count, end_entry))
+
+
+def _overtaken(error: LedgerClosed) -> LedgerFenced:
+    """Return what the log's callers are told: who closes a ledger of another writer has fenced it."""
+    return LedgerFenced(f"somebody else opened the log: {error}", ledger_id=error.ledger_id, entry_id=error.entry_id)
