@@ -22,14 +22,15 @@
       BookieUnavailable             one bookie cannot be reached or answered with an error
       TooManyRequests               one bookie, or the client, takes no more for now
       RequestTimeout                no answer in time; the outcome is unknown
-      ReadFailed / WriteFailed      every replica failed / the add cannot complete
+      ReadFailed                    every replica failed
       DataLoss                      data that a position names is gone (failOnDataLoss)
       MalformedPayload              an entry is intact, but does not hold what its format or schema demands
       ClientClosed                  the client was closed under the call
       StorageDamaged                a bookie's stored bytes fail their checks: file, offset, remedy
       DiskFull                      a bookie's disks are full, and it is told not to go on read-only
 
-Each carries the facts it knows (`ledger_id`, `entry_id`, `bookie`) and Apache's BKException `code`.
+Each carries the facts it knows (`ledger_id`, `entry_id`, `bookie`) and Apache's BKException `code`; `entry_id` of an
+error that ends a writer is the first entry whose outcome is unknown. docs/errors.md shows them all.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ class BookKeeperError(Exception):
     """Base of all. `code` is Apache's BKException code; facts not known are None."""
 
     code = -999
+    remedy = "report it: this is a defect of bkspark"
+    """What whoever gets the error can do about it."""
 
     def __init__(
         self,
@@ -68,167 +71,200 @@ class ConfigurationError(BookKeeperError):
     """An option, configuration key or URI is wrong; the message names it, its value and the remedy."""
 
     code = -14
+    remedy = "correct the argument, option, key or URI that the message names"
 
 
 class ProtocolError(BookKeeperError):
     """A peer sent bytes that are not the protocol; the connection is of no further use."""
 
     code = -16
+    remedy = (
+        "check that the address is a bookie's (or a client's) and of a version that is supported; the "
+        "connection is dropped by itself"
+    )
 
 
 class MetadataError(BookKeeperError):
     """The metadata store failed or cannot be reached."""
 
     code = -9
+    remedy = "check that ZooKeeper is up and that the metadata URI names it; then try again"
 
 
 class MetadataVersion(MetadataError):
     """A compare-and-set lost: the stored version is not the expected one."""
 
     code = -17
+    remedy = "read again and decide anew: somebody else was faster"
 
 
 class MetadataFormat(MetadataError):
     """Stored metadata cannot be decoded, or breaks a rule of its format."""
 
     code = -107
+    remedy = "look at the node that the message names: a newer peer or damage wrote it. It was not changed"
 
 
 class NoSuchNode(MetadataError):
     """A path in the metadata store does not exist."""
 
+    remedy = "check the path in the metadata URI"
+
 
 class NodeExists(MetadataError):
     """A path in the metadata store exists already."""
 
+    remedy = "choose another name, or wait until the session that owns the node is over"
+
 
 class SessionExpired(MetadataError):
     """The metadata session ended: ephemeral nodes are gone and cached authority is void."""
+
+    remedy = "try again: a new session follows by itself"
 
 
 class NoSuchLedger(BookKeeperError):
     """The ledger is not in the metadata store (deleted, or never created)."""
 
     code = -25
+    remedy = "check the id; the ledger was deleted, or never was"
 
 
 class DuplicateEntryId(BookKeeperError):
     """The caller chose an entry id that was added before; that entry stands, this one was not added."""
 
     code = -22
+    remedy = "nothing: the entry of the first call stands"
 
 
 class LedgerExists(BookKeeperError):
     """The ledger id chosen by the caller is taken."""
 
     code = -20
+    remedy = "choose another id, or let one be generated"
 
 
 class NoSuchLog(BookKeeperError):
     """No log of that name."""
 
     code = -25
+    remedy = "check the name, or create the log"
 
 
 class LogExists(BookKeeperError):
     """A log of that name exists already."""
 
     code = -20
+    remedy = "choose another name, or use the log that there is"
 
 
 class LedgerClosed(BookKeeperError):
     """The ledger, or this handle of it, takes no more entries."""
 
     code = -11
+    remedy = "create another ledger; read this one to learn which pending entries it has"
 
 
 class LedgerFenced(BookKeeperError):
     """Somebody recovers the ledger. Adds still pending may or may not be stored: outcome unknown."""
 
     code = -101
+    remedy = (
+        "stop writing: another process owns the data now. Read the closed ledger to learn which pending entries it has"
+    )
 
 
 class LedgerRecoveryFailed(BookKeeperError):
     """Too few bookies answered to decide where the ledger ends; it stays IN_RECOVERY and can be retried."""
 
     code = -10
+    remedy = "bring bookies back and recover again; nothing was decided"
 
 
 class UnauthorizedAccess(BookKeeperError):
     """The password does not open this ledger."""
 
     code = -102
+    remedy = "give the password that the ledger was created with"
 
 
 class DigestMismatch(BookKeeperError):
     """An entry's bytes do not match their digest or their ids."""
 
     code = -5
+    remedy = "nothing, if another replica was read; else the entry is damaged everywhere: restore a bookie's disk"
 
 
 class NoSuchEntry(BookKeeperError):
     """The entry is certainly not there."""
 
     code = -13
+    remedy = "read up to the last entry only"
 
 
 class NotEnoughBookies(BookKeeperError):
     """Fewer usable bookies than the ensemble needs."""
 
     code = -6
+    remedy = "start bookies, or ask for a smaller ensemble; read the ledger to learn which pending entries it has"
 
 
 class BookieUnavailable(BookKeeperError):
     """One bookie cannot be reached, dropped the connection, or answered with an error of its own."""
 
     code = -8
+    remedy = "start the bookie, or correct its registered address; others are asked meanwhile"
 
 
 class TooManyRequests(BookKeeperError):
     """One bookie, or the client itself, takes no more for now; what was asked for had no effect."""
 
     code = -105
+    remedy = "wait, and ask for less at once"
 
 
 class RequestTimeout(BookKeeperError):
     """No answer in time; whether the request took effect is unknown."""
 
     code = -23
+    remedy = "look at the bookie's load and disks; read the ledger to learn what took effect"
 
 
 class ReadFailed(BookKeeperError):
     """Every replica that may hold the entry failed; that the entry is absent is not certain."""
 
     code = -1
-
-
-class WriteFailed(BookKeeperError):
-    """The add cannot complete; it may or may not be stored."""
-
-    code = -12
+    remedy = "bring the named bookies back, and read again"
 
 
 class DataLoss(BookKeeperError):
     """Data that a stored position names no longer exists."""
 
     code = -13
+    remedy = "find out who truncated or deleted; start at what is left (failOnDataLoss)"
 
 
 class MalformedPayload(BookKeeperError):
     """An entry is intact, but its payload does not hold what the format or the schema demands."""
 
     code = -999
+    remedy = "check payloadFormat and the schema against what was written"
 
 
 class ClientClosed(BookKeeperError):
     """The client was closed while the call was under way."""
 
     code = -19
+    remedy = "create another client or writer"
 
 
 class StorageDamaged(BookKeeperError):
     """Stored bytes of a bookie fail their checks where acknowledged data may lie; the message names file and offset."""
 
+    remedy = "restore the file that the message names, or replace the bookie and let its ledgers be copied"
+
 
 class DiskFull(BookKeeperError):
     """A bookie's disks are full, and it is configured to end rather than to go on read-only."""
+
+    remedy = "free space, or add a ledger directory"

@@ -292,6 +292,7 @@ class LedgerWriter:
                 f"ledger {core.ledger_id} did not settle in {self._options.close_timeout_s:g} s; it is left open at "
                 f"entry {core.lac}",
                 ledger_id=core.ledger_id,
+                entry_id=core.lac + 1,
             ) from None
         finally:
             if core.state is not WriterState.CLOSED:
@@ -308,6 +309,7 @@ class LedgerWriter:
                 ClientClosed(
                     f"the writer of ledger {self.ledger_id} went away; the outcome of pending adds is unknown",
                     ledger_id=self.ledger_id,
+                    entry_id=self._core.lac + 1,
                 )
             )
         )

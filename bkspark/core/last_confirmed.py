@@ -70,4 +70,5 @@ class LastConfirmed:
             f"the last add confirmed of ledger {self._ledger_id} cannot be told: too few of {bookies} answered "
             f"({self._first_error})",
             ledger_id=self._ledger_id,
+            bookie=self._first_error.bookie if self._first_error else None,
         )

@@ -109,4 +109,5 @@ class GroupRead:
             f"{self._first_error}",
             ledger_id=self.ledger_id,
             entry_id=entry_id,
+            bookie=self._first_error.bookie if self._first_error else None,
         )

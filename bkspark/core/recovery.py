@@ -350,6 +350,8 @@ class RecoveryCore:
         return LedgerRecoveryFailed(
             f"ledger {self.ledger_id} could not be recovered: {what}{cause}; it stays IN_RECOVERY, try again later",
             ledger_id=self.ledger_id,
+            entry_id=self._next_entry,
+            bookie=self._first_error.bookie if self._first_error else None,
         )
 
     def _fail(self, error: BookKeeperError) -> list[effects.Effect]:

@@ -572,12 +572,14 @@ class WriterCore:
                 f"ledger {self.ledger_id} is being recovered by another client: the outcome of adds above entry "
                 f"{self.lac} is unknown",
                 ledger_id=self.ledger_id,
+                entry_id=self.lac + 1,
                 bookie=bookie,
             )
         if status == Status.EUA:
             return UnauthorizedAccess(
                 f"bookie {bookie} refuses adds to ledger {self.ledger_id}: its password is another one",
                 ledger_id=self.ledger_id,
+                entry_id=self.lac + 1,
                 bookie=bookie,
             )
         return None
@@ -630,6 +632,8 @@ class WriterCore:
                     f"ledger {self.ledger_id} lost bookies {', '.join(sorted(missing.values()))} and there is none to "
                     f"take their place; the outcome of adds above entry {self.lac} is unknown",
                     ledger_id=self.ledger_id,
+                    entry_id=self.lac + 1,
+                    bookie=min(missing.values()),
                 )
             )
         self._absent = missing
@@ -671,11 +675,13 @@ class WriterCore:
                 f"ledger {self.ledger_id} was closed at entry {current.last_entry} by another client: the outcome of "
                 f"adds above entry {self.lac} is whether they lie below that",
                 ledger_id=self.ledger_id,
+                entry_id=self.lac + 1,
             )
         return LedgerFenced(
             f"ledger {self.ledger_id} is being recovered by another client: the outcome of adds above entry "
             f"{self.lac} is unknown",
             ledger_id=self.ledger_id,
+            entry_id=self.lac + 1,
         )
 
     def _close_conflict(self, current: LedgerMetadata, version: int) -> list[effects.Effect]:
