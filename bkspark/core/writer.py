@@ -349,10 +349,9 @@ class WriterCore:
         return self._fail(self._lost_to(current))
 
     def on_metadata_seen(self, current: LedgerMetadata) -> list[effects.Effect]:
-        """`current` is stored, looked at because a bookie may not be the one it was: not OPEN ends the writer."""
-        if current.state is LedgerState.OPEN or self.state in (WriterState.CLOSING, WriterState.CLOSED):
-            return []
-        return [] if self.state is WriterState.FAILED else self._fail(self._lost_to(current))
+        """`current` is stored, looked at because a bookie may not be the one it was: not OPEN, the writer is fenced."""
+        is_over = self.state in (WriterState.CLOSING, WriterState.CLOSED, WriterState.FAILED)
+        return [] if is_over or current.state is LedgerState.OPEN else self._fail(self._fenced(None))
 
     def on_metadata_failed(self, error: BookKeeperError) -> list[effects.Effect]:
         """The metadata store could not be asked; whether the write took effect is unknown."""
@@ -568,13 +567,7 @@ class WriterCore:
     def _refusal(self, status: int, bookie: str) -> BookKeeperError | None:
         """Return the error that ends the writer for good, or None where only the bookie failed."""
         if status == Status.EFENCED:
-            return LedgerFenced(
-                f"ledger {self.ledger_id} is being recovered by another client: the outcome of adds above entry "
-                f"{self.lac} is unknown",
-                ledger_id=self.ledger_id,
-                entry_id=self.lac + 1,
-                bookie=bookie,
-            )
+            return self._fenced(bookie)
         if status == Status.EUA:
             return UnauthorizedAccess(
                 f"bookie {bookie} refuses adds to ledger {self.ledger_id}: its password is another one",
@@ -677,11 +670,15 @@ class WriterCore:
                 ledger_id=self.ledger_id,
                 entry_id=self.lac + 1,
             )
+        return self._fenced(None)
+
+    def _fenced(self, bookie: str | None) -> LedgerFenced:
         return LedgerFenced(
-            f"ledger {self.ledger_id} is being recovered by another client: the outcome of adds above entry "
-            f"{self.lac} is unknown",
+            f"ledger {self.ledger_id} is being recovered by another client, or has been: the outcome of adds above "
+            f"entry {self.lac} is unknown",
             ledger_id=self.ledger_id,
             entry_id=self.lac + 1,
+            bookie=bookie,
         )
 
     def _close_conflict(self, current: LedgerMetadata, version: int) -> list[effects.Effect]:
