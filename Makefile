@@ -5,6 +5,7 @@
 #   make test        all tests; PYTEST_ARGS="-k recovery" runs some, TEST_PROCESSES=0 runs them in one process
 #   make test-oldest-spark
 #                    what of tests/spark must hold on every Spark, on the oldest supported, in .venv-oldest
+#   make test-pulsar the tests with an Apache Pulsar broker, which Maven fetches (235 MB)
 #   make lint        ruff, rules and format
 #   make typecheck   mypy on the public surface
 #   make bench       write, read and Spark throughput of a cluster on this machine
@@ -24,7 +25,7 @@ JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
 export PYSPARK_PYTHON := $(abspath $(BIN))/python
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
-.PHONY: demo test test-oldest-spark lint typecheck bench clean install requirements
+.PHONY: demo test test-oldest-spark test-pulsar lint typecheck bench clean install requirements
 
 demo: install
 	$(BIN)/bkspark demo
@@ -32,6 +33,10 @@ demo: install
 test: install
 	@$(BIN)/python -m tests.interop.build
 	$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadgroup $(PYTEST_ARGS)
+
+test-pulsar: install
+	@$(BIN)/python -m tests.interop.build pulsar
+	$(BIN)/python -m pytest $(PYTEST_ARGS) tests/interop/test_pulsar.py
 
 # pip chooses the oldest Spark beside whatever else setup.cfg asks for; the sources are used where they lie.
 test-oldest-spark: requirements
@@ -54,7 +59,7 @@ bench: install
 	$(BIN)/bkspark bench spark --rows 500000 --value-size 1024
 
 clean:
-	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache tests/interop/java/target
+	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache tests/interop/java/target tests/interop/pulsar/target
 	find bkspark bookie_service pyspark_bookkeeper tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 install: requirements $(STAMP)

@@ -1,6 +1,7 @@
-"""Builds the Java program with Maven and says where its classes and libraries are.
+"""Builds Java programs with Maven and says where their classes and libraries are.
 
-`python -m tests.interop.build` does it by hand; `make` runs that once, so that later tests need no network.
+`python -m tests.interop.build` builds Apache's BookKeeper client and bookie, `python -m tests.interop.build pulsar` a
+Pulsar broker; `make` runs the former once, so that later tests need no network.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-PROJECT = Path(__file__).parent / "java"
-TARGET = PROJECT / "target"
+BOOKKEEPER = Path(__file__).parent / "java"
+PULSAR = Path(__file__).parent / "pulsar"
 BUILD_SECONDS = 900
 
 
@@ -25,54 +26,58 @@ def maven() -> str | None:
     return shutil.which("mvn")
 
 
-def classpath() -> str:
-    """Return the Java classpath, building first if the sources changed since the last build.
-
-    Raises:
-        BuildFailed: there is no Maven, or it failed with and without the network.
-    """
-    stamp = TARGET / "built-from"
-    libraries = TARGET / "classpath.txt"
-    wanted = _fingerprint()
-    if not _is_built(stamp, libraries, wanted):
-        _build()
-        stamp.write_text(wanted)
-    return f"{TARGET / 'classes'}:{libraries.read_text().strip()}"
-
-
-def _fingerprint() -> str:
-    """Return a digest over the names and contents of everything the build reads."""
-    digest = hashlib.sha256()
-    for source in [PROJECT / "pom.xml", *sorted((PROJECT / "src").rglob("*.*"))]:
-        digest.update(f"{source.relative_to(PROJECT)} {source.stat().st_size}\n".encode())
-        digest.update(source.read_bytes())
-    return digest.hexdigest()
-
-
-def _is_built(stamp: Path, libraries: Path, wanted: str) -> bool:
-    if not stamp.is_file() or stamp.read_text() != wanted or not libraries.is_file():
+def is_built(project: Path) -> bool:
+    """Return whether the program's classes and libraries are there and its sources did not change since."""
+    stamp = project / "target" / "built-from"
+    libraries = _libraries(project)
+    if not stamp.is_file() or stamp.read_text() != _fingerprint(project) or not libraries.is_file():
         return False
     # The jars lie in Maven's own repository, which may have been emptied since.
     return all(Path(jar).is_file() for jar in libraries.read_text().strip().split(":"))
 
 
-def _build() -> None:
+def classpath(project: Path) -> str:
+    """Return the Java classpath of a program, building it first if it is not built.
+
+    Raises:
+        BuildFailed: there is no Maven, or it failed with and without the network.
+    """
+    if not is_built(project):
+        _build(project)
+        (project / "target" / "built-from").write_text(_fingerprint(project))
+    return f"{project / 'target' / 'classes'}:{_libraries(project).read_text().strip()}"
+
+
+def _libraries(project: Path) -> Path:
+    return project / "target" / "classpath.txt"
+
+
+def _fingerprint(project: Path) -> str:
+    """Return a digest over the names and contents of everything the build reads."""
+    digest = hashlib.sha256()
+    for source in [project / "pom.xml", *sorted((project / "src").rglob("*.*"))]:
+        digest.update(f"{source.relative_to(project)} {source.stat().st_size}\n".encode())
+        digest.update(source.read_bytes())
+    return digest.hexdigest()
+
+
+def _build(project: Path) -> None:
     executable = maven()
     if executable is None:
         raise BuildFailed("there is no mvn on the PATH; install Maven to run the tests against Apache's client")
     command = [executable, "-q", "-B", "clean", "process-classes"]
     for mode in (["-o"], []):
-        done = subprocess.run([*command, *mode], cwd=PROJECT, capture_output=True, text=True, timeout=BUILD_SECONDS)
+        done = subprocess.run([*command, *mode], cwd=project, capture_output=True, text=True, timeout=BUILD_SECONDS)
         if done.returncode == 0:
             return
-    raise BuildFailed(f"{' '.join(command)} in {PROJECT} failed:\n{(done.stdout + done.stderr)[-3000:]}")
+    raise BuildFailed(f"{' '.join(command)} in {project} failed:\n{(done.stdout + done.stderr)[-3000:]}")
 
 
 if __name__ == "__main__":
     try:
         if maven() is None:
-            print("no mvn on the PATH: the tests against Apache's Java client will be skipped")
+            print("no mvn on the PATH: the tests against Apache's Java programs will be skipped")
         else:
-            classpath()
+            classpath(PULSAR if sys.argv[1:] == ["pulsar"] else BOOKKEEPER)
     except BuildFailed as failure:
         sys.exit(str(failure))

@@ -23,7 +23,7 @@ def classpath() -> str:
         if os.environ.get("CI") == "true":
             pytest.fail(reason)
         pytest.skip(reason)
-    return build.classpath()
+    return build.classpath(build.BOOKKEEPER)
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,130 @@
+"""An Apache Pulsar broker and its users as processes, on a cluster of ours (pulsar/pom.xml names the version)."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import urllib.request
+from pathlib import Path
+
+from bkspark.cli.child_process import ChildProcess
+from bkspark.cli.cluster_process import HOST
+from bkspark.cli.ports import free_ports
+from bkspark.metadata.uri import MetadataUri
+from tests.interop.peer import JVM_OPTIONS
+from tests.polling import wait_until
+
+CLUSTER = "bkspark"
+START_S = 300.0
+ANSWER_S = 300.0
+STOP_S = 60.0
+
+_DOORS = (
+    "java.base/java.lang",
+    "java.base/java.util.zip",
+    "java.base/jdk.internal.loader",
+    "java.base/jdk.internal.platform",
+    "java.management/sun.management",
+    "jdk.management/com.sun.management.internal",
+)
+"""What Pulsar's own start script opens of Java beside what netty wants."""
+
+
+class PulsarBroker:
+    """One broker that keeps its topics on `uri`'s bookies, E3/Qw3/Qa2: `url`; `start`, `kill`, `stop` and `run`."""
+
+    def __init__(self, classpath: str, directory: Path, uri: str) -> None:
+        self._classpath = classpath
+        self._directory = directory
+        directory.mkdir(parents=True)
+        self._port, self._web_port = free_ports(2)
+        self.url = f"pulsar://{HOST}:{self._port}"
+        self._zookeeper = f"zk:{MetadataUri.parse(uri).connect_string}"
+        self._process: ChildProcess | None = None
+        self._users = 0
+
+    def start(self) -> None:
+        """Start the broker; return once it says it is ready."""
+        configuration = self._directory / "broker.conf"
+        if not configuration.exists():
+            self._set_up()
+            configuration.write_text("".join(f"{key}={value}\n" for key, value in self._settings().items()))
+        program = ["org.apache.pulsar.PulsarBrokerStarter", "--broker-conf", str(configuration)]
+        self._process = self._java("broker", program)
+        wait_until(self._is_ready, f"the broker to be ready; its log is {self._process.log_path}", START_S)
+
+    def run(self, command: str, *arguments: object) -> list[str]:
+        """Run a user's command (Peer.java says which) to its end and return what it said."""
+        user = self.user(command, *arguments)
+        try:
+            said = list(user.lines())
+            assert user.wait(STOP_S)
+            assert user.exit_code == 0, f"{command} failed: {user.last_log_line()}; its log is {user.log_path}"
+            return said
+        finally:
+            user.kill()
+
+    def user(self, command: str, *arguments: object) -> ChildProcess:
+        """Start a user's command; the caller ends it."""
+        self._users += 1
+        words = [command, self.url, *map(str, arguments)]
+        return self._java(f"user{self._users}", ["bkspark.pulsar.Peer", *words])
+
+    def kill(self) -> None:
+        """SIGKILL: its ledgers stay open, its sessions run out."""
+        if self._process is not None:
+            self._process.kill()
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.stop(STOP_S)
+
+    def _java(self, name: str, program: list[str]) -> ChildProcess:
+        doors = [f"--add-opens={door}=ALL-UNNAMED" for door in _DOORS]
+        command = ["java", *JVM_OPTIONS, "-XX:MaxDirectMemorySize=512m", *doors, "-cp", self._classpath, *program]
+        return ChildProcess(name, command, self._directory / f"{name}.log")
+
+    def _set_up(self) -> None:
+        """Write what a Pulsar cluster keeps in ZooKeeper, as its operator would."""
+        stores = ["--metadata-store", self._zookeeper, "--configuration-metadata-store", self._zookeeper]
+        urls = ["--web-service-url", f"http://{HOST}:{self._web_port}", "--broker-service-url", self.url]
+        program = "org.apache.pulsar.PulsarClusterMetadataSetup"
+        setup = self._java("setup", [program, "--cluster", CLUSTER, *stores, *urls])
+        try:
+            list(setup.lines())
+            assert setup.wait(ANSWER_S)
+            assert setup.exit_code == 0, f"{program} failed: {setup.last_log_line()}; its log is {setup.log_path}"
+        finally:
+            setup.kill()
+
+    def _settings(self) -> dict[str, object]:
+        return {
+            "metadataStoreUrl": self._zookeeper,
+            "configurationMetadataStoreUrl": self._zookeeper,
+            "clusterName": CLUSTER,
+            "advertisedAddress": HOST,
+            "bindAddress": HOST,
+            "brokerServicePort": self._port,
+            "webServicePort": self._web_port,
+            "managedLedgerDefaultEnsembleSize": 3,
+            "managedLedgerDefaultWriteQuorum": 3,
+            "managedLedgerDefaultAckQuorum": 2,
+            # A broker that was killed waits until its old session is over before it serves.
+            "metadataStoreSessionTimeoutMillis": 6000,
+            "functionsWorkerEnabled": "false",
+            "numIOThreads": 2,
+            "numHttpServerThreads": 8,
+            "managedLedgerCacheSizeMB": 64,
+        }
+
+    def _is_ready(self) -> bool:
+        assert self._process is not None
+        assert self._process.exit_code is None, f"the broker ended: {self._process.last_log_line()}"
+        address = f"http://{HOST}:{self._web_port}/admin/v2/brokers/ready"
+        # Refused, cut off or an error's status: not yet.
+        with (
+            contextlib.suppress(OSError, http.client.HTTPException),
+            urllib.request.urlopen(address, timeout=5) as answer,
+        ):
+            return bool(answer.read() == b"ok")
+        return False
