@@ -29,7 +29,7 @@ from typing import Any, Self, TypeVar
 from bkspark import client as aio
 from bkspark import log as aio_log
 from bkspark.client.bookies import PlacementOptions
-from bkspark.client.reader import BATCH_BYTES
+from bkspark.client.range_reader import BATCH_BYTES
 from bkspark.client.writer import WriterOptions
 from bkspark.core.metadata import LedgerMetadata
 from bkspark.core.relaxed import RelaxedDurability

@@ -3,192 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncIterator, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
 
-import numpy as np
-
 from bkspark.client import arguments
+from bkspark.client.range_reader import BATCH_BYTES, RangeReader, joined, read_error
+from bkspark.client.tail import TailWatch
 from bkspark.client.writer import Services
 from bkspark.core.last_confirmed import LastConfirmed, LastEntries
 from bkspark.core.metadata import LedgerMetadata
-from bkspark.core.reader import EntrySpan, GroupRead, groups, spans
 from bkspark.entries import EntryBatch
-from bkspark.errors import (
-    BookieUnavailable,
-    BookKeeperError,
-    DigestMismatch,
-    NoSuchEntry,
-    ReadFailed,
-    TooManyRequests,
-)
+from bkspark.errors import BookieUnavailable, BookKeeperError, NoSuchEntry, ReadFailed
 from bkspark.metadata.ledgers import Versioned
-from bkspark.net.answers import BAD_DIGEST, SINGLE_READS_MAX, LastEntryAnswer
-from bkspark.net.channel import BookieChannel
 from bkspark.net.pool import BookiePool, NetOptions
+from bkspark.net.v3_channel import LacAnswer
 from bkspark.wire import v2
-from bkspark.wire.adds import WireProtocol
 from bkspark.wire.digest import EntryDigest
-
-BATCH_BYTES = 1024 * 1024
-"""Default size of what `batches` yields, in payload bytes, roughly."""
-
-READ_AHEAD_SPANS = 4
-SPAN_ENTRIES_FIRST = 256
-SPAN_ENTRIES_MAX = 65_536
-FOLLOW_POLL_S = 0.05
-FOLLOW_POLL_MAX_S = 1.0
-
-
-def read_error(status: int, ledger_id: int, entry_id: int, bookie: str) -> BookKeeperError:
-    """Return the error that a read status of one bookie stands for."""
-    kind: type[BookKeeperError]
-    if status in (v2.Status.ENOENTRY, v2.Status.ENOLEDGER):
-        kind, what = NoSuchEntry, "not there"
-    elif status == BAD_DIGEST:
-        kind, what = DigestMismatch, "the bytes do not match their digest or ids"
-    elif status == v2.Status.ETOOMANYREQUESTS:
-        kind, what = TooManyRequests, "too many requests"
-    else:
-        kind, what = ReadFailed, f"answered with status {status}"
-    where = f"ledger {ledger_id} entry {entry_id} at bookie {bookie}"
-    return kind(f"{where}: {what}", ledger_id=ledger_id, entry_id=entry_id, bookie=bookie)
-
-
-class RangeReader:
-    """Reads entries of a ledger whose metadata is at hand: replicas in turn, digest always checked, read-ahead."""
-
-    def __init__(
-        self, pool: BookiePool, ledger_id: int, metadata: LedgerMetadata, digest: EntryDigest, preferred: str | None
-    ) -> None:
-        self._pool = pool
-        self._ledger_id = ledger_id
-        self._metadata = metadata
-        self._digest = digest
-        self._preferred = preferred
-        # Batch reads are V2 only.
-        self._has_batch_reads = pool.protocol is WireProtocol.V2
-
-    async def read_span(self, span: EntrySpan) -> EntryBatch:
-        """Return every entry of the span.
-
-        Raises:
-            NoSuchEntry: every bookie that could have one said it has not.
-            ReadFailed: no replica gave one, and at least one was not certain.
-        """
-        todo = groups(span, self._ledger_id, self._metadata.write_quorum, self._preferred, self._pool.avoided)
-        if len(todo) == 1:
-            return await self._read_group(todo[0])
-        parts = await asyncio.gather(*(self._read_group(group) for group in todo))
-        return _interleave(parts, span)
-
-    async def _read_group(self, group: GroupRead) -> EntryBatch:
-        parts: list[EntryBatch] = []
-        step = int(group.missing[1] - group.missing[0]) if len(group.missing) > 1 else 1
-        first_entry = int(group.missing[0])
-        while len(group.missing):
-            bookie = group.replica
-            if bookie is None:
-                raise group.error()
-            try:
-                if step == 1 and self._has_batch_reads:
-                    part, status = await self._ask_batch(bookie, group.missing)
-                else:
-                    part, status = await self._ask_singles(bookie, group.missing)
-            except BookKeeperError as error:
-                group.on_failure(error)
-                continue
-            if len(part):
-                parts.append(part)
-                group.on_entries(len(part))
-            if status != v2.Status.EOK and len(group.missing):
-                group.on_failure(read_error(status, self._ledger_id, int(group.missing[0]), bookie))
-        return _joined(parts, self._ledger_id, first_entry)
-
-    async def _ask_batch(self, bookie: str, entry_ids: np.ndarray) -> tuple[EntryBatch, int]:
-        channel = await self._pool.channel(bookie)
-        assert isinstance(channel, BookieChannel)
-        frame_bytes_max = self._pool.options.frame_bytes_max
-        answer = await channel.batch_read(
-            self._ledger_id, int(entry_ids[0]), len(entry_ids), frame_bytes_max, self._digest
-        )
-        if answer.status == v2.Status.EOK and not len(answer.entries):
-            return answer.entries, BAD_DIGEST
-        return answer.entries, answer.status
-
-    async def _ask_singles(self, bookie: str, entry_ids: np.ndarray) -> tuple[EntryBatch, int]:
-        channel = await self._pool.channel(bookie)
-        answers = await channel.read_entries(self._ledger_id, entry_ids[:SINGLE_READS_MAX], self._digest)
-        good = answers.statuses == v2.EOK
-        count = len(good) if good.all() else int(np.argmin(good))
-        payloads = [payload for payload in answers.payloads[:count] if payload is not None]
-        status = v2.Status.EOK if count == len(good) else int(answers.statuses[count])
-        return EntryBatch.of(payloads, self._ledger_id, int(entry_ids[0])), status
-
-    async def length_at(self, bookie: str, entry_id: int) -> int | None:
-        """Return the cumulative length in an entry at one bookie; None where it does not give the entry."""
-        channel = await self._pool.channel(bookie)
-        answers = await channel.read_entries(self._ledger_id, np.array([entry_id]), self._digest)
-        return int(answers.lengths[0]) if answers.payloads[0] is not None else None
-
-    async def batches(
-        self, first_entry: int, end_entry: int, batch_bytes: int = BATCH_BYTES
-    ) -> AsyncIterator[EntryBatch]:
-        """Yield [first_entry, end_entry) in batches of roughly `batch_bytes`; reads run ahead of the caller."""
-        entries_max = self._span_entries(batch_bytes)
-        ahead: deque[asyncio.Task[EntryBatch]] = deque()
-        position = first_entry
-        try:
-            while position < end_entry or ahead:
-                while position < end_entry and len(ahead) < READ_AHEAD_SPANS:
-                    span = next(spans(self._metadata, position, end_entry, entries_max))
-                    ahead.append(asyncio.ensure_future(self.read_span(span)))
-                    position = span.end_entry
-                batch = await ahead.popleft()
-                if len(batch):
-                    entry_bytes = max(1, batch.payload_bytes // len(batch))
-                    entries_max = max(1, min(SPAN_ENTRIES_MAX, batch_bytes // entry_bytes))
-                yield batch
-        finally:
-            for task in ahead:
-                task.cancel()
-            await asyncio.gather(*ahead, return_exceptions=True)
-
-    def _span_entries(self, batch_bytes: int) -> int:
-        metadata = self._metadata
-        if metadata.is_closed and metadata.last_entry >= 0 and metadata.length > 0:
-            entry_bytes = max(1, metadata.length // (metadata.last_entry + 1))
-            return max(1, min(SPAN_ENTRIES_MAX, batch_bytes // entry_bytes))
-        return SPAN_ENTRIES_FIRST
-
-
-def _interleave(parts: list[EntryBatch], span: EntrySpan) -> EntryBatch:
-    """Return one batch out of a batch per residue, in entry order."""
-    count = span.end_entry - span.first_entry
-    payloads: list[bytes] = [b""] * count
-    for residue, part in enumerate(parts):
-        payloads[residue :: len(parts)] = list(part)
-    return EntryBatch.of(payloads, parts[0].ledger_id, span.first_entry)
-
-
-def _joined(parts: list[EntryBatch], ledger_id: int, first_entry: int) -> EntryBatch:
-    """Return consecutive batches as one; a single one as it is."""
-    return parts[0] if len(parts) == 1 else EntryBatch.joined(parts, ledger_id, first_entry)
 
 
 async def last_entries(pool: BookiePool, ledger_id: int, metadata: LedgerMetadata, digest: EntryDigest) -> LastEntries:
-    """Return how far an open ledger goes, without fencing it.
+    """Return how far an open ledger goes, without fencing it; the explicit LAC of an idle writer counts.
 
     Raises:
         ReadFailed: the bookies that answered do not cover every write set.
     """
     fragment = metadata.last_fragment
 
-    async def ask(slot: int, bookie: str) -> tuple[int, LastEntryAnswer | BookKeeperError]:
+    async def ask(slot: int, bookie: str) -> tuple[int, LacAnswer | BookKeeperError]:
         try:
-            channel = await pool.channel(bookie)
-            return slot, await channel.read_last_entry(ledger_id, digest)
+            return slot, await _ask_lac(pool, bookie, ledger_id, digest)
         except BookKeeperError as error:
             return slot, error
 
@@ -199,8 +43,10 @@ async def last_entries(pool: BookiePool, ledger_id: int, metadata: LedgerMetadat
             slot, answer = await finished
             if isinstance(answer, BookKeeperError):
                 core.on_failure(answer)
-            elif answer.entry is not None:
-                core.on_entry(slot, answer.entry.entry_id, answer.entry.lac, answer.entry.length)
+            elif answer.lac is not None:
+                entry = answer.entry
+                held, length = (entry.entry_id, entry.length) if entry is not None else (answer.lac, 0)
+                core.on_entry(slot, held, answer.lac, length)
             elif answer.status in (v2.Status.ENOENTRY, v2.Status.ENOLEDGER):
                 core.on_nothing(slot)
             else:
@@ -212,6 +58,23 @@ async def last_entries(pool: BookiePool, ledger_id: int, metadata: LedgerMetadat
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
     return core.result()
+
+
+async def _ask_lac(pool: BookiePool, bookie: str, ledger_id: int, digest: EntryDigest) -> LacAnswer:
+    """Ask one bookie for explicit LAC and last entry; where it has neither, for its last entry by a plain read.
+
+    The second question is for certainty: Apache's bookies answer "no entry" to the first one when a disk failed, too,
+    and a bookie that knows no V3 closes the connection.
+    """
+    channel = await pool.v3_channel(bookie)
+    try:
+        answer = await channel.read_lac(ledger_id, digest)
+    except BookieUnavailable:
+        answer = None
+    if answer is not None and answer.lac is not None:
+        return answer
+    last = await (await pool.channel(bookie)).read_last_entry(ledger_id, digest)
+    return LacAnswer(last.status, None if last.entry is None else last.entry.lac, last.entry)
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,7 +180,7 @@ class LedgerReader:
                 f"in 0 to {limit}, the last {'held' if unconfirmed else 'confirmed'} entry"
             )
         parts = [batch async for batch in self._batches(first_entry, last_entry + 1, BATCH_BYTES)]
-        return _joined(parts, self._ledger_id, first_entry)
+        return joined(parts, self._ledger_id, first_entry)
 
     async def batches(
         self,
@@ -354,18 +217,26 @@ class LedgerReader:
 
     async def follow(self, first_entry: int = 0, *, batch_bytes: int = BATCH_BYTES) -> AsyncIterator[EntryBatch]:
         """Yield entries from `first_entry` on as they are confirmed; ends when the ledger is closed and read."""
-        position, pause = first_entry, FOLLOW_POLL_S
-        while True:
-            async for batch in self.batches(position, batch_bytes=batch_bytes):
-                position, pause = batch.end_entry, FOLLOW_POLL_S
-                yield batch
-            if self._metadata.is_closed:
-                return
-            before = self._last_entry
-            await self.refresh()
-            if self._last_entry == before and not self._metadata.is_closed:
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, FOLLOW_POLL_MAX_S)
+        position = first_entry
+        async with aclosing(TailWatch(self._services, self, self._digest)) as tail:
+            while True:
+                early = tail.take_entry(position)
+                if early is not None:
+                    position += 1
+                    yield early
+                async for batch in self.batches(position, batch_bytes=batch_bytes):
+                    position = batch.end_entry
+                    yield batch
+                if self._metadata.is_closed and position > self._last_entry:
+                    return
+                await tail.wait_beyond(max(position - 1, self._last_entry))
+
+    def learn_lac(self, lac: int) -> None:
+        """A bookie said that entries up to `lac` are confirmed."""
+        if not self._metadata.is_closed and lac > self._last_entry:
+            self._last = self._last.joined(LastEntries(lac, lac))
+            self._last_entry = lac
+            self._last_unconfirmed = max(self._last_unconfirmed, lac)
 
 
 class SnapshotReader:

@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from bkspark.client.metadata_steps import write_metadata
-from bkspark.client.reader import RangeReader, read_error
+from bkspark.client.range_reader import RangeReader, read_error
 from bkspark.client.writer import LedgerWriter, Services, WriterOptions
 from bkspark.core import effects
 from bkspark.core.metadata import LedgerMetadata

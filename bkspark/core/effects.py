@@ -136,6 +136,32 @@ class Recovered:
     metadata: LedgerMetadata
 
 
+@dataclass(frozen=True, slots=True)
+class LongPoll:
+    """Ask a bookie to answer when it knows of a LAC above `previous_lac`, after `wait_ns` at the latest.
+
+    Then call `on_polled` or `on_poll_failed`.
+    """
+
+    bookie: str
+    previous_lac: int
+    wait_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class LookAgain:
+    """Read the metadata, and the LAC from all bookies; then call `on_looked`."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteLac:
+    """Store an explicit LAC at the bookie in `slot`; then call `on_written` or `on_failed`."""
+
+    slot: int
+    bookie: str
+    lac: int
+
+
 Effect = (
     SendAdds
     | Acknowledge
@@ -152,4 +178,7 @@ Effect = (
     | AbandonRewriting
     | ReadLength
     | Recovered
+    | LongPoll
+    | LookAgain
+    | WriteLac
 )

@@ -2,7 +2,7 @@
 
 A range inside one fragment falls into groups of entries that share a write set: one group where E = Qw (those are
 read in batches), else E groups of every E-th entry. A group asks one replica at a time and moves to the next on any
-error.
+error, or asks it beside the first where that is slow.
 
 A negative answer is certain only from all who could have the entry: `GroupRead.error` is NoSuchEntry when every replica
 said so explicitly, and otherwise the first real error.
@@ -62,7 +62,11 @@ def groups(
 
 
 class GroupRead:
-    """Entries that share a write set, their replicas in the order of asking, and what has come back."""
+    """Entries that share a write set, their replicas in the order of asking, and what has come back.
+
+    One replica is asked at a time; where it does not answer within a delay, the caller asks `next_replica` again and
+    takes what comes first. The answers of the others to the same `missing` are to be ignored then.
+    """
 
     def __init__(self, ledger_id: int, entry_ids: np.ndarray, replicas: Sequence[str]) -> None:
         self.ledger_id = ledger_id
@@ -73,30 +77,43 @@ class GroupRead:
         self._negatives = 0
 
     @property
-    def replica(self) -> str | None:
-        """The bookie to ask now for `missing`; None when all have been asked."""
-        return self._replicas[self._asked] if self._asked < len(self._replicas) else None
+    def favourite(self) -> str:
+        """The replica that is asked first for `missing`."""
+        return self._replicas[0]
 
-    def on_entries(self, count: int) -> None:
-        """The first `count` of `missing` arrived and passed their check."""
+    def next_replica(self) -> str | None:
+        """Return the bookie to ask for `missing`, besides those that still owe an answer; None: all were asked."""
+        if self._asked == len(self._replicas):
+            return None
+        self._asked += 1
+        return self._replicas[self._asked - 1]
+
+    def on_entries(self, bookie: str, count: int, error: BookKeeperError | None = None) -> None:
+        """The first `count` of `missing` arrived from a bookie and passed their check.
+
+        Args:
+            error: why the bookie did not give the one behind them, where it was asked for that, too.
+        """
         self.missing = self.missing[count:]
         # The next entry is another one, and nobody has been asked for it: whoever failed for the last may well be the
-        # only one that has it. The replica that just answered stays the first to ask.
-        asked = self._asked
-        self._replicas = [*self._replicas[asked:], *self._replicas[:asked]]
+        # only one that has it. The replica that just answered stays the first to ask, and who was slower the last.
+        at = self._replicas.index(bookie)
+        self._replicas = [*self._replicas[at:], *self._replicas[:at]]
         self._asked = self._negatives = 0
         self._first_error = None
+        if error is not None and len(self.missing):
+            self._asked = 1
+            self.on_failure(error)
 
     def on_failure(self, error: BookKeeperError) -> None:
-        """The current replica did not give missing[0]: ask the next one."""
+        """A replica that was asked did not give missing[0]."""
         if isinstance(error, NoSuchEntry):
             self._negatives += 1
         elif self._first_error is None:
             self._first_error = error
-        self._asked += 1
 
     def error(self) -> BookKeeperError:
-        """Return why missing[0] could not be read, once every replica has been asked."""
+        """Return why missing[0] could not be read, once every replica has been asked and has failed."""
         entry_id = int(self.missing[0])
         if self._negatives == len(self._replicas):
             return NoSuchEntry(

@@ -10,7 +10,7 @@ from math import isfinite
 from typing import Any
 
 from bkspark.client import Client, LedgerReader, LedgerWriter, arguments
-from bkspark.client.reader import BATCH_BYTES
+from bkspark.client.range_reader import BATCH_BYTES
 from bkspark.entries import EntryBatch
 from bkspark.errors import BookKeeperError, ConfigurationError, LedgerFenced, NoSuchLedger, NoSuchLog
 from bkspark.log import reading

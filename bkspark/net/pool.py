@@ -28,10 +28,14 @@ AVOID_FAILED_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class NetOptions:
-    """Limits of connections, in seconds and bytes."""
+    """Limits of connections, in seconds and bytes.
+
+    `speculative_read_s`: a read that takes longer is sent to the next replica, too; the first answer counts.
+    """
 
     connect_timeout_s: float = 5.0
     read_timeout_s: float = 5.0
+    speculative_read_s: float = 1.0
     frame_bytes_max: int = FRAME_BYTES_MAX
 
 

@@ -1,0 +1,232 @@
+"""RangeReader: reads entries of a ledger whose metadata is at hand, span by span, ahead of its caller."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+
+import numpy as np
+
+from bkspark.core.metadata import LedgerMetadata
+from bkspark.core.reader import EntrySpan, GroupRead, groups, spans
+from bkspark.entries import EntryBatch
+from bkspark.errors import (
+    BookieUnavailable,
+    BookKeeperError,
+    DigestMismatch,
+    NoSuchEntry,
+    ReadFailed,
+    TooManyRequests,
+)
+from bkspark.net.answers import BAD_DIGEST, SINGLE_READS_MAX
+from bkspark.net.channel import BookieChannel
+from bkspark.net.pool import BookiePool, Channel
+from bkspark.wire import v2
+from bkspark.wire.adds import WireProtocol
+from bkspark.wire.digest import EntryDigest
+
+BATCH_BYTES = 1024 * 1024
+"""Default size of what `batches` yields, in payload bytes, roughly."""
+
+READ_AHEAD_SPANS = 4
+SPAN_ENTRIES_FIRST = 256
+SPAN_ENTRIES_MAX = 65_536
+
+_Part = tuple[EntryBatch, int]
+"""Entries from the first missing one on, and the status that says why there are no more."""
+
+
+def read_error(status: int, ledger_id: int, entry_id: int, bookie: str) -> BookKeeperError:
+    """Return the error that a read status of one bookie stands for."""
+    kind: type[BookKeeperError]
+    if status in (v2.Status.ENOENTRY, v2.Status.ENOLEDGER):
+        kind, what = NoSuchEntry, "not there"
+    elif status == BAD_DIGEST:
+        kind, what = DigestMismatch, "the bytes do not match their digest or ids"
+    elif status == v2.Status.ETOOMANYREQUESTS:
+        kind, what = TooManyRequests, "too many requests"
+    else:
+        kind, what = ReadFailed, f"answered with status {status}"
+    where = f"ledger {ledger_id} entry {entry_id} at bookie {bookie}"
+    return kind(f"{where}: {what}", ledger_id=ledger_id, entry_id=entry_id, bookie=bookie)
+
+
+class RangeReader:
+    """Reads entries of a ledger whose metadata is at hand: replicas in turn, digest always checked, read-ahead."""
+
+    def __init__(
+        self, pool: BookiePool, ledger_id: int, metadata: LedgerMetadata, digest: EntryDigest, preferred: str | None
+    ) -> None:
+        self._pool = pool
+        self._ledger_id = ledger_id
+        self._metadata = metadata
+        self._digest = digest
+        self._preferred = preferred
+        self._batch_reads = pool.protocol is WireProtocol.V2
+        self._without_batch_reads: set[str] = set()
+
+    async def read_span(self, span: EntrySpan) -> EntryBatch:
+        """Return every entry of the span.
+
+        Raises:
+            NoSuchEntry: every bookie that could have one said it has not.
+            ReadFailed: no replica gave one, and at least one was not certain.
+        """
+        todo = groups(span, self._ledger_id, self._metadata.write_quorum, self._preferred, self._pool.avoided)
+        if len(todo) == 1:
+            return await self._read_group(todo[0])
+        parts = await asyncio.gather(*(self._read_group(group) for group in todo))
+        return _interleave(parts, span)
+
+    async def _read_group(self, group: GroupRead) -> EntryBatch:
+        parts: list[EntryBatch] = []
+        step = int(group.missing[1] - group.missing[0]) if len(group.missing) > 1 else 1
+        first_entry = int(group.missing[0])
+        asked: dict[asyncio.Task[_Part], str] = {}
+        try:
+            while len(group.missing):
+                bookie = None if asked else group.next_replica()
+                if bookie is None and not asked:
+                    raise group.error()
+                if bookie is not None:
+                    asked[asyncio.ensure_future(self._ask(bookie, group.missing, step))] = bookie
+                task = await self._first_answer(group, asked, step)
+                bookie = asked.pop(task)
+                part = self._take(group, bookie, task)
+                if len(part):
+                    parts.append(part)
+                    _cancel(asked)
+        finally:
+            _cancel(asked)
+        return joined(parts, self._ledger_id, first_entry)
+
+    async def _first_answer(
+        self, group: GroupRead, asked: dict[asyncio.Task[_Part], str], step: int
+    ) -> asyncio.Task[_Part]:
+        """Return the first task that is done; where that takes long, one replica more is asked meanwhile."""
+        delay_s: float | None = self._pool.options.speculative_read_s
+        while True:
+            done, _ = await asyncio.wait(asked, timeout=delay_s, return_when=asyncio.FIRST_COMPLETED)
+            if done:
+                return done.pop()
+            bookie = group.next_replica()
+            if bookie is None:
+                delay_s = None
+            else:
+                asked[asyncio.ensure_future(self._ask(bookie, group.missing, step))] = bookie
+
+    def _take(self, group: GroupRead, bookie: str, task: asyncio.Task[_Part]) -> EntryBatch:
+        """Tell the group what a bookie answered; return the entries."""
+        try:
+            part, status = task.result()
+        except BookKeeperError as error:
+            group.on_failure(error)
+            return EntryBatch.of([], self._ledger_id, int(group.missing[0]))
+        refusal = None
+        if status != v2.EOK:
+            refusal = read_error(status, self._ledger_id, int(group.missing[0]) + len(part), bookie)
+        if not len(part):
+            assert refusal is not None
+            group.on_failure(refusal)
+        else:
+            if bookie != group.favourite and self._preferred is not None:
+                # The sticky replica is one that answers.
+                self._preferred = bookie
+            group.on_entries(bookie, len(part), refusal)
+        return part
+
+    async def _ask(self, bookie: str, entry_ids: np.ndarray, step: int) -> _Part:
+        if step == 1 and self._batch_reads and bookie not in self._without_batch_reads:
+            channel = await self._pool.channel(bookie)
+            try:
+                return await self._ask_batch(channel, entry_ids)
+            except BookieUnavailable:
+                # A bookie too old for batch reads closes the connection. If it answers single reads, it is one.
+                answer = await self._ask_singles(bookie, entry_ids)
+                self._without_batch_reads.add(bookie)
+                return answer
+        return await self._ask_singles(bookie, entry_ids)
+
+    async def _ask_batch(self, channel: Channel, entry_ids: np.ndarray) -> _Part:
+        assert isinstance(channel, BookieChannel)
+        frame_bytes_max = self._pool.options.frame_bytes_max
+        answer = await channel.batch_read(
+            self._ledger_id, int(entry_ids[0]), len(entry_ids), frame_bytes_max, self._digest
+        )
+        if answer.status == v2.EOK and not len(answer.entries):
+            return answer.entries, BAD_DIGEST
+        return answer.entries, answer.status
+
+    async def _ask_singles(self, bookie: str, entry_ids: np.ndarray) -> _Part:
+        channel = await self._pool.channel(bookie)
+        answers = await channel.read_entries(self._ledger_id, entry_ids[:SINGLE_READS_MAX], self._digest)
+        good = answers.statuses == v2.EOK
+        count = len(good) if good.all() else int(np.argmin(good))
+        payloads = [payload for payload in answers.payloads[:count] if payload is not None]
+        status = v2.EOK if count == len(good) else int(answers.statuses[count])
+        return EntryBatch.of(payloads, self._ledger_id, int(entry_ids[0])), status
+
+    async def length_at(self, bookie: str, entry_id: int) -> int | None:
+        """Return the cumulative length in an entry at one bookie; None where it does not give the entry."""
+        channel = await self._pool.channel(bookie)
+        answers = await channel.read_entries(self._ledger_id, np.array([entry_id]), self._digest)
+        return int(answers.lengths[0]) if answers.payloads[0] is not None else None
+
+    async def batches(
+        self, first_entry: int, end_entry: int, batch_bytes: int = BATCH_BYTES
+    ) -> AsyncIterator[EntryBatch]:
+        """Yield [first_entry, end_entry) in batches of roughly `batch_bytes`; reads run ahead of the caller."""
+        entries_max = self._span_entries(batch_bytes)
+        ahead: deque[asyncio.Task[EntryBatch]] = deque()
+        position = first_entry
+        try:
+            while position < end_entry or ahead:
+                while position < end_entry and len(ahead) < READ_AHEAD_SPANS:
+                    span = next(spans(self._metadata, position, end_entry, entries_max))
+                    ahead.append(asyncio.ensure_future(self.read_span(span)))
+                    position = span.end_entry
+                batch = await ahead.popleft()
+                if len(batch):
+                    entry_bytes = max(1, batch.payload_bytes // len(batch))
+                    entries_max = max(1, min(SPAN_ENTRIES_MAX, batch_bytes // entry_bytes))
+                yield batch
+        finally:
+            for task in ahead:
+                task.cancel()
+            await asyncio.gather(*ahead, return_exceptions=True)
+
+    def _span_entries(self, batch_bytes: int) -> int:
+        metadata = self._metadata
+        if metadata.is_closed and metadata.last_entry >= 0 and metadata.length > 0:
+            entry_bytes = max(1, metadata.length // (metadata.last_entry + 1))
+            return max(1, min(SPAN_ENTRIES_MAX, batch_bytes // entry_bytes))
+        return SPAN_ENTRIES_FIRST
+
+
+def _interleave(parts: list[EntryBatch], span: EntrySpan) -> EntryBatch:
+    """Return one batch out of a batch per residue, in entry order."""
+    count = span.end_entry - span.first_entry
+    payloads: list[bytes] = [b""] * count
+    for residue, part in enumerate(parts):
+        payloads[residue :: len(parts)] = list(part)
+    return EntryBatch.of(payloads, parts[0].ledger_id, span.first_entry)
+
+
+def joined(parts: list[EntryBatch], ledger_id: int, first_entry: int) -> EntryBatch:
+    """Return consecutive batches as one; a single one as it is."""
+    return parts[0] if len(parts) == 1 else EntryBatch.joined(parts, ledger_id, first_entry)
+
+
+def _cancel(asked: dict[asyncio.Task[_Part], str]) -> None:
+    """Nobody waits for these answers any more."""
+    for task in asked:
+        task.cancel()
+        task.add_done_callback(_forget_failure)
+    asked.clear()
+
+
+def _forget_failure(task: asyncio.Task[_Part]) -> None:
+    # A replica that failed after another one had answered is no error of the read.
+    if not task.cancelled():
+        task.exception()

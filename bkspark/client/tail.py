@@ -1,0 +1,147 @@
+"""TailWatch: runs a Tail core on sockets, timers and the metadata store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+from bkspark.client.writer import Services
+from bkspark.core import effects
+from bkspark.core.metadata import LedgerMetadata
+from bkspark.core.tail import Tail
+from bkspark.entries import EntryBatch
+from bkspark.errors import BookKeeperError
+from bkspark.wire import v2
+from bkspark.wire.digest import EntryDigest
+
+
+class Growing(Protocol):
+    """The reader that a TailWatch looks at and tells."""
+
+    @property
+    def ledger_id(self) -> int: ...
+
+    @property
+    def metadata(self) -> LedgerMetadata: ...
+
+    @property
+    def last_entry(self) -> int: ...
+
+    async def refresh(self) -> int: ...
+
+    def learn_lac(self, lac: int) -> None: ...
+
+
+class TailWatch:
+    """Waits for one reader's ledger to grow or to be closed; what it learns it tells the reader."""
+
+    def __init__(self, services: Services, reader: Growing, digest: EntryDigest) -> None:
+        self._services = services
+        self._reader = reader
+        self._digest = digest
+        self._loop = asyncio.get_running_loop()
+        ensemble_size = reader.metadata.ensemble_size
+        self._core = Tail(reader.metadata, reader.last_entry, services.random.randrange(ensemble_size))
+        self._news: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._unwatch: Callable[[], None] | None = None
+        self._early: EntryBatch | None = None
+        self._error: BookKeeperError | None = None
+
+    async def wait_beyond(self, lac: int) -> None:
+        """Return when the LAC is above `lac`, or the ledger is closed.
+
+        Raises:
+            NoSuchLedger: it was deleted.
+            ReadFailed, MetadataError: too few bookies, or the metadata store, could not be asked.
+        """
+        if self._unwatch is None:
+            self._unwatch = await self._services.ledgers.watch(self._reader.ledger_id, self._metadata_changed)
+            # What changed before the watch stood nobody would tell.
+            await self._look()
+        if self._error is not None:
+            raise self._error
+        while self._core.lac <= lac and not self._core.is_closed:
+            self._news = self._loop.create_future()
+            self._perform(self._core.wait(self._now_ns()))
+            await self._news
+            if self._error is not None:
+                raise self._error
+
+    def take_entry(self, entry_id: int) -> EntryBatch | None:
+        """Return entry `entry_id` if a bookie sent it along with the news that it is confirmed."""
+        early, self._early = self._early, None
+        return early if early is not None and early.first_entry == entry_id <= self._core.lac else None
+
+    async def aclose(self) -> None:
+        """Wait no more."""
+        if self._unwatch is not None:
+            self._unwatch()
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # ---- running the core ----
+
+    def _perform(self, todo: list[effects.Effect]) -> None:
+        for effect in todo:
+            if isinstance(effect, effects.LongPoll):
+                self._spawn(self._poll(effect))
+            elif isinstance(effect, effects.LookAgain):
+                self._spawn(self._look())
+            elif isinstance(effect, effects.CallAfter):
+                self._call_after(effect.delay_ns)
+        self._reader.learn_lac(self._core.lac)
+        has_news = self._error is not None or not self._core.is_waiting
+        if has_news and self._news is not None and not self._news.done():
+            self._news.set_result(None)
+
+    async def _poll(self, poll: effects.LongPoll) -> None:
+        ledger_id = self._reader.ledger_id
+        try:
+            channel = await self._services.pool.v3_channel(poll.bookie)
+            answer = await channel.poll_entry(ledger_id, poll.previous_lac, poll.wait_ns / 1e9, self._digest)
+        except BookKeeperError:
+            self._perform(self._core.on_poll_failed(poll.bookie, self._now_ns()))
+            return
+        if answer.status != v2.EOK:
+            self._perform(self._core.on_poll_failed(poll.bookie, self._now_ns()))
+            return
+        if answer.entry is not None and answer.lac is not None and answer.lac > self._core.lac:
+            self._early = EntryBatch.of([answer.entry.payload], ledger_id, answer.entry.entry_id)
+        self._perform(self._core.on_polled(poll.bookie, answer.lac, self._now_ns()))
+
+    async def _look(self) -> None:
+        try:
+            lac = await self._reader.refresh()
+        except BookKeeperError as error:
+            # Told to whoever waits now, or next.
+            self._error = error
+            self._perform(self._core.on_look_failed(self._now_ns()))
+            return
+        self._perform(self._core.on_looked(self._reader.metadata, lac, self._now_ns()))
+
+    def _metadata_changed(self) -> None:
+        self._perform(self._core.on_metadata_changed(self._now_ns()))
+
+    def _call_after(self, delay_ns: int) -> None:
+        """Tick at the time that was asked for last: the core asks again after every event."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(delay_ns / 1e9, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._perform(self._core.on_tick(self._now_ns()))
+
+    def _now_ns(self) -> int:
+        return int(self._loop.time() * 1e9)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

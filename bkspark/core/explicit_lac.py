@@ -1,0 +1,57 @@
+"""When a writer tells bookies its LAC by itself. Decisions only.
+
+Adds carry the LAC of the moment they were sealed in, so the last ones of a burst are confirmed only by the add behind
+them. Where that does not come within an interval, the bookies are told: all of the ensemble, as readers may ask any of
+them. The LAC counts as told when Qa bookies of every write set have it durably, and else is told again an interval
+later; one round is under way at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bkspark.core import effects
+from bkspark.core.striping import write_set
+from bkspark.ids import NO_ENTRY
+
+
+class ExplicitLac:
+    """Decides which LAC is told, and when. Events: `on_sealed`, `on_interval`, `on_written`, `on_failed`."""
+
+    def __init__(self, ensemble_size: int, write_quorum: int, ack_quorum: int) -> None:
+        self._quorums = (ensemble_size, write_quorum, ack_quorum)
+        self._told = NO_ENTRY
+        self._telling = NO_ENTRY
+        self._unanswered = 0
+        self._durable_at: set[int] = set()
+
+    def on_sealed(self, lac: int) -> None:
+        """Adds that carry this LAC are on their way."""
+        self._told = max(self._told, lac)
+
+    def on_interval(self, lac: int, ensemble: Sequence[str]) -> list[effects.Effect]:
+        """An interval is over; `lac` is the writer's."""
+        if lac <= self._told or self._unanswered:
+            return []
+        self._telling = lac
+        self._unanswered = len(ensemble)
+        self._durable_at = set()
+        return [effects.WriteLac(slot, bookie, lac) for slot, bookie in enumerate(ensemble)]
+
+    def on_written(self, slot: int) -> None:
+        """The bookie in `slot` has the LAC durably."""
+        self._durable_at.add(slot)
+        self._count_answer()
+
+    def on_failed(self) -> None:
+        """A bookie did not take the LAC, or did not say so in time."""
+        self._count_answer()
+
+    def _count_answer(self) -> None:
+        self._unanswered -= 1
+        size, write_quorum, ack_quorum = self._quorums
+        if all(
+            sum(slot in self._durable_at for slot in write_set(start, size, write_quorum)) >= ack_quorum
+            for start in range(size)
+        ):
+            self._told = max(self._told, self._telling)

@@ -1,0 +1,190 @@
+"""Waiting for an open ledger to grow, without fencing it. Decisions only.
+
+Bookies are asked by long polls: each answers when it learns of a LAC above the one named, or after a while. Polls are
+kept at so many bookies of the last fragment that every write set has (Qw - Qa) + 1 of them: whatever an acknowledged
+entry says of the LAC, one of them has it. There is never more than one poll at a bookie, however often callers wait.
+
+Everything else is found by looking again, at the metadata and at all bookies' LACs: after the metadata may have
+changed, when a poll fails, and every now and then in any case. Where too few bookies take polls (they have none, or are
+away) looking again is all there is, with pauses that double up to a limit.
+
+An answer that tells nothing new and comes early is no reason to ask again at once: a fenced ledger that is not closed
+is answered so by some bookies, for ever.
+
+Events: `wait`, `on_polled`, `on_poll_failed`, `on_metadata_changed`, `on_looked`, `on_look_failed`, `on_tick`. Each
+returns effects. After each of them `lac` and `is_closed` say what is known.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bkspark.core import effects
+from bkspark.core.metadata import LedgerMetadata
+from bkspark.core.quorum import has_coverage
+from bkspark.ids import ENTRY_ID_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class TailLimits:
+    """Times of a tailing reader, in nanoseconds of the clock that its events carry.
+
+    `poll_ns`: how long a bookie may wait before it answers. `look_ns`: how often to look again while polls are out.
+    `pause_ns_min`, `pause_ns_max`: how long to wait before looking again where they are not, and before asking a bookie
+    again that had nothing to say. `retry_ns`: how long a bookie whose poll failed is left alone.
+    """
+
+    poll_ns: int = 5_000_000_000
+    look_ns: int = 5_000_000_000
+    pause_ns_min: int = 50_000_000
+    pause_ns_max: int = 1_000_000_000
+    retry_ns: int = 10_000_000_000
+
+
+class Tail:
+    """Decides whom to ask for the LAC of an open ledger, and when; bookies of the last fragment are named by id."""
+
+    def __init__(
+        self, metadata: LedgerMetadata, lac: int, first_slot: int = 0, limits: TailLimits = TailLimits()
+    ) -> None:
+        """Begin with what is known.
+
+        Args:
+            first_slot: where the search for bookies to ask begins, so that readers spread over an ensemble.
+        """
+        self.metadata = metadata
+        self.lac = lac
+        self._first_slot = first_slot
+        self._limits = limits
+        self._is_waiting = False
+        self._is_looking = False
+        # Long polls that owe an answer: when each was sent, by bookie.
+        self._polls: dict[str, int] = {}
+        # Bookies that are not asked before a time.
+        self._resting: dict[str, int] = {}
+        self._pause_ns = limits.pause_ns_min
+        self._looked_ns: int | None = None
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the ledger can grow no more."""
+        return self.metadata.is_closed
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the LAC has not grown, nor the ledger been closed, since `wait`."""
+        return self._is_waiting and not self.is_closed
+
+    def wait(self, now_ns: int) -> list[effects.Effect]:
+        """Somebody waits for the LAC to grow."""
+        self._is_waiting = True
+        if self._looked_ns is None:
+            self._looked_ns = now_ns
+        return self._ask(now_ns)
+
+    def on_polled(self, bookie: str, lac: int | None, now_ns: int) -> list[effects.Effect]:
+        """A bookie answered a long poll; `lac` is None where it told none."""
+        sent_ns = self._polls.pop(bookie, now_ns)
+        # Some bookies say "infinite" when a ledger is fenced: that confirms nothing.
+        is_news = lac is not None and self.lac < lac < ENTRY_ID_MAX
+        if is_news:
+            assert lac is not None
+            self._learn(lac)
+        elif now_ns - sent_ns < self._limits.poll_ns // 2:
+            self._resting[bookie] = now_ns + self._next_pause()
+        return self._ask(now_ns)
+
+    def on_poll_failed(self, bookie: str, now_ns: int) -> list[effects.Effect]:
+        """A long poll came to nothing: the bookie is away, refused it, or knows no such thing."""
+        self._polls.pop(bookie, None)
+        self._resting[bookie] = now_ns + self._limits.retry_ns
+        return self._ask(now_ns)
+
+    def on_metadata_changed(self, now_ns: int) -> list[effects.Effect]:
+        """The ledger's metadata may be another: closed, or with other bookies."""
+        return self._look() if self._is_waiting else []
+
+    def on_looked(self, metadata: LedgerMetadata, lac: int, now_ns: int) -> list[effects.Effect]:
+        """What `LookAgain` found."""
+        self._is_looking = False
+        self._looked_ns = now_ns
+        self.metadata = metadata
+        if lac > self.lac:
+            self._learn(lac)
+        return self._ask(now_ns)
+
+    def on_look_failed(self, now_ns: int) -> list[effects.Effect]:
+        """`LookAgain` came to nothing; whether to go on is the caller's decision."""
+        self._is_looking = False
+        self._looked_ns = now_ns
+        return self._ask(now_ns)
+
+    def on_tick(self, now_ns: int) -> list[effects.Effect]:
+        """A time that `CallAfter` asked for has come."""
+        return self._ask(now_ns)
+
+    # ---- decisions ----
+
+    def _learn(self, lac: int) -> None:
+        self.lac = lac
+        self._is_waiting = False
+        self._pause_ns = self._limits.pause_ns_min
+
+    def _next_pause(self) -> int:
+        pause_ns = self._pause_ns
+        self._pause_ns = min(2 * pause_ns, self._limits.pause_ns_max)
+        return pause_ns
+
+    def _look(self) -> list[effects.Effect]:
+        if self._is_looking:
+            return []
+        self._is_looking = True
+        return [effects.LookAgain()]
+
+    def _ask(self, now_ns: int) -> list[effects.Effect]:
+        """Send the polls that are missing, look again if it is time, and ask for a tick at the next such time."""
+        if not self.is_waiting:
+            return []
+        self._resting = {bookie: until for bookie, until in self._resting.items() if until > now_ns}
+        chosen, is_covered = self._choose()
+        done: list[effects.Effect] = []
+        for bookie in chosen:
+            if bookie not in self._polls:
+                self._polls[bookie] = now_ns
+                done.append(effects.LongPoll(bookie, self.lac, self._limits.poll_ns))
+        assert self._looked_ns is not None
+        look_ns = self._looked_ns + (self._limits.look_ns if is_covered else self._pause_ns)
+        times = [*self._resting.values()]
+        if not self._is_looking:
+            if look_ns <= now_ns:
+                self._next_pause()
+                done += self._look()
+            else:
+                times.append(look_ns)
+        if times:
+            done.append(effects.CallAfter(min(times) - now_ns))
+        return done
+
+    def _choose(self) -> tuple[list[str], bool]:
+        """Return the bookies to have polls at, and whether they cover every write set."""
+        metadata = self.metadata
+        bookies = metadata.last_fragment.bookies
+        size = len(bookies)
+        chosen: list[int] = []
+        for step in range(size):
+            slot = (self._first_slot + step) % size
+            if bookies[slot] in self._resting:
+                continue
+            chosen.append(slot)
+            if has_coverage(chosen, metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum):
+                return [bookies[slot] for slot in self._needed(chosen)], True
+        return [bookies[slot] for slot in chosen], False
+
+    def _needed(self, chosen: list[int]) -> list[int]:
+        """Return slots that cover, without those that others make superfluous."""
+        metadata = self.metadata
+        for slot in tuple(chosen):
+            rest = [other for other in chosen if other != slot]
+            if has_coverage(rest, metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum):
+                chosen = rest
+        return chosen
