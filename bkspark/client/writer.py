@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 
 from bkspark.client.bookies import ClusterView
+from bkspark.client.explicit_lac import tell_lac
 from bkspark.client.metadata_steps import write_metadata
 from bkspark.client.ownership import Ownership
 from bkspark.core import effects
+from bkspark.core.explicit_lac import ExplicitLac
 from bkspark.core.metadata import LedgerMetadata
 from bkspark.core.writer import WriterCore, WriterState
 from bkspark.entries import EntryBatch, as_batch
@@ -46,6 +48,9 @@ class WriterOptions:
     go ahead; one that refuses load (TOOMANYREQUESTS) is tried again meanwhile, and fails nothing. With a
     piece on top it stays below the 10,000 adds that an Apache bookie queues at most; it refuses what is above.
     `force_timeout_s`: how long a bookie may take to sync what it acknowledged (relaxed durability).
+
+    `explicit_lac_interval_s`: how long after the last add of a burst readers may have to wait for its entries at most;
+    0: until the next add, or the close. Between adds that come sooner it costs nothing.
     """
 
     pending_entries_max: int = 8_192
@@ -54,6 +59,7 @@ class WriterOptions:
     lag_bytes_max: int = 64 * 1024 * 1024
     close_timeout_s: float = 30.0
     force_timeout_s: float = 60.0
+    explicit_lac_interval_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +107,10 @@ class LedgerWriter:
         self._options = options
         self._lane = lane
         self._sealed_lac = sealed_lac
-        digest, pool = EntryDigest(core.metadata.digest, password), services.pool
-        self._sealer = AddSealer(pool.protocol, digest, master_key(password), pool.txn_ids, flags)
+        digest, pool, key = EntryDigest(core.metadata.digest, password), services.pool, master_key(password)
+        quorums = (core.metadata.ensemble_size, core.metadata.write_quorum, core.metadata.ack_quorum)
+        self._explicit_lac = ExplicitLac(*quorums)
+        self._sealer = AddSealer(pool.protocol, digest, key, pool.txn_ids, flags)
         self._loop = asyncio.get_running_loop()
         self._ownership = None if flags.is_recovery else Ownership(services.ledgers, core.ledger_id, self._loop.time)
         self._links: dict[int, _Link] = {}
@@ -121,6 +129,9 @@ class LedgerWriter:
         self._ticker: asyncio.TimerHandle | None = self._loop.call_later(TICK_S, self._tick)
         self._extra_tick: asyncio.TimerHandle | None = None
         self._failed: Callable[[BookKeeperError], None] | None = None
+        if options.explicit_lac_interval_s > 0:
+            telling = tell_lac(pool, core, self._explicit_lac, digest, key, options.explicit_lac_interval_s)
+            self._spawn(telling)
 
     # ---- facts ----
 
@@ -221,6 +232,7 @@ class LedgerWriter:
         numbered = EntryBatch(piece.buffer, piece.offsets, core.ledger_id, core.next_entry)
         lac = core.lac if self._sealed_lac is None else self._sealed_lac
         sealed = self._sealer.seal(numbered, lac, core.length)
+        self._explicit_lac.on_sealed(lac)
         done = core.add(sealed, piece.payload_bytes, self._now_ns())
         self._pending_bytes += piece.payload_bytes
         self._pieces.append((core.next_entry - 1, piece.payload_bytes))

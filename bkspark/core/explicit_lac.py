@@ -3,7 +3,7 @@
 Adds carry the LAC of the moment they were sealed in, so the last ones of a burst are confirmed only by the add behind
 them. Where that does not come within an interval, the bookies are told: all of the ensemble, as readers may ask any of
 them. The LAC counts as told when Qa bookies of every write set have it durably, and else is told again an interval
-later; one round is under way at a time.
+later; one round is under way at a time. A new ensemble is told anew.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ class ExplicitLac:
         self._quorums = (ensemble_size, write_quorum, ack_quorum)
         self._told = NO_ENTRY
         self._telling = NO_ENTRY
+        self._ensemble: tuple[str, ...] = ()
         self._unanswered = 0
         self._durable_at: set[int] = set()
 
@@ -31,7 +32,13 @@ class ExplicitLac:
 
     def on_interval(self, lac: int, ensemble: Sequence[str]) -> list[effects.Effect]:
         """An interval is over; `lac` is the writer's."""
-        if lac <= self._told or self._unanswered:
+        if self._unanswered:
+            return []
+        if tuple(ensemble) != self._ensemble:
+            if self._ensemble:
+                self._told = NO_ENTRY
+            self._ensemble = tuple(ensemble)
+        if lac <= self._told:
             return []
         self._telling = lac
         self._unanswered = len(ensemble)

@@ -58,8 +58,8 @@ class Tail:
         self._limits = limits
         self._is_waiting = False
         self._is_looking = False
-        # Long polls that owe an answer: when each was sent, by bookie.
-        self._polls: dict[str, int] = {}
+        # Long polls that owe an answer, by bookie: when each was sent, and the LAC that it named.
+        self._polls: dict[str, tuple[int, int]] = {}
         # Bookies that are not asked before a time.
         self._resting: dict[str, int] = {}
         self._pause_ns = limits.pause_ns_min
@@ -84,12 +84,11 @@ class Tail:
 
     def on_polled(self, bookie: str, lac: int | None, now_ns: int) -> list[effects.Effect]:
         """A bookie answered a long poll; `lac` is None where it told none."""
-        sent_ns = self._polls.pop(bookie, now_ns)
+        sent_ns, named = self._polls.pop(bookie, (now_ns, self.lac))
         # Some bookies say "infinite" when a ledger is fenced: that confirms nothing.
-        is_news = lac is not None and self.lac < lac < ENTRY_ID_MAX
-        if is_news:
-            assert lac is not None
-            self._learn(lac)
+        if lac is not None and named < lac < ENTRY_ID_MAX:
+            if lac > self.lac:
+                self._learn(lac)
         elif now_ns - sent_ns < self._limits.poll_ns // 2:
             self._resting[bookie] = now_ns + self._next_pause()
         return self._ask(now_ns)
@@ -150,7 +149,7 @@ class Tail:
         done: list[effects.Effect] = []
         for bookie in chosen:
             if bookie not in self._polls:
-                self._polls[bookie] = now_ns
+                self._polls[bookie] = (now_ns, self.lac)
                 done.append(effects.LongPoll(bookie, self.lac, self._limits.poll_ns))
         assert self._looked_ns is not None
         look_ns = self._looked_ns + (self._limits.look_ns if is_covered else self._pause_ns)

@@ -16,7 +16,7 @@ def read(held, replicas, count):
     group = GroupRead(5, np.arange(count), replicas)
     given = []
     while len(group.missing):
-        bookie = group.replica
+        bookie = group.next_replica()
         if bookie is None:
             return given, group.error()
         answers = held[bookie]
@@ -27,8 +27,8 @@ def read(held, replicas, count):
         run = run[: next((i for i, entry_id in enumerate(run) if entry_id not in answers), len(run))]
         given += [(entry_id, bookie) for entry_id in run]
         if run:
-            group.on_entries(len(run))
-        if len(group.missing):
+            group.on_entries(bookie, len(run), NOT_THERE)
+        else:
             group.on_failure(NOT_THERE)
     return given, None
 
@@ -51,3 +51,20 @@ def test_absence_is_not_certain_while_a_replica_is_away():
     assert given == [(0, "b1")]
     assert isinstance(error, ReadFailed)
     assert "away" in str(error)
+
+
+def test_slow_replica_is_asked_beside_the_next_and_the_faster_one_becomes_the_first_to_ask():
+    group = GroupRead(5, np.arange(4), ["b1", "b2", "b3"])
+    assert (group.favourite, group.next_replica(), group.next_replica()) == ("b1", "b1", "b2")
+    group.on_entries("b2", 2)
+    assert group.missing.tolist() == [2, 3]
+    assert [group.next_replica() for _ in range(4)] == ["b2", "b3", "b1", None]
+
+
+def test_absence_is_certain_only_when_slow_replicas_have_said_so_too():
+    group = GroupRead(5, np.arange(1), ["b1", "b2"])
+    assert [group.next_replica() for _ in range(3)] == ["b1", "b2", None]
+    group.on_failure(NOT_THERE)
+    assert isinstance(group.error(), ReadFailed)
+    group.on_failure(NOT_THERE)
+    assert isinstance(group.error(), NoSuchEntry)

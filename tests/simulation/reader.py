@@ -14,6 +14,8 @@ from tests.simulation.bookies import Stored
 from tests.simulation.clients import NEGATIVE, READ_TIMEOUT_NS, Client, Site, plain_reads, read_of_last_entry
 from tests.simulation.world import start_task
 
+SPECULATIVE_NS = READ_TIMEOUT_NS // 4
+
 
 class Reader(Client):
     """A client that opens the ledger without recovery and reads what is confirmed, again and again."""
@@ -96,28 +98,54 @@ class Reader(Client):
         if not len(group.missing):
             ended()
             return
-        bookie = group.replica
-        if bookie is None:
-            self._denied(group, metadata)
-            ended()
-            return
         ids = group.missing.tolist()
+        asking = 0
+        is_over = False
 
-        def on_answers(answers: list[tuple[Status, Stored | None]]) -> None:
+        def ask_next() -> None:
+            """Ask one replica more; when all have failed, the read has."""
+            nonlocal asking, is_over
+            if is_over:
+                return
+            bookie = group.next_replica()
+            if bookie is not None:
+                asking += 1
+                here = functools.partial(on_answers, bookie)
+                self.ask(bookie, plain_reads, (ids,), here, on_failure)
+                self.later(SPECULATIVE_NS, ask_next)
+            elif not asking:
+                is_over = True
+                self._denied(group, metadata)
+                ended()
+
+        def on_answers(bookie: str, answers: list[tuple[Status, Stored | None]]) -> None:
+            nonlocal is_over
+            if is_over:
+                return
+            refusal, count = None, 0
             for entry_id, (status, stored) in zip(ids, answers):
                 if stored is None:
                     kind = NoSuchEntry if status in NEGATIVE else ReadFailed
-                    group.on_failure(kind("not here", entry_id=entry_id))
+                    refusal = kind("not here", entry_id=entry_id)
                     break
                 self._ledger.reads.append((self.name, entry_id, stored.payload))
-                group.on_entries(1)
+                count += 1
+            if not count:
+                assert refusal is not None
+                on_failure(refusal)
+                return
+            is_over = True
+            group.on_entries(bookie, count, refusal)
             self._read_group(group, metadata, ended)
 
         def on_failure(error: BookKeeperError) -> None:
-            group.on_failure(error)
-            self._read_group(group, metadata, ended)
+            nonlocal asking
+            if not is_over:
+                asking -= 1
+                group.on_failure(error)
+                ask_next()
 
-        self.ask(bookie, plain_reads, (ids,), on_answers, on_failure)
+        ask_next()
 
     def _denied(self, group: GroupRead, metadata: LedgerMetadata) -> None:
         """Every bookie failed; that the entry is nowhere is a violation if the metadata was up to date."""

@@ -336,9 +336,10 @@ def test_p31_thirty_percent_loss_closes_at_nothing_that_no_bookie_has(seed: int)
 
 def test_p33_damaged_entry_is_asked_of_the_next_replica() -> None:
     group = GroupRead(1, np.arange(2), ["b1", "b2"])
+    assert group.next_replica() == "b1"
     group.on_failure(DigestMismatch("torn"))
-    assert group.replica == "b2"
-    group.on_entries(2)
+    assert group.next_replica() == "b2"
+    group.on_entries("b2", 2)
     assert not len(group.missing)
 
 

@@ -1,0 +1,39 @@
+"""Tells bookies the LAC of a writer that has nothing to send: runs an ExplicitLac core on sockets and a timer."""
+
+from __future__ import annotations
+
+import asyncio
+
+from bkspark.core import effects
+from bkspark.core.explicit_lac import ExplicitLac
+from bkspark.core.writer import WriterCore
+from bkspark.errors import BookKeeperError
+from bkspark.net.pool import BookiePool
+from bkspark.wire import v2
+from bkspark.wire.digest import EntryDigest
+
+
+async def tell_lac(
+    pool: BookiePool, writer: WriterCore, core: ExplicitLac, digest: EntryDigest, master_key: bytes, interval_s: float
+) -> None:
+    """Tell bookies the writer's LAC at intervals, where no add carries it, until cancelled.
+
+    A bookie that does not take it is no error: the ledger is what it is, and the next interval tries again.
+    """
+
+    async def tell(effect: effects.WriteLac) -> None:
+        try:
+            channel = await pool.v3_channel(effect.bookie)
+            status = await channel.write_lac(writer.ledger_id, effect.lac, digest, master_key)
+        except BookKeeperError:
+            core.on_failed()
+            return
+        if status == v2.EOK:
+            core.on_written(effect.slot)
+        else:
+            core.on_failed()
+
+    while True:
+        await asyncio.sleep(interval_s)
+        todo = core.on_interval(writer.lac, writer.ensemble)
+        await asyncio.gather(*(tell(effect) for effect in todo if isinstance(effect, effects.WriteLac)))

@@ -1,0 +1,199 @@
+"""Tail: whom a tailing reader asks, and when: bookkeeper-interop.md §2.7 (long poll) and §5.8."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from bkspark.core import effects
+from bkspark.core.metadata import Fragment, LedgerMetadata
+from bkspark.core.quorum import has_coverage
+from bkspark.core.tail import Tail, TailLimits
+from bkspark.ids import ENTRY_ID_MAX
+
+SECOND = 1_000_000_000
+LIMITS = TailLimits()
+
+
+def metadata_of(quorums=(3, 3, 2), bookies=None):
+    bookies = bookies or tuple(f"b{slot}" for slot in range(quorums[0]))
+    return LedgerMetadata(*quorums, (Fragment(0, bookies),))
+
+
+def polls(todo):
+    return [effect.bookie for effect in todo if isinstance(effect, effects.LongPoll)]
+
+
+def looks(todo):
+    return sum(isinstance(effect, effects.LookAgain) for effect in todo)
+
+
+def ticks(todo):
+    return [effect.delay_ns for effect in todo if isinstance(effect, effects.CallAfter)]
+
+
+@pytest.mark.parametrize(
+    "quorums", [(e, w, a) for e in range(1, 7) for w in range(1, e + 1) for a in range(1, w + 1)], ids=str
+)
+def test_polls_cover_every_write_set_with_no_bookie_too_many(quorums):
+    """Whatever LAC an acknowledged entry carries, a bookie that is polled has it."""
+    for first_slot in range(quorums[0]):
+        asked = polls(Tail(metadata_of(quorums), -1, first_slot).wait(0))
+        slots = [int(bookie[1:]) for bookie in asked]
+        assert has_coverage(slots, *quorums)
+        for slot in slots:
+            assert not has_coverage([other for other in slots if other != slot], *quorums)
+
+
+def test_one_poll_at_a_bookie_however_often_callers_wait():
+    tail = Tail(metadata_of(), 5)
+    assert polls(tail.wait(0)) == ["b0", "b1"]
+    assert polls(tail.wait(1)) == []
+    assert polls(tail.on_polled("b0", 9, SECOND)) == []  # nobody waits: the LAC has grown
+    assert (tail.lac, tail.is_waiting) == (9, False)
+    assert polls(tail.wait(2 * SECOND)) == ["b0"]
+    # b1 was asked about what lies behind 5: that it knows of 7 is no news any more, and no reason to leave it alone.
+    assert polls(tail.on_polled("b1", 7, 2 * SECOND + 1)) == ["b1"]
+    assert tail.lac == 9
+
+
+def test_every_poll_names_the_lac_that_is_known():
+    tail = Tail(metadata_of((1, 1, 1)), 5)
+    tail.wait(0)
+    tail.on_polled("b0", 8, 1)
+    (poll,) = (effect for effect in tail.wait(2) if isinstance(effect, effects.LongPoll))
+    assert (poll.previous_lac, poll.wait_ns) == (8, LIMITS.poll_ns)
+
+
+def test_failed_poll_is_made_up_for_by_another_bookie():
+    tail = Tail(metadata_of(), -1)
+    tail.wait(0)
+    assert polls(tail.on_poll_failed("b0", 1)) == ["b2"]
+    # ... and the failed one is left alone for a while.
+    assert polls(tail.on_poll_failed("b1", 2)) == []
+    assert polls(tail.on_tick(LIMITS.retry_ns + 1)) == ["b0"]
+
+
+def test_where_too_few_take_polls_looking_again_is_all_there_is_with_growing_pauses():
+    """`tailing by polling where a bookie has none`."""
+    tail = Tail(metadata_of(), -1)
+    tail.wait(0)
+    for bookie in ("b0", "b1", "b2"):
+        todo = tail.on_poll_failed(bookie, 0)
+    now, pauses = 0, []
+    while len(pauses) < 8:
+        (delay,) = ticks(todo)
+        now += delay
+        pauses.append(delay)
+        todo = tail.on_tick(now)
+        assert looks(todo) == 1
+        todo = tail.on_looked(tail.metadata, -1, now)
+    assert pauses == sorted(pauses)
+    assert pauses[0] == LIMITS.pause_ns_min
+    assert pauses[-1] == LIMITS.pause_ns_max
+
+
+def test_pause_is_short_again_after_news():
+    tail = Tail(metadata_of((1, 1, 1)), -1)
+    tail.wait(0)
+    todo = tail.on_poll_failed("b0", 0)
+    now = 0
+    for lac in (-1, -1, -1, -1, 4):
+        now += ticks(todo)[0]
+        tail.on_tick(now)
+        todo = tail.on_looked(tail.metadata, lac, now)
+    assert tail.lac == 4
+    assert ticks(tail.wait(now)) == [LIMITS.pause_ns_min]
+
+
+def test_p24_answers_that_come_at_once_with_nothing_new_make_no_tight_loop():
+    """P24 (#2052): a fenced ledger that is not closed is answered at once, for ever, by some bookies."""
+    tail = Tail(metadata_of(), 3)
+    todo, now, asked = tail.wait(0), 0, 0
+    while now < 60 * SECOND:
+        for bookie in polls(todo):
+            asked += 1
+            todo = tail.on_polled(bookie, 3, now)
+        if looks(todo):
+            todo = tail.on_looked(tail.metadata, 3, now)
+        if not polls(todo):
+            now += min(ticks(todo), default=SECOND)
+            todo = tail.on_tick(now)
+    assert asked < 250
+    assert tail.is_waiting  # and it does not end either: fenced is not closed
+    closed = tail.metadata.closed(3, 100)
+    tail.on_looked(tail.metadata, 3, now)
+    assert looks(tail.on_metadata_changed(now)) == 1
+    tail.on_looked(closed, 3, now)
+    assert tail.is_closed
+    assert not tail.is_waiting
+
+
+@pytest.mark.parametrize("lac", [None, -1, 2, 3, ENTRY_ID_MAX])
+def test_only_a_higher_lac_is_news_and_infinity_is_none(lac):
+    """§2.7: watchers of a fenced ledger are told "infinite LAC"."""
+    tail = Tail(metadata_of(), 3)
+    tail.wait(0)
+    tail.on_polled("b0", lac, LIMITS.poll_ns)
+    assert (tail.lac, tail.is_waiting) == (3, True)
+
+
+def test_poll_that_waited_its_time_in_vain_is_sent_again_at_once():
+    tail = Tail(metadata_of((1, 1, 1)), 3)
+    tail.wait(0)
+    assert polls(tail.on_polled("b0", 3, LIMITS.poll_ns)) == ["b0"]
+
+
+def test_everything_is_looked_at_again_now_and_then_though_polls_are_out():
+    """A bookie that left the ensemble hears of nothing any more, and does not know."""
+    tail = Tail(metadata_of(), 3)
+    assert ticks(tail.wait(0)) == [LIMITS.look_ns]
+    todo = tail.on_tick(LIMITS.look_ns)
+    assert looks(todo) == 1
+    assert looks(tail.on_tick(LIMITS.look_ns + 1)) == 0  # one look at a time
+    changed = metadata_of(bookies=("b0", "b7", "b2"))
+    assert polls(tail.on_looked(changed, 3, LIMITS.look_ns + 2)) == ["b7"]
+    assert tail.lac == 3
+
+
+def test_look_that_found_a_higher_lac_is_news():
+    tail = Tail(metadata_of(), 3)
+    tail.wait(0)
+    tail.on_metadata_changed(1)
+    tail.on_looked(tail.metadata, 4, 2)
+    assert (tail.lac, tail.is_waiting) == (4, False)
+
+
+def test_failed_look_is_tried_again():
+    tail = Tail(metadata_of((1, 1, 1)), 3)
+    tail.wait(0)
+    assert looks(tail.on_metadata_changed(1)) == 1
+    todo = tail.on_look_failed(2)
+    assert looks(tail.on_tick(2 + ticks(todo)[0])) == 1
+
+
+def test_requests_stay_bounded_whatever_comes_in_any_order():
+    """At most one poll a bookie and one look are ever under way."""
+    for order in itertools.permutations(range(4)):
+        tail = Tail(metadata_of((3, 2, 2)), -1)
+        under_way, looking, now, lac = {"polls": set(), "look": 0}, 0, 0, -1
+        todo = tail.wait(now)
+        for round_number in range(40):
+            for bookie in polls(todo):
+                assert bookie not in under_way["polls"]
+                under_way["polls"].add(bookie)
+            looking += looks(todo)
+            assert looking <= 1
+            now += SECOND
+            event = order[round_number % 4]
+            if event == 0 and under_way["polls"]:
+                lac += 1
+                todo = tail.on_polled(under_way["polls"].pop(), lac, now) + tail.wait(now)
+            elif event == 1 and under_way["polls"]:
+                todo = tail.on_poll_failed(under_way["polls"].pop(), now)
+            elif event == 2 and looking:
+                looking = 0
+                todo = tail.on_looked(tail.metadata, lac, now) + tail.wait(now)
+            else:
+                todo = tail.on_tick(now) + tail.on_metadata_changed(now)
