@@ -13,6 +13,7 @@ import numpy as np
 
 from bkspark.client.bookies import ClusterView
 from bkspark.client.explicit_lac import tell_lac
+from bkspark.client.link import Link, forced, frames
 from bkspark.client.metadata_steps import write_metadata
 from bkspark.client.ownership import Ownership
 from bkspark.core import effects
@@ -24,17 +25,14 @@ from bkspark.errors import BookKeeperError, ClientClosed, MetadataError, NoSuchL
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.ledgers import LedgerStore
 from bkspark.net.connection import AddListener
-from bkspark.net.pool import BookiePool, Channel
+from bkspark.net.pool import BookiePool
 from bkspark.net.v3_channel import BookieV3Channel
-from bkspark.wire import v2
 from bkspark.wire.adds import AddFlags, AddSealer, WireProtocol
-from bkspark.wire.digest import EntryDigest, SealedEntries, master_key
+from bkspark.wire.digest import EntryDigest, master_key
 
 TICK_S = 0.25
 CONFIRM_PAUSE_S = 0.25
 """Before the metadata store is asked again whether the ledger is still ours."""
-FORCE_PAUSE_S = 0.05
-"""Before a bookie is asked again to sync that refused load."""
 PIECE_ENTRIES_MAX = 1024
 PIECE_BYTES_MAX = 512 * 1024
 """A batch goes out in pieces, so that bookies journal the first while the next is sealed."""
@@ -73,17 +71,6 @@ class Services:
     random: random.Random
 
 
-class _Link:
-    """The way to the bookie in one slot; what is sent before it is connected waits in `backlog`."""
-
-    __slots__ = ("backlog", "bookie", "channel")
-
-    def __init__(self, bookie: str) -> None:
-        self.bookie = bookie
-        self.channel: Channel | None = None
-        self.backlog: list[bytes | memoryview] = []
-
-
 class LedgerWriter:
     """Appends to one open ledger; the only writer it has.
 
@@ -113,7 +100,7 @@ class LedgerWriter:
         self._sealer = AddSealer(pool.protocol, digest, key, pool.txn_ids, flags)
         self._loop = asyncio.get_running_loop()
         self._ownership = None if flags.is_recovery else Ownership(services.ledgers, core.ledger_id, self._loop.time)
-        self._links: dict[int, _Link] = {}
+        self._links: dict[int, Link] = {}
         # Both in entry order: bytes in flight a piece, and callers who wait for an entry.
         self._pieces: deque[tuple[int, int]] = deque()
         self._waits: deque[tuple[int, asyncio.Future[int]]] = deque()
@@ -391,9 +378,9 @@ class LedgerWriter:
             # The bookie may have had another slot, to which nothing was sent since it was replaced there.
             for slot in [slot for slot, it in self._links.items() if slot == send.slot or it.bookie == send.bookie]:
                 self._drop_link(slot)
-            link = self._links[send.slot] = _Link(send.bookie)
+            link = self._links[send.slot] = Link(send.bookie)
             self._spawn(self._connect(send.slot, link))
-        data = _frames(send.entries, send.positions)
+        data = frames(send.entries, send.positions)
         if link.channel is None:
             link.backlog.append(data)
         else:
@@ -404,7 +391,7 @@ class LedgerWriter:
         if link.channel is not None:
             link.channel.unlisten_adds(self.ledger_id)
 
-    async def _connect(self, slot: int, link: _Link) -> None:
+    async def _connect(self, slot: int, link: Link) -> None:
         try:
             pool = self._services.pool
             connect = pool.channel if self._sealer.protocol is WireProtocol.V2 else pool.v3_channel
@@ -436,7 +423,7 @@ class LedgerWriter:
             channel.send_adds(data)
         link.backlog.clear()
 
-    async def _confirm_ownership(self, slot: int, link: _Link, channel: Channel) -> None:
+    async def _confirm_ownership(self, slot: int, link: Link, channel: Channel) -> None:
         """Return when the metadata, read after the connection was made, tell that the ledger is still ours, or end.
 
         While the store is away this goes on until the adds that wait for the connection time out.
@@ -465,7 +452,7 @@ class LedgerWriter:
             self._perform(core.on_forced(force, self._now_ns()))
             return
         assert isinstance(link.channel, BookieV3Channel)
-        is_done = await _forced(link.channel, self.ledger_id, self._options.force_timeout_s)
+        is_done = await forced(link.channel, self.ledger_id, self._options.force_timeout_s)
         if self._links.get(slot) is not link:
             self._perform(core.on_force_lost(force, self._now_ns()))
         elif is_done:
@@ -533,24 +520,3 @@ def _settle(waits: deque[tuple[int, asyncio.Future[int]]], last_entry: int) -> N
         entry_id, future = waits.popleft()
         if not future.done():
             future.set_result(entry_id)
-
-
-async def _forced(channel: BookieV3Channel, ledger_id: int, timeout_s: float) -> bool:
-    """Have a bookie sync what it acknowledged of a ledger; return False where it did not. A busy one is waited for."""
-    try:
-        async with asyncio.timeout(timeout_s):
-            while (status := await channel.force(ledger_id, timeout_s)) == v2.Status.ETOOMANYREQUESTS:
-                await asyncio.sleep(FORCE_PAUSE_S)
-            return status == v2.EOK
-    except (BookKeeperError, TimeoutError):
-        return False
-
-
-def _frames(entries: SealedEntries, positions: np.ndarray | None) -> bytes | memoryview:
-    """Return the frames at some positions in one buffer."""
-    if positions is None:
-        return entries.buffer
-    bounds = entries.offsets
-    return b"".join(
-        [entries.buffer[start:end] for start, end in zip(bounds[positions].tolist(), bounds[positions + 1].tolist())]
-    )
