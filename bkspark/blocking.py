@@ -30,7 +30,7 @@ from bkspark import client as aio
 from bkspark import log as aio_log
 from bkspark.client.bookies import PlacementOptions
 from bkspark.client.range_reader import BATCH_BYTES
-from bkspark.client.writer import WriterOptions
+from bkspark.client.writer_options import WriterOptions
 from bkspark.core.metadata import LedgerMetadata
 from bkspark.core.relaxed import RelaxedDurability
 from bkspark.core.writer import WriterLimits

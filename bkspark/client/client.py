@@ -14,7 +14,8 @@ from bkspark.client.bookies import ClusterView, PlacementOptions
 from bkspark.client.ledger_types import add_flags, check_relaxed, new_core, parse_ledger_type, type_metadata
 from bkspark.client.reader import LedgerReader, LedgerTimes, last_entries
 from bkspark.client.recovery import recover
-from bkspark.client.writer import LedgerWriter, Services, WriterOptions
+from bkspark.client.writer import LedgerWriter, Services
+from bkspark.client.writer_options import WriterOptions
 from bkspark.core.last_confirmed import LastEntries
 from bkspark.core.metadata import Fragment, LedgerMetadata, LedgerState
 from bkspark.core.placement import choose_ensemble

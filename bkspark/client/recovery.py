@@ -8,7 +8,8 @@ from typing import Any
 
 from bkspark.client.metadata_steps import write_metadata
 from bkspark.client.range_reader import RangeReader, read_error
-from bkspark.client.writer import LedgerWriter, Services, WriterOptions
+from bkspark.client.writer import LedgerWriter, Services
+from bkspark.client.writer_options import WriterOptions
 from bkspark.core import effects
 from bkspark.core.metadata import LedgerMetadata
 from bkspark.core.reader import spans

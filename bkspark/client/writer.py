@@ -16,6 +16,7 @@ from bkspark.client.explicit_lac import tell_lac
 from bkspark.client.link import Link, forced, frames
 from bkspark.client.metadata_steps import write_metadata
 from bkspark.client.ownership import Ownership
+from bkspark.client.writer_options import WriterOptions
 from bkspark.core import effects
 from bkspark.core.explicit_lac import ExplicitLac
 from bkspark.core.metadata import LedgerMetadata
@@ -25,7 +26,7 @@ from bkspark.errors import BookKeeperError, ClientClosed, MetadataError, NoSuchL
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.ledgers import LedgerStore
 from bkspark.net.connection import AddListener
-from bkspark.net.pool import BookiePool
+from bkspark.net.pool import BookiePool, Channel
 from bkspark.net.v3_channel import BookieV3Channel
 from bkspark.wire.adds import AddFlags, AddSealer, WireProtocol
 from bkspark.wire.digest import EntryDigest, master_key
@@ -36,28 +37,6 @@ CONFIRM_PAUSE_S = 0.25
 PIECE_ENTRIES_MAX = 1024
 PIECE_BYTES_MAX = 512 * 1024
 """A batch goes out in pieces, so that bookies journal the first while the next is sealed."""
-
-
-@dataclass(frozen=True, slots=True)
-class WriterOptions:
-    """Limits of one writer: what may be in flight before `submit` waits.
-
-    `lag_entries_max` and `lag_bytes_max` bound how far the slowest bookie may stay behind when Qa < Qw lets the others
-    go ahead; one that refuses load (TOOMANYREQUESTS) is tried again meanwhile, and fails nothing. With a
-    piece on top it stays below the 10,000 adds that an Apache bookie queues at most; it refuses what is above.
-    `force_timeout_s`: how long a bookie may take to sync what it acknowledged (relaxed durability).
-
-    `explicit_lac_interval_s`: how long after the last add of a burst readers may have to wait for its entries at most;
-    0: until the next add, or the close. Between adds that come sooner it costs nothing.
-    """
-
-    pending_entries_max: int = 8_192
-    pending_bytes_max: int = 16 * 1024 * 1024
-    lag_entries_max: int = 8_192
-    lag_bytes_max: int = 64 * 1024 * 1024
-    close_timeout_s: float = 30.0
-    force_timeout_s: float = 60.0
-    explicit_lac_interval_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +96,7 @@ class LedgerWriter:
         self._extra_tick: asyncio.TimerHandle | None = None
         self._failed: Callable[[BookKeeperError], None] | None = None
         if options.explicit_lac_interval_s > 0:
-            telling = tell_lac(pool, core, self._explicit_lac, digest, key, options.explicit_lac_interval_s)
-            self._spawn(telling)
+            self._spawn(tell_lac(pool, core, self._explicit_lac, digest, key, options.explicit_lac_interval_s))
 
     # ---- facts ----
 
@@ -156,8 +134,7 @@ class LedgerWriter:
 
         Raises:
             LedgerFenced, LedgerClosed, NotEnoughBookies, UnauthorizedAccess, MetadataError: the writer has ended;
-            whether the entry
-                is stored is unknown.
+            whether the entry is stored is unknown.
         """
         if not isinstance(entry, (bytes, bytearray, memoryview)):
             raise TypeError(f"an entry is bytes, not {type(entry).__name__}")

@@ -10,7 +10,7 @@ import pytest
 from bkspark import blocking
 from bkspark.client import AdvancedLedgerWriter
 from bkspark.client.advanced import AHEAD_BYTES_MAX, AHEAD_ENTRIES_MAX
-from bkspark.client.writer import WriterOptions
+from bkspark.client.writer_options import WriterOptions
 from bkspark.errors import (
     ClientClosed,
     ConfigurationError,

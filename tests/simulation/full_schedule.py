@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from random import Random
 
 from bkspark.client import Client
-from bkspark.client.writer import LedgerWriter, WriterOptions
+from bkspark.client.writer import LedgerWriter
+from bkspark.client.writer_options import WriterOptions
 from bkspark.core.metadata import LedgerMetadata
 from bkspark.core.striping import write_set
 from bkspark.core.writer import WriterLimits
