@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from bkspark.core.metadata import check_quorums
+from bkspark.core.metadata import LedgerType, check_quorums
 from bkspark.errors import ConfigurationError
 from bkspark.spark import option_values as values
 from bkspark.spark.option_values import EARLIEST, LATEST, MIB, IdRange, Offset
@@ -23,6 +23,7 @@ URI_VARIABLE = "BKSPARK_URI"
 PASSWORD_VARIABLE = "BKSPARK_PASSWORD"
 
 VIEWS = ("ledgers", "logs", "bookies", "fragments")
+LEDGER_TYPES = tuple(it.value for it in LedgerType)
 PAYLOAD_FORMATS = ("raw", "json", "msgpack", "arrow")
 DIGESTS = ("crc32c", "crc32", "mac", "dummy")
 APPEND, ERROR, IGNORE = "append", "error", "ignore"
@@ -95,6 +96,9 @@ OPTIONS = (
     Option("ensembleSize", "ensemble_size", values.count, _WRITE, "bookies that store a ledger"),
     Option("writeQuorum", "write_quorum", values.count, _WRITE, "bookies that store each entry"),
     Option("ackQuorum", "ack_quorum", values.count, _WRITE, "bookies that must confirm an entry"),
+    Option(
+        "ledgerType", "ledger_type", values.one_of(*LEDGER_TYPES), _WRITE, "when what tasks write is durable, and where"
+    ),
     Option("ifExists", "if_exists", values.one_of(APPEND, ERROR, IGNORE), _WRITE, "what a log that holds ledgers does"),
     Option("txnAppId", "txn_app_id", values.text, _WRITE, "name under which versions are published once"),
     Option("txnVersion", "txn_version", values.version, _WRITE, "version of this write; of a stream: of its epoch 0"),
@@ -155,6 +159,7 @@ class SourceOptions:
     ensemble_size: int = 3
     write_quorum: int = 3
     ack_quorum: int = 2
+    ledger_type: str = LEDGER_TYPES[0]
     if_exists: str = APPEND
     txn_app_id: str | None = None
     txn_version: int | None = None
@@ -330,6 +335,11 @@ class SourceOptions:
                 f"options 'ensembleSize', 'writeQuorum', 'ackQuorum': {error}; "
                 "choose ensembleSize >= writeQuorum >= ackQuorum >= 1"
             ) from None
+        if self.ledger_type != LEDGER_TYPES[0] and self.ensemble_size != self.write_quorum:
+            raise ConfigurationError(
+                f"option 'ledgerType' {self.ledger_type} goes with entries on all bookies of a ledger: set "
+                f"ensembleSize and writeQuorum, now {self.ensemble_size} and {self.write_quorum}, to the same number"
+            )
         return self
 
     def _read_defaults(self) -> dict[str, Any]:

@@ -57,6 +57,7 @@ class OptionTypes(TypedDict, total=False):
     ensembleSize: int
     writeQuorum: int
     ackQuorum: int
+    ledgerType: Literal["PD_JOURNAL", "VD_JOURNAL", "VD_BYPASS_JOURNAL"]
     ifExists: Literal["append", "error", "ignore"]
     txnAppId: str
     txnVersion: int

@@ -125,13 +125,17 @@ class Destination:
         reach("task.closed")
         return result
 
-    def ledger_options(self, owner: Owner) -> LedgerOptions:
-        """Return how ledgers of an attempt, or of a commit, are made."""
+    def ledger_options(self, owner: Owner, *, is_shared: bool = False) -> LedgerOptions:
+        """Return how ledgers of an attempt are made, or those that commits share.
+
+        These are published while they are open, so what is acknowledged there must be durable whatever `ledgerType`.
+        """
         options = self.options
         return LedgerOptions(
             options.ensemble_size,
             options.write_quorum,
             options.ack_quorum,
+            "PD_JOURNAL" if is_shared else options.ledger_type,
             metadata={
                 **options.ledger_metadata,
                 "bkspark.owner": f"{owner.kind}:{owner.owner_id}",
@@ -162,7 +166,7 @@ class Destination:
     def publish_epoch(self, results: Sequence[AttemptResult], publisher: Publisher, *, is_overwrite: bool) -> None:
         """Make what the attempts have the log's: all of it, or none; a repeated epoch changes nothing."""
         outputs = [Output(each.ledgers, () if each.entries is None else (each.entries,)) for each in results]
-        ledger = self.ledger_options(Owner("query", publisher[0]))
+        ledger = self.ledger_options(Owner("query", publisher[0]), is_shared=True)
         committer = committer_of(self.named_log(), publisher[0], ledger, self.options)
         change = committer.overwrite if is_overwrite else committer.append
         run(lambda: change(outputs, publisher))
@@ -251,7 +255,10 @@ class AttemptWriter:
             entries = entries.slice(len(piece), len(entries))
 
     def finish(self) -> tuple[LedgerFacts, ...]:
-        """Close the last ledger; return all of them. Every entry is then durable on ackQuorum bookies."""
+        """Close the last ledger; return all of them. Every entry is then durable on ackQuorum bookies.
+
+        Closing syncs: with relaxed durability each ledger once, before the task reports it.
+        """
         if self._writer is not None:
             self._close()
         return tuple(self._closed)

@@ -137,6 +137,17 @@ def test_digests_quorums_and_password_of_a_written_log_are_kept(spark, table, cl
     assert metadata.digest.name.lower() == digest
 
 
+def test_load_with_relaxed_durability_is_closed_and_so_synced_before_it_is_published(spark, table, client):
+    """Design §6. A crash behind it is tests/client/test_relaxed_kills.py's."""
+    rows = spark.range(0, 1000, 1, 1).selectExpr("lpad(cast(id as string), 9, '.') as value")
+    for ledger_type in ("VD_JOURNAL", "VD_BYPASS_JOURNAL"):
+        table.write(rows, ledgerType=ledger_type)
+    found = table.read("ledger_id bigint, value string").collect()
+    assert sorted(int(row.value.strip(".")) for row in found) == sorted([*range(1000)] * 2)
+    stored = [client.metadata(ledger_id) for ledger_id in sorted({row.ledger_id for row in found})]
+    assert [(it.type_name, it.last_entry) for it in stored] == [("VD_JOURNAL", 999), ("VD_BYPASS_JOURNAL", 999)]
+
+
 def test_open_ledger_is_read_to_its_confirmed_end_without_fencing(spark, client, cluster):
     writer = client.create()
     writer.append_many([b"one", b"two"])

@@ -78,6 +78,18 @@ def test_edit_log_example_hands_over_and_goes_on_from_its_checkpoint(cluster, ca
 
 
 @pytest.mark.cluster
+def test_bulk_load_example_loads_all_lines_and_syncs_at_the_end(cluster, client, tmp_path, capsys):
+    source = tmp_path / "lines.txt"
+    source.write_text("".join(f"line {number}\n" for number in range(5000)))
+    bulk_load = runpy.run_path(str(ROOT / "examples" / "bulk_load.py"))["bulk_load"]
+    ledger_id = bulk_load(client, source)
+    assert "5000 entries" in capsys.readouterr().out
+    reader = client.open(ledger_id)
+    assert (reader.is_closed, reader.metadata.type_name) == (True, "VD_JOURNAL")
+    assert b"".join(bytes(entry) for batch in reader.batches() for entry in batch) == source.read_bytes()
+
+
+@pytest.mark.cluster
 def test_tail_example_follows_a_log_across_ledgers(cluster, client, capsys):
     with client.log("example-tail").open_for_writing() as writer:
         writer.append_many([b"one", b"two"])

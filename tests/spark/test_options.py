@@ -122,6 +122,8 @@ def test_options_that_spark_adds_are_passed_over():
 
 
 def test_impossible_combinations_are_refused():
+    with pytest.raises(ConfigurationError, match=r"'ledgerType' VD_JOURNAL .* now 3 and 2"):
+        parse(log="a", ledgerType="vd_journal", writeQuorum="2").for_write()
     with pytest.raises(ConfigurationError, match="reads nothing"):
         parse(log="a", endingOffsets="earliest").for_batch_read()
     with pytest.raises(ConfigurationError, match="reads nothing"):
@@ -244,7 +246,7 @@ def test_every_option_fills_its_field():
         "maxLedgerBytes": "9", "entryTargetBytes": "10", "startingTimestamp": "11", "endingTimestamp": "-10m",
         "unconfirmed": "true", "maxEntriesPerPartition": "12", "minEntriesPerTrigger": "13", "maxTriggerDelay": "14s",
         "txnAppId": "app", "txnVersion": "15", "inspect": "LOGS", "logsPattern": "a.*",
-        "ifExists": "ignore", "maxLedgerAge": "1s", "inlineBytes": "0",
+        "ifExists": "ignore", "maxLedgerAge": "1s", "inlineBytes": "0", "ledgerType": "vd_journal",
     }  # fmt: skip
     assert set(values) == {option.name for option in OPTIONS}
     default = parse(log="z")
