@@ -117,7 +117,7 @@ class ClusterView:
         try:
             ends = [await self._registry.watch_writable(self._writable_changed)]
         except NoSuchNode:
-            await self._registry.writable()  # says so where there is no cluster at all
+            await self._registry.writable_ids()  # says so where there is no cluster at all
             raise
         try:
             ends.append(await self._registry.watch_racks(self._racks_changed))
@@ -136,7 +136,7 @@ class ClusterView:
 
     async def _read_writable(self) -> frozenset[str]:
         changes = self._writable_changes
-        writable = frozenset(await self._registry.writable())
+        writable = await self._registry.writable_ids()
         if changes == self._writable_changes:
             self._writable = writable
         return writable

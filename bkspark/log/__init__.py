@@ -7,6 +7,7 @@ async with Client("zk://127.0.0.1:2181/ledgers") as client:
         ...
 """
 
+from bkspark.log.election import Election
 from bkspark.log.formats import LedgerFacts, Owner
 from bkspark.log.log import Log, log_names
 from bkspark.log.positions import LogBatch, Position, PositionRange
@@ -16,6 +17,7 @@ from bkspark.log.writer import LedgerOptions, LogWriter
 
 __all__ = [
     "AppendOutcome",
+    "Election",
     "LedgerFacts",
     "LedgerOptions",
     "ListedLedger",

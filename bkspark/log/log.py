@@ -16,6 +16,7 @@ from bkspark.errors import BookKeeperError, ConfigurationError, LedgerFenced, No
 from bkspark.log import reading
 from bkspark.log.attempts import CALLS_AT_ONCE, chunks
 from bkspark.log.changes import last_epoch
+from bkspark.log.election import ELECTIONS_ROOT, Election
 from bkspark.log.formats import LedgerFacts, LogHead, Owner, PendingLedger, check_log_name
 from bkspark.log.positions import EARLIEST, LATEST, LogBatch, Place, Position, check_place
 from bkspark.log.snapshot import ListedLedger, LogSnapshot
@@ -247,6 +248,12 @@ class Log:
         options = LedgerOptions(ensemble, write_quorum, ack_quorum, ledger_type, metadata)
         limits = RollLimits(roll_bytes, roll_seconds)
         return await LogWriter(self._client, await self.store(), self._name, options, limits).open()
+
+    async def election(self, identity: str) -> Election:
+        """Return a contender for the log's leadership; `async with` waits until it leads. Nobody has to elect one:
+        opening for writing fences the writer before. `identity` is shown to the others, as "host:pid".
+        """
+        return Election(await self._client.tree(), f"{ELECTIONS_ROOT}/{self._name}", identity)
 
     async def create_attempt(self, owner: Owner, options: LedgerOptions = DEFAULTS) -> LedgerWriter:
         """Create a ledger for `publish`, registered as pending. Close it before it is published. Raises NoSuchLog."""

@@ -22,6 +22,7 @@ from bkspark.errors import (
     MetadataError,
     MetadataVersion,
     NodeExists,
+    NoSuchLog,
     NoSuchNode,
 )
 from bkspark.log import changes
@@ -88,6 +89,12 @@ class LogStore:
             LogExists: there is one of that name, unless `exist_ok`.
             ConfigurationError: the name is unusable, or taken by a log of another ledgers root.
         """
+        if exist_ok:
+            try:
+                await self._heads.read(name)
+                return
+            except NoSuchLog:
+                pass  # new, or being deleted: the creation tells
         try:
             await self._heads.create(name)
         except LogExists:

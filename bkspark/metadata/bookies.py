@@ -54,6 +54,10 @@ class BookieRegistry:
         """
         return await self._registered(paths.AVAILABLE)
 
+    async def writable_ids(self) -> frozenset[str]:
+        """Return the ids of the bookies that take writes: one call, however many. Raises as `writable`."""
+        return frozenset(await self._names(paths.AVAILABLE))
+
     async def read_only(self) -> dict[str, BookieAddress | None]:
         """Return the bookies that only read, as `writable`."""
         return await self._registered(paths.READ_ONLY)
@@ -65,13 +69,16 @@ class BookieRegistry:
         except NoSuchNode:
             return []
 
-    async def _registered(self, where: str) -> dict[str, BookieAddress | None]:
+    async def _names(self, where: str) -> list[str]:
         try:
             names = await self._tree.children(f"{self._root}/{where}")
         except NoSuchNode:
             await read_manager(self._tree, self._root, self._uri.manager)
-            return {}
-        ids = [name for name in names if name != "readonly"]
+            return []
+        return [name for name in names if name != "readonly"]
+
+    async def _registered(self, where: str) -> dict[str, BookieAddress | None]:
+        ids = await self._names(where)
         await asyncio.gather(*(self._address(where, name) for name in ids if name not in self._addresses))
         return {name: self._addresses.get(name) for name in ids}
 

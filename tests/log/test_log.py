@@ -23,6 +23,7 @@ from bkspark.errors import (
 from bkspark.log import LedgerFacts, Log, Owner, Position
 from bkspark.log.positions import BEGINNING
 from bkspark.log.writer import LedgerOptions
+from bkspark.metadata.memory import MemoryStore, MemoryTree
 from tests.client.in_process import URI, InProcessCluster, run
 from tests.log.world import FailingTree
 
@@ -48,6 +49,25 @@ async def publish(log: Log, *payloads: list[bytes], owner: str = "job") -> list[
         facts.append(LedgerFacts(writer.ledger_id, metadata.last_entry, metadata.length))
     await log.publish(facts)
     return [ledger.ledger_id for ledger in facts]
+
+
+class NotingTree(MemoryTree):
+    """A session that notes every call."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        super().__init__(store, 1 << 40, 10.0)
+        self.calls: list[str] = []
+        for name in ("get", "exists", "children", "create", "set", "delete", "transaction", "watch", "watch_children"):
+            setattr(self, name, self._noting(name))
+
+    def _noting(self, name):
+        call = getattr(self, name)
+
+        def noting(*arguments, **named):
+            self.calls.append(f"{name} {arguments[0]}")
+            return call(*arguments, **named)
+
+        return noting
 
 
 async def until(condition, what: str) -> None:
@@ -337,6 +357,38 @@ def test_a_time_is_the_place_of_the_first_ledger_that_was_not_closed_before(tmp_
 
 
 # ---- positions and reading ----
+
+
+@pytest.mark.parametrize("ledgers", [0, 30, 2_500])
+def test_opening_for_writing_takes_few_metadata_operations_however_long_the_log_is(tmp_path, ledgers):
+    """Issue 5: at most 20. The longest has a full page of ledgers, and more behind it."""
+
+    async def test(cluster: InProcessCluster) -> None:
+        log = cluster.client().log("clicks")
+        async with await log.open_for_writing(**ONE):
+            pass
+        store = await log.store()
+        for first in range(0, ledgers, 500):
+            facts = [LedgerFacts(1_000 + number, 0, 1) for number in range(first, min(first + 500, ledgers))]
+            for one in facts:
+                await store.attempts.add("clicks", one.ledger_id, Owner("job", "job"))
+            await store.append_ledgers("clicks", facts)
+        tree = NotingTree(cluster.store)
+        client = Client(URI, tree=tree)
+        await client.connect()
+        tree.calls.clear()
+        first = await client.log("clicks").open_for_writing(**ONE)
+        assert len(tree.calls) <= 20, "\n".join(tree.calls)
+        await first.append(b"left behind in an open ledger")
+        tree.calls.clear()
+        second = await client.log("clicks").open_for_writing(**ONE)
+        assert len(tree.calls) <= 20, "\n".join(tree.calls)
+        assert await read_all(client.log("clicks"), await client.log("clicks").latest()) == []
+        for writer in (first, second):
+            writer.abandon()
+        await client.close()
+
+    run(tmp_path, test)
 
 
 def test_a_new_log_reads_empty_and_a_missing_one_is_named(tmp_path):

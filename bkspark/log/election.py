@@ -1,0 +1,154 @@
+"""Election: which of several processes leads, by the recipe of kazoo's `Election` and `Lock`. Optional.
+
+A log needs none: whoever opens it for writing fences who wrote before, so two leaders never interleave. But processes
+that open it in turn take it from each other; where they elect a leader first, the others wait.
+
+A contender is an ephemeral sequential node below the election's path, named `<32 hexadecimal digits>__lock__<number>`,
+its data the contender's identity: as kazoo names and fills them, so its contenders take part. The lowest number leads;
+each other one watches the node in front of its own. Leadership ends with the session (`lost`), which a process may
+notice late: only the log's own fence keeps a late leader out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+
+from bkspark.errors import MetadataError, NoSuchNode
+from bkspark.metadata.tree import Callback, Tree
+
+ELECTIONS_ROOT = "/bkspark/elections"
+_MARK = "__lock__"
+_SEQUENCE_DIGITS = 10
+RETRY_PAUSE_S = 0.5
+"""Before a store that is away is asked again."""
+
+
+class Election:
+    """One contender; an async context manager that is entered when this process leads, and resigns at the end.
+
+    Args:
+        path: of the election; contenders of one path contend with each other.
+        identity: shown to others by `contenders`, as "host:pid".
+    """
+
+    def __init__(self, tree: Tree, path: str, identity: str) -> None:
+        self.lost = asyncio.Event()
+        """Set when the leadership, or the place in the queue, is gone: stop acting as the leader."""
+        self._tree = tree
+        self._path = path
+        self._identity = identity.encode()
+        self._token = uuid.uuid4().hex
+        self._node: str | None = None
+        self._stop_watching: Callback | None = None
+        tree.on_session_expired(self.lost.set)
+
+    async def __aenter__(self) -> Election:
+        await self.win()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.resign()
+
+    async def win(self) -> None:
+        """Return when this contender leads. A store that is away is asked again; cancelling the call resigns."""
+        try:
+            while not await self._leads():
+                pass
+        except BaseException:
+            await self.resign()
+            raise
+
+    async def _leads(self) -> bool:
+        """Look once: join the queue, and wait until the contender in front may be gone. True when there is none."""
+        try:
+            names = await self._queue()
+            own = next((name for name in names if name.startswith(self._token)), None)
+            if own is not None and self.lost.is_set():
+                # What was lost is not taken up again: a new place, at the end of the queue.
+                await self._tree.delete(f"{self._path}/{own}")
+                own = None
+            if own is None:
+                await self._join()
+                return False
+            self._node = f"{self._path}/{own}"
+            if names[0] == own:
+                await self._watch_own()
+                return await self._is_first(own)
+            await self._wait_for(f"{self._path}/{names[names.index(own) - 1]}")
+        except MetadataError:
+            # Away, or the session ended meanwhile: our node tells, by its token, whether it was made.
+            await asyncio.sleep(RETRY_PAUSE_S)
+        return False
+
+    async def _is_first(self, own: str) -> bool:
+        names = await self._queue()
+        return bool(names) and names[0] == own and not self.lost.is_set()
+
+    async def _join(self) -> None:
+        self.lost.clear()
+        prefix = f"{self._path}/{self._token}{_MARK}"
+        await self._tree.create(prefix, self._identity, ephemeral=True, sequential=True, make_parents=True)
+
+    async def _queue(self) -> list[str]:
+        """Return the names of the contenders' nodes, whoever is next first."""
+        try:
+            names = await self._tree.children(self._path)
+        except NoSuchNode:
+            return []
+        numbered = [name for name in names if _MARK in name and name[-_SEQUENCE_DIGITS:].isdigit()]
+        return sorted(numbered, key=lambda name: int(name[-_SEQUENCE_DIGITS:]))
+
+    async def _wait_for(self, path: str) -> None:
+        """Return when the node at `path` may have gone."""
+        changed = asyncio.Event()
+        stop = await self._tree.watch(path, changed.set)
+        try:
+            if await self._tree.exists(path) is not None:
+                await changed.wait()
+        finally:
+            stop()
+
+    async def _watch_own(self) -> None:
+        """Have `lost` set when our node goes: somebody removed it, or the session ended."""
+        assert self._node is not None
+        if self._stop_watching is not None:
+            self._stop_watching()
+        looks: set[asyncio.Task[None]] = set()
+
+        def look() -> None:
+            looking = asyncio.ensure_future(self._look_for_own())
+            looks.add(looking)
+            looking.add_done_callback(looks.discard)
+
+        self._stop_watching = await self._tree.watch(self._node, look)
+
+    async def _look_for_own(self) -> None:
+        try:
+            if self._node is not None and await self._tree.exists(self._node) is None:
+                self.lost.set()
+        except MetadataError:
+            return  # away: the session's end, if it comes to that, tells
+
+    async def resign(self) -> None:
+        """Leave the queue, or give the leadership up. Leaving twice is harmless."""
+        if self._stop_watching is not None:
+            self._stop_watching()
+            self._stop_watching = None
+        self._node = None
+        self.lost.set()
+        with contextlib.suppress(MetadataError):
+            # What cannot be deleted now goes with the session.
+            for name in await self._queue():
+                if name.startswith(self._token):
+                    await self._tree.delete(f"{self._path}/{name}")
+
+    async def contenders(self) -> list[str]:
+        """Return the identities of all contenders, the leader's first."""
+        found = []
+        for name in await self._queue():
+            with contextlib.suppress(NoSuchNode):
+                data, _ = await self._tree.get(f"{self._path}/{name}")
+                found.append(data.decode(errors="replace"))
+        return found

@@ -1,0 +1,131 @@
+"""A thousand writers in one process, and calls that are cancelled at any moment (issue 5 H)."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from bkspark.client.writer import WriterOptions
+from bkspark.core.metadata import LedgerState
+from bkspark.errors import ClientClosed, LedgerClosed
+from tests.client.in_process import InProcessCluster, run
+
+WRITERS = 1_000
+TURNS = (0, 1, 2, 3, 5, 8, 13, 34)
+"""After so many turns of the event loop a call is cancelled."""
+
+
+def test_a_thousand_open_writers_share_threads_and_connections(tmp_path):
+    async def test(cluster: InProcessCluster) -> None:
+        client = cluster.client()
+        async with await client.create() as first:
+            await first.append(b"connected")
+        threads, connections = threading.active_count(), _connections(await client.services())
+        writers = [await client.create(ensemble=1, write_quorum=1, ack_quorum=1) for _ in range(WRITERS)]
+        for number in range(2):
+            await asyncio.gather(*(writer.append(b"%d" % number) for writer in writers))
+        assert {writer.last_entry for writer in writers} == {1}
+        assert threading.active_count() <= threads
+        assert _connections(await client.services()) == connections
+        closed = await asyncio.gather(*(writer.close() for writer in writers))
+        assert {metadata.last_entry for metadata in closed} == {1}
+        assert len({writer.ledger_id for writer in writers}) == WRITERS
+
+    run(tmp_path, test)
+
+
+def _connections(services: object) -> int:
+    return len(services.pool._channels)  # type: ignore[attr-defined]
+
+
+async def cancelled_after(turns: int, call: Awaitable[object]) -> bool:
+    """Cancel a call after some turns of the event loop; say whether that was before its end."""
+    task = asyncio.ensure_future(call)
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+    return task.cancelled()
+
+
+async def settled(tasks_before: int) -> None:
+    """Wait until no more tasks are there than before."""
+    async with asyncio.timeout(60):
+        while len(asyncio.all_tasks()) > tasks_before:
+            await asyncio.sleep(0.01)
+
+
+def at_every_moment(tmp_path, test: Callable[[InProcessCluster, int], Awaitable[None]]) -> None:
+    """Run a test with one cluster, once for each of TURNS."""
+
+    async def all_turns(cluster: InProcessCluster) -> None:
+        for turns in TURNS:
+            await test(cluster, turns)
+
+    run(tmp_path, all_turns)
+
+
+def test_cancelled_append_takes_no_other_with_it_and_leaves_ids_dense(tmp_path):
+    async def test(cluster, turns):
+        client = cluster.client(writer=WriterOptions(pending_entries_max=2))
+        writer = await client.create()
+        others = [asyncio.ensure_future(writer.append(b"kept %d" % number)) for number in range(4)]
+        for call in (writer.append(b"maybe"), writer.append_many([b"maybe"] * 5)):
+            await cancelled_after(turns, call)
+        assert await asyncio.gather(*others) == sorted(other.result() for other in others)
+        last = await writer.append(b"last")
+        assert (await writer.close()).last_entry == last
+        reader = await client.open(writer.ledger_id)
+        entries = list(await reader.read(0, last))
+        assert [entries[other.result()] for other in others] == [b"kept %d" % number for number in range(4)]
+        assert {*entries} <= {*(b"kept %d" % number for number in range(4)), b"maybe", b"last"}
+
+    at_every_moment(tmp_path, test)
+
+
+def test_cancelled_close_leaves_the_ledger_closed_or_to_be_recovered_and_nothing_running(tmp_path):
+    async def test(cluster, turns):
+        client = cluster.client()
+        await client.connect()
+        before = len(asyncio.all_tasks())
+        writer = await client.create()
+        acknowledged = await writer.append(b"0")
+        if await cancelled_after(turns, writer.close()) and turns:
+            with pytest.raises((ClientClosed, LedgerClosed)):
+                await writer.append(b"late")
+        await settled(before + 3)  # of each connection the pool keeps what made it
+        metadata = await client.recover(writer.ledger_id)
+        assert (metadata.state, metadata.last_entry) == (LedgerState.CLOSED, acknowledged)
+
+    at_every_moment(tmp_path, test)
+
+
+@pytest.mark.parametrize("recover", [False, True])
+def test_cancelled_open_gives_everything_back_and_can_be_repeated(tmp_path, recover):
+    async def test(cluster, turns):
+        client = cluster.client()
+        writer = await client.create()
+        await writer.append_many([b"%d" % number for number in range(20)])
+        writer.abandon()
+        pool = (await client.services()).pool
+        before = len(asyncio.all_tasks())
+        await cancelled_after(turns, client.open(writer.ledger_id, recover=recover))
+        await settled(before + 3)
+        assert pool._leases == {}
+        reader = await client.open(writer.ledger_id, recover=True)
+        assert [entry async for batch in reader.batches() for entry in batch] == [b"%d" % i for i in range(20)]
+
+    at_every_moment(tmp_path, test)
+
+
+def test_cancelled_creation_leaves_a_client_that_works(tmp_path):
+    async def test(cluster, turns):
+        client = cluster.client()
+        await cancelled_after(turns, client.create())
+        async with await client.create() as writer:
+            assert await writer.append(b"0") == 0
+
+    at_every_moment(tmp_path, test)

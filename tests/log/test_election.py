@@ -1,0 +1,151 @@
+"""Electing a log's leader: one at a time, in order, and a late one is kept out by the log's fence."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+from kazoo.client import KazooClient
+
+from bkspark.errors import LedgerFenced
+from bkspark.log.election import Election
+from bkspark.metadata.memory import Fault, MemoryStore
+from bkspark.metadata.uri import MetadataUri
+from bkspark.metadata.zookeeper import open_tree
+from tests.client.in_process import InProcessCluster, run
+
+PATH = "/bkspark/elections/clicks"
+ONE = {"ensemble": 1, "write_quorum": 1, "ack_quorum": 1}
+DEADLINE_S = 120.0
+
+
+async def in_line(election: Election, count: int) -> None:
+    """Wait until so many contend."""
+    async with asyncio.timeout(DEADLINE_S):
+        while len(await election.contenders()) < count:
+            await asyncio.sleep(0.01)
+
+
+async def lead_in_turn(trees) -> None:
+    elections = [Election(tree, PATH, f"process {number}") for number, tree in enumerate(trees)]
+    waiting = []
+    for number, election in enumerate(elections):
+        waiting.append(asyncio.ensure_future(election.win()))
+        await in_line(elections[0], number + 1)
+    async with asyncio.timeout(DEADLINE_S):
+        for number, election in enumerate(elections):
+            await waiting[number]
+            assert not any(later.done() for later in waiting[number + 1 :])
+            assert await election.contenders() == [f"process {other}" for other in range(number, len(elections))]
+            assert not election.lost.is_set()
+            await election.resign()
+            assert election.lost.is_set()
+    assert await elections[0].contenders() == []
+
+
+def test_contenders_lead_one_at_a_time_in_the_order_in_which_they_came() -> None:
+    store = MemoryStore()
+    asyncio.run(lead_in_turn([store.session() for _ in range(3)]))
+
+
+def test_contenders_lead_in_turn_at_a_real_zookeeper_and_kazoos_take_part(zookeeper) -> None:
+    uri = MetadataUri.parse(f"zk://{zookeeper.connect_string}/election/ledgers")
+
+    async def test() -> None:
+        trees = [await open_tree(uri) for _ in range(3)]
+        try:
+            await lead_in_turn(trees)
+            ours = Election(trees[0], PATH, "ours")
+            await ours.win()
+            kazoo = KazooClient(zookeeper.connect_string)
+            await asyncio.to_thread(kazoo.start)
+            led, may_end = threading.Event(), threading.Event()
+
+            def lead() -> None:
+                led.set()
+                may_end.wait(DEADLINE_S)
+
+            theirs = asyncio.ensure_future(asyncio.to_thread(kazoo.Election(PATH, "theirs").run, lead))
+            await in_line(ours, 2)
+            assert await ours.contenders() == ["ours", "theirs"]
+            assert not led.is_set()
+            again = Election(trees[1], PATH, "again")
+            waiting = asyncio.ensure_future(again.win())
+            await in_line(ours, 3)
+            await ours.resign()
+            assert await asyncio.to_thread(led.wait, DEADLINE_S)
+            assert not waiting.done()
+            may_end.set()
+            async with asyncio.timeout(DEADLINE_S):
+                await waiting
+                await theirs
+            await again.resign()
+            await asyncio.to_thread(kazoo.stop)
+            await asyncio.to_thread(kazoo.close)
+        finally:
+            for tree in trees:
+                await tree.close()
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("fault", Fault)
+def test_place_in_the_queue_whose_answer_was_lost_is_found_again(fault: Fault) -> None:
+    """M1: one node, whether or not the creation took effect."""
+
+    async def test() -> None:
+        store = MemoryStore()
+        tree = store.session()
+        await tree.create(PATH, make_parents=True)
+        store.faults[store.writes] = fault
+        async with asyncio.timeout(DEADLINE_S), Election(tree, PATH, "one") as election:
+            assert await election.contenders() == ["one"]
+
+    asyncio.run(test())
+
+
+def test_cancelled_contender_leaves_the_queue() -> None:
+    async def test() -> None:
+        store = MemoryStore()
+        async with Election(store.session(), PATH, "leader") as leader:
+            waiting = asyncio.ensure_future(Election(store.session(), PATH, "impatient").win())
+            await in_line(leader, 2)
+            waiting.cancel()
+            await asyncio.wait([waiting])
+            assert await leader.contenders() == ["leader"]
+
+    asyncio.run(test())
+
+
+def test_leader_whose_session_ended_is_told_and_a_late_append_of_it_is_fenced(tmp_path) -> None:
+    """M3: two leaders duel for a moment; what the late one appends is not acknowledged."""
+
+    async def test(cluster: InProcessCluster) -> None:
+        clients = [cluster.client() for _ in range(2)]
+        first, second = [await client.log("clicks").election(f"process {n}") for n, client in enumerate(clients)]
+        await first.win()
+        old = await clients[0].log("clicks").open_for_writing(**ONE)
+        await old.append(b"of the first leader")
+        waiting = asyncio.ensure_future(second.win())
+        await in_line(second, 2)
+        cluster.store.expire(await clients[0].tree())
+        async with asyncio.timeout(DEADLINE_S):
+            await first.lost.wait()
+            await waiting
+        async with await clients[1].log("clicks").open_for_writing(**ONE) as new:
+            with pytest.raises(LedgerFenced):
+                await old.append(b"too late")
+            await new.append(b"of the second leader")
+        old.abandon()
+        log = clients[1].log("clicks")
+        entries = [entry async for batch in log.read() for entry in batch]
+        assert entries == [b"of the first leader", b"of the second leader"]
+        await second.resign()
+        # The first may contend again, behind the others.
+        async with asyncio.timeout(DEADLINE_S):
+            await first.win()
+        assert not first.lost.is_set()
+        await first.resign()
+
+    run(tmp_path, test)
