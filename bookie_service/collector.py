@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import logging
 import threading
 import time
@@ -30,12 +29,13 @@ import numpy as np
 from bkspark.errors import BookKeeperError, StorageDamaged
 from bookie_service import collection
 from bookie_service.collection import CompactionLevel, DiskRoom, LogUsage
+from bookie_service.formats.compaction import Intent
 from bookie_service.storage.compaction import Compactor
+from bookie_service.storage.files import is_out_of_space
 from bookie_service.storage.ledger_storage import LedgerStorage
 
 logger = logging.getLogger(__name__)
 
-_OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _LEDGERS_PER_TURN = 64
 """Ledgers dropped before the event loop serves requests again."""
 
@@ -138,9 +138,11 @@ class Collector:
         flush: Callable[[], Awaitable[None]],
         on_failure: Callable[[BaseException], None],
         room: Callable[[], DiskRoom] = lambda: DiskRoom.ENOUGH,
+        on_no_space: Callable[[], None] = lambda: None,
     ) -> None:
         """`flush()` returns when all that was added before is in entry logs and index; `on_failure(error)`: the index
         or the list of logs may be half changed, and the process must end. `room()`: of the ledger directories.
+        `on_no_space()`: a compaction found a disk full.
         """
         self._store = store
         self._compactor = compactor
@@ -149,6 +151,7 @@ class Collector:
         self._flush = flush
         self._on_failure = on_failure
         self._room = room
+        self._on_no_space = on_no_space
         self._thread = ThreadPoolExecutor(1, "collector")
         self._stopping = threading.Event()
         self._asked = asyncio.Event()
@@ -278,7 +281,7 @@ class Collector:
             # Durable before the ledgers go: afterwards nothing else tells that they were fenced.
             await self._apart(self._store.prepare_drop, ledger_ids, fenced, _now_s())
         except OSError as error:
-            if error.errno not in _OUT_OF_SPACE:
+            if not is_out_of_space(error):
                 raise
             self._keep(report, f"{len(fenced)} fenced ledgers are not dropped yet, for they cannot be noted: {error}")
             ledger_ids = sorted(set(ledger_ids).difference(fenced))
@@ -311,6 +314,9 @@ class Collector:
         return level
 
     async def _collect_logs(self, level: CompactionLevel, report: PassReport) -> None:
+        unfinished = self._compactor.unfinished
+        if unfinished is not None:
+            report.compacted_logs += await self._finish(unfinished, report)
         # In this order: every ledger in a settled log has its index file already, so none is missed.
         settled = self._store.logs.settled()
         held = await self._own_ledgers()
@@ -325,6 +331,8 @@ class Collector:
         garbage = {each.log_id: each.log_bytes - each.live_bytes for each in usages}
         began = time.monotonic()
         for log_id in collection.logs_to_compact(usages, level.threshold):
+            if self._compactor.unfinished is not None:
+                return
             if 0 < level.seconds_max <= time.monotonic() - began:
                 self._keep(report, f"logs are left for the next compaction after {level.seconds_max:g} s")
                 return
@@ -347,10 +355,22 @@ class Collector:
             self._isolate(log_id, error, report)
             return False
         if intent is not None:
-            await self._apart(self._compactor.finish, intent, self._pace())
+            return await self._finish(intent, report)
         await self._remove(log_id)
-        if intent is not None:
-            await self._apart(self._compactor.forget_intent)
+        return True
+
+    async def _finish(self, intent: Intent, report: PassReport) -> bool:
+        """Have the index point to the new log, and remove the old one; False when there is no space for that yet."""
+        try:
+            await self._apart(self._compactor.finish, intent, self._pace())
+        except OSError as error:
+            if not is_out_of_space(error):
+                raise
+            self._keep(report, f"entry log {intent.old_id:x} stays beside its copy until there is space: {error}")
+            self._on_no_space()
+            return False
+        await self._remove(intent.old_id)
+        await self._apart(self._compactor.forget_intent)
         return True
 
     async def _remove(self, log_id: int) -> None:

@@ -181,6 +181,7 @@ class BookieService:
             self._flush,
             self._on_failure,
             lambda: self._disks.room,
+            self._look_at_disks,
         )
         self._collector.start()
 

@@ -7,6 +7,9 @@ Replacing a log is a transaction. Steps, each durable before the next:
 3. the new log gets its name, and the index points to it, entry by entry, except where a flush wrote one again;
 4. the old log is removed (the event loop has let go of it before), then the intent.
 
+Step 3 may find the disk full. Then the index points partly to one log and partly to the other, both stay, and it is
+done again when there may be space; entries are served meanwhile, and a crash leaves it to `recover`.
+
 A crash before the intent leaves a temporary file, which `recover` removes. After it, `recover` does the rest again; it
 runs before replay. So no entry is ever without a durable copy, and nothing is copied twice.
 
@@ -65,6 +68,8 @@ class Compactor:
         self._directories = directories
         self._intent_path = os.path.join(directories[0], intent_format.FILE_NAME)
         self._scanned: dict[int, LogFacts] = {}
+        self.unfinished: Intent | None = None
+        """What step 3 found no space for: both logs stay until `finish` is done again; no other is copied before."""
 
     # ---- what a log holds ----
 
@@ -116,6 +121,7 @@ class Compactor:
             StorageDamaged: the log is not whole; it must be kept. Nothing is changed.
             OSError: a file could not be read or written. Nothing is changed.
         """
+        assert self.unfinished is None, "its intent would be overwritten"
         writer: LogWriter | None = None
         outstanding = 0
         try:
@@ -167,8 +173,11 @@ class Compactor:
 
         Raises:
             StorageDamaged: the new log is not whole; both logs must be kept.
-            OSError: the index could not be written: `recover` must run before anything else uses the store.
+            OSError: the index could not be written. Where there was no space (`files.is_out_of_space`), positions lead
+                to both logs, each to a whole entry, and this can be done again; it is `unfinished`. After any other
+                error `recover` must run before anything else uses the store.
         """
+        self.unfinished = intent
         if self._store.logs.path(intent.new_id) is None:
             self._store.logs.adopt(intent.new_id, SUFFIX)
         with self._reading(intent.new_id) as (scan, index, path):
@@ -185,6 +194,7 @@ class Compactor:
             if scan.ledgers_map is None or scan.end != scan.items_end:
                 raise incomplete(scan, path)
         self._store.logs.settle_adopted(intent.new_id)
+        self.unfinished = None
 
     def _move(self, intent: Intent, moved: np.ndarray, index: IndexView) -> None:
         """Move entries; `moved` has three rows: ledger ids, entry ids, positions in the new log."""

@@ -9,10 +9,12 @@ from random import Random
 
 import pytest
 
+from bookie_service.storage.file_index import PageOptions
 from bookie_service.storage.ledger_store import StoreOptions
 from bookie_service.storage.storage_class import StorageClass
-from tests.crash.audit import audit
+from tests.crash.audit import audit, audit_space
 from tests.crash.campaign import reopened
+from tests.crash.census import DoubtfulCensus
 from tests.crash.faults import fail_every_call, flip_bytes
 from tests.crash.history import History
 from tests.crash.images import Loss, crash_image
@@ -79,4 +81,41 @@ def test_positions_that_were_moved_while_the_marks_wait_for_space_stay_moved(sto
     twin.compact(log_id)
     twin.settle()
     audit(twin, twin.history)
+    audit(reopened(crash_image(twin.disk, Loss.LOST, Random(0)), twin.setup, twin.history), twin.history)
+
+
+@pytest.mark.parametrize("storage_class", STORAGES)
+@pytest.mark.parametrize("fails_at", range(4))
+def test_compaction_that_finds_no_space_for_the_index_goes_on_when_there_is_some(
+    storage_class: StorageClass, fails_at: int
+) -> None:
+    """Issue 4: ENOSPC at any moment loses nothing; here it does not even end the process."""
+    page = PageOptions(page_bytes=16, pages_max=1)
+    setup = Setup(store=StoreOptions(storage_class, cache_half_bytes=6144, pages=page))
+    twin = BookieTwin(setup.new_disk(), setup, History())
+    for ledger_id in (1, 2):
+        twin.add(ledger_id, [(entry_id, b"kept") for entry_id in range(6)])
+    twin.checkpoint()
+    twin.store.seal_logs()
+    twin.history.delete(2)
+    place = "positions" if storage_class is StorageClass.DB else ".idx"
+    calls = 0
+
+    def fault(operation: str, path: str) -> OSError | None:
+        nonlocal calls
+        if place not in path or operation not in ("write", "create"):
+            return None
+        calls += 1
+        return os_error(errno.ENOSPC, path) if calls > fails_at else None
+
+    twin.disk.fault = fault
+    report = twin.collect(DoubtfulCensus({1}))
+    assert report.compacted_logs == (calls <= fails_at)
+    assert fails_at > 0 or calls, "the first write of the index fails"
+    audit(twin, twin.history)
+    audit(reopened(crash_image(twin.disk, Loss.LOST, Random(0)), twin.setup, twin.history), twin.history)
+    twin.disk.fault = None
+    twin.collect(DoubtfulCensus({1}))
+    audit(twin, twin.history)
+    audit_space(twin, {1})
     audit(reopened(crash_image(twin.disk, Loss.LOST, Random(0)), twin.setup, twin.history), twin.history)

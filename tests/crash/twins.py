@@ -360,6 +360,8 @@ class BookieTwin:
     def compact(self, log_id: int, between: Callable[[], None] = lambda: None) -> None:
         """Rewrite one entry log, step by step as the collector does; `between()` comes before positions move."""
         compactor = self._storage.compactor
+        if compactor.unfinished is not None:
+            return
         try:
             intent = compactor.copy(log_id, _at_once)
         except OSError:
@@ -367,8 +369,13 @@ class BookieTwin:
                 raise
             return  # the collector leaves such a log out
         between()
-        if intent is not None:
-            compactor.finish(intent, _at_once)
+        try:
+            if intent is not None:
+                compactor.finish(intent, _at_once)
+        except OSError as error:
+            if not is_out_of_space(error) or any(journal.failure for journal in self.journals):
+                raise
+            return  # it is done again by the next pass of garbage collection
         self.store.forget_log(log_id)
         compactor.remove(log_id)
         if intent is not None:
