@@ -43,6 +43,8 @@ class Sizes:
     """Of what runs for a time."""
     ledgers: int
     """Of the bookie with many ledgers."""
+    connections: int
+    """Idle ones of one bookie."""
     rotating_mib: int
     replayed_mib: int
     compacted_mib: int
@@ -55,6 +57,7 @@ class Sizes:
             latency_adds=max(50, int(self.latency_adds * scale)),
             seconds=max(0.3, self.seconds * scale),
             ledgers=max(100, int(self.ledgers * scale)),
+            connections=max(20, int(self.connections * scale)),
             rotating_mib=max(16, int(self.rotating_mib * scale)),
             replayed_mib=max(8, int(self.replayed_mib * scale)),
             compacted_mib=max(16, int(self.compacted_mib * scale)),
@@ -67,6 +70,7 @@ FULL = Sizes(
     latency_adds=1500,
     seconds=5.0,
     ledgers=100_000,
+    connections=10_000,
     rotating_mib=20 * 1024,
     replayed_mib=512,
     compacted_mib=1024,

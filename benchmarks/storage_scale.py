@@ -1,16 +1,19 @@
-"""Memory and times of a bookie: 100,000 ledgers under a rotating load, starts, restarts, replay.
+"""Memory and times of a bookie: 100,000 ledgers under a rotating load, 10,000 connections, starts, restarts, replay.
 
 Sections as in `storage_speed`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
 import shutil
+import socket
 import time
 from collections.abc import Callable, Iterator
 
-from benchmarks import bookie_load
+from benchmarks import bookie_load, limits
 from benchmarks.figures import Figure, Sizes
 from benchmarks.servers import Servers
 
@@ -18,6 +21,8 @@ _MIB = 1 << 20
 _SHORTEST_S = 0.01
 """A difference of times is at least what a clock tick of processor time can tell."""
 _WINDOW = 4000
+_ADDS_BESIDE = 200
+"""One by one, beside idle connections."""
 
 ROTATING_ENTRY_BYTES = 4096
 ROTATING_RUN = 8
@@ -39,6 +44,9 @@ FIGURES = (
     Figure("restart_many_ledgers_s", "s", at_most=2),
     Figure("restart_many_ledgers_processor_s", "s"),
     Figure("stop_many_ledgers_s", "s"),
+    Figure("connections", "connections"),
+    Figure("connection_idle_kib", "KiB"),
+    Figure("connections_add_p50_ms", "ms"),
     Figure("replay_mib_per_s", "MiB/s", at_least=200),
     Figure("replay_mib_per_processor_s", "MiB/s"),
 )
@@ -97,6 +105,45 @@ def _rotate(port: int, resident_mib: Callable[[], float], ledgers: int, mib: int
     return max(highest, resident_mib()), turns * ledgers * run_mib, time.perf_counter() - began
 
 
+def connections(servers: Servers, sizes: Sizes) -> Iterator[dict[str, float]]:
+    """As many idle connections as the limit allows; what they cost, what comes above, and adds of one more beside them.
+
+    The operating system's limit of open files is this process's, too: half of it where that is less.
+    """
+    _, files_max = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files_max, files_max))
+    count = min(sizes.connections, files_max // 2)
+    for _ in range(sizes.rounds):
+        with servers.bookie(maxConnections=count) as bookie, contextlib.ExitStack() as opened:
+            peer = opened.enter_context(bookie_load.connect(bookie.port))
+            bookie_load.one_by_one(peer, 1, 0, _ADDS_BESIDE, 1024, lambda: None)
+            before = bookie.resident_mib()
+            for _ in range(count - 1):
+                opened.enter_context(bookie_load.connect(bookie.port))
+            # Connections are accepted in order: once the last one is refused, those before it are served.
+            refused = sum(_is_closed(opened.enter_context(bookie_load.connect(bookie.port))) for _ in range(3))
+            idle_kib = 1024 * (bookie.resident_mib() - before) / count
+            adds_s = bookie_load.one_by_one(peer, 1, _ADDS_BESIDE, _ADDS_BESIDE, 1024, lambda: None)
+        if refused < 3:
+            raise ValueError(f"{3 - refused} of 3 connections above the limit of {count} were not refused")
+        yield {
+            "connections": count,
+            "connection_idle_kib": idle_kib,
+            "connections_add_p50_ms": limits.percentile_ms(adds_s, 0.5),
+        }
+
+
+def _is_closed(peer: socket.socket) -> bool:
+    """Wait until the bookie says something; return whether it closed the connection. It does at once, or never."""
+    peer.settimeout(10)
+    try:
+        return not peer.recv(1)
+    except TimeoutError:
+        return False
+    except ConnectionError:
+        return True
+
+
 def replay(servers: Servers, sizes: Sizes) -> Iterator[dict[str, float]]:
     """A start after a kill, everything in the journal only; less the same bookie's start with nothing to replay."""
     # A half of the write cache takes all, so that no checkpoint comes before the kill.
@@ -119,4 +166,4 @@ def replay(servers: Servers, sizes: Sizes) -> Iterator[dict[str, float]]:
             }
 
 
-SECTIONS = {"start": start, "many-ledgers": many_ledgers, "replay": replay}
+SECTIONS = {"start": start, "many-ledgers": many_ledgers, "connections": connections, "replay": replay}

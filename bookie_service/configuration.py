@@ -235,6 +235,7 @@ def _service(keys: _Values) -> ServiceOptions:
                 "nettyMaxFrameSizeBytes", FRAME_BYTES_MAX, least=1024, most=64 * _MIB, unit="bytes"
             ),
             stalled_s_max=_stalled_s(keys),
+            frame_s_max=keys.number("frameTimeoutMs", 60_000, least=1, unit="ms for one request to come") / 1000,
             no_delay=keys.flag("serverTcpNoDelay", True),
             keep_alive=keys.flag("serverSockKeepalive", True),
         ),

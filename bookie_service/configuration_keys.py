@@ -105,5 +105,7 @@ APACHE_KEYS = frozenset((_SERVER_KEYS + _CLIENT_KEYS).split())
 APACHE_PREFIXES = ("dlog.", "storage.", "storageserver.")
 """Families of the stream and table service, which shares Apache's file."""
 
-OWN_KEYS = frozenset({"gcDeletedShareMax", "maxConnections", "receiveBuffersMaxBytes", "replyBuffersMaxBytes"})
+OWN_KEYS = frozenset(
+    {"frameTimeoutMs", "gcDeletedShareMax", "maxConnections", "receiveBuffersMaxBytes", "replyBuffersMaxBytes"}
+)
 """Keys that only this bookie has."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -40,10 +41,12 @@ class ConnectionOptions:
     """Limits of one connection, bytes and seconds, and what its socket does.
 
     stalled_s_max: how long a peer may take nothing of the replies that wait for it before it is closed.
+    frame_s_max: how long it may take to send one frame, from its first byte on, while there is room to receive it.
     """
 
     frame_bytes_max: int = FRAME_BYTES_MAX
     stalled_s_max: float = 60.0
+    frame_s_max: float = 60.0
     no_delay: bool = True
     keep_alive: bool = True
 
@@ -82,6 +85,8 @@ class Connection:
         self._is_writable = True
         self._has_ended = False
         self._progress_at = 0.0
+        self._frame_since = math.inf
+        """Since when the peer could have sent the rest of the frame that the inbox begins with."""
         self._wait_to_send: list[Callable[[], None]] = []
         connected.setblocking(False)
         # Without, a reply behind an unacknowledged one waits for the peer's delayed acknowledgement: 40 ms.
@@ -104,6 +109,7 @@ class Connection:
     def _receive(self) -> None:
         space = self._inbox.space()
         if space is None:
+            self._frame_since = math.inf
             self._pause()
             return
         try:
@@ -195,11 +201,16 @@ class Connection:
             self._read_on()
 
     def close_if_stalled(self, now: float) -> None:
-        """Close the connection if its peer has taken nothing of its replies for too long."""
+        """Close the connection if its peer has taken nothing of its replies, or has not ended a frame, for too long."""
         if self._outbox.size and now - self._progress_at > self._options.stalled_s_max:
             self.give_up(
                 f"it took nothing of {self._outbox.size} bytes of replies for {self._options.stalled_s_max:g} s "
                 "(waitTimeoutOnResponseBackpressureMs)"
+            )
+        elif now - self._frame_since > self._options.frame_s_max:
+            self.give_up(
+                f"a frame that it began is unfinished after {self._options.frame_s_max:g} s (frameTimeoutMs), "
+                f"{self._inbox.end} bytes of it came"
             )
 
     def give_up(self, why: str) -> None:
@@ -254,9 +265,14 @@ class Connection:
             self._waiting.pop(0)
         if self._waiting:
             self._inbox.keep_all()
+            self._frame_since = math.inf
             self._pause()
         else:
             self._inbox.keep(self._consumed)
+            if not self._inbox.end:
+                self._frame_since = math.inf
+            elif self._consumed or self._frame_since == math.inf:
+                self._frame_since = self._admission.loop.time()
             self._read_on()
 
     def _runs(self) -> list[Runs]:

@@ -35,7 +35,7 @@ from bookie_service.storage.opening import Storage, open_storage
 logger = logging.getLogger(__name__)
 
 _WATCH_INTERVAL_S = 1.0
-"""How often stalled connections are looked for."""
+"""How often connections that stall are looked for, and those that were refused are counted."""
 
 
 class Census(LedgerCensus, ShareCensus, Protocol):
@@ -100,6 +100,8 @@ class BookieService:
         self._fetches = FetchThreads(files, options.fetch_threads, self._post)
         self._listener: Listener | None = None
         self._timers: list[_Repeating] = []
+        self._refused = 0
+        """Connections above the limit since `_watch_connections` last looked."""
         self.on_mode_change: Callable[[], None] = lambda: None
         """Called when `is_read_only` has changed."""
         self.failed: asyncio.Future[BaseException] = self._loop.create_future()
@@ -142,7 +144,7 @@ class BookieService:
         self._listener = Listener(listener, self._connect, self._on_failure)
         self._listener.start()
         self._timers = [
-            _Repeating(self._loop, _WATCH_INTERVAL_S, self._close_stalled),
+            _Repeating(self._loop, _WATCH_INTERVAL_S, self._watch_connections),
             _Repeating(self._loop, options.checkpoint_interval_s, partial(self._call, self._bookie.checkpoint)),
             _Repeating(self._loop, options.disks.interval_s, partial(self._call, self._look_at_disks)),
         ]
@@ -345,7 +347,10 @@ class BookieService:
 
     def _connect(self, accepted: socket.socket) -> None:
         if len(self._connections) >= self._options.connections_max:
-            logger.warning("refused a connection: the limit (maxConnections) is %d", self._options.connections_max)
+            # The others of this second are said together: peers that come again and again must not fill the log.
+            if not self._refused:
+                logger.warning("refused a connection: the limit (maxConnections) is %d", self._options.connections_max)
+            self._refused += 1
             accepted.close()
             return
         connection = Connection(
@@ -358,7 +363,15 @@ class BookieService:
         )
         self._connections.add(connection)
 
-    def _close_stalled(self) -> None:
+    def _watch_connections(self) -> None:
+        if self._refused > 1:
+            logger.warning(
+                "refused %d connections in %g s: the limit (maxConnections) is %d",
+                self._refused,
+                _WATCH_INTERVAL_S,
+                self._options.connections_max,
+            )
+        self._refused = 0
         now = self._loop.time()
         for connection in list(self._connections):
             connection.close_if_stalled(now)

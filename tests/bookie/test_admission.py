@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from bkspark.entries import EntryBatch
@@ -149,6 +150,49 @@ def test_peer_that_takes_no_replies_is_closed_after_the_time_for_it(tmp_path: Pa
         wait_until(lambda: _is_refused(greedy[0]), "the connection to be closed")
         # Who is only idle is not stalled.
         assert peer.read(6, 0).status == Status.EOK
+
+
+def test_frame_that_trickles_in_ends_its_connection_after_the_time_for_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two peers send a byte now and then, one within the uncounted bytes and one above; a third one is only idle."""
+    options = service_options(tmp_path, connection=ConnectionOptions(frame_s_max=0.5))
+    with Serving(options) as serving, serving.connect() as peer, connected(serving.port, 2) as trickling:
+        serve_adds_and_reads(peer, 0)
+        for one, size in zip(trickling, (5, 4 * UNCOUNTED_BYTES)):
+            one.send(part_of_frame(_MIB, size))
+
+        def all_closed() -> bool:
+            for one in trickling:
+                with contextlib.suppress(ConnectionError):
+                    one.send(b"\0")
+            return all(map(is_closed, trickling))
+
+        wait_until(all_closed, "the unfinished frames to be given up")
+        serve_adds_and_reads(peer, 1000)
+    assert sum("unfinished after 0.5 s (frameTimeoutMs)" in message for message in caplog.messages) == 2
+
+
+def test_connections_cost_little_and_those_above_the_limit_are_refused_and_said(tmp_path: Path) -> None:
+    """What 10,000 cost and do stands in benchmarks/README.md; these are 600."""
+    limit = 600
+    options = service_options(tmp_path, connections_max=limit)
+    with ServedProcess(options) as bookie, bookie.connect() as peer:
+        serve_adds_and_reads(peer, 0)
+        before = bookie.resident_bytes()
+        with connected(bookie.port, limit - 1) as idle, connected(bookie.port, 5) as above:
+            wait_until(lambda: all(map(is_closed, above)), "those above the limit to be refused")
+            assert not any(map(is_closed, idle))
+            assert bookie.resident_bytes() - before < limit * 16 * 1024
+            serve_adds_and_reads(peer, 1000)
+        wait_until(lambda: _is_served(bookie), "room for another connection")
+
+
+def _is_served(bookie: ServedProcess) -> bool:
+    with bookie.connect() as peer, contextlib.suppress(ConnectionError):
+        peer.send(v2.encode_reads(5, np.array([0])))
+        return peer.frame() is not None
+    return False
 
 
 def _is_refused(peer: socket.socket) -> bool:

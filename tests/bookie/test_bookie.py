@@ -397,7 +397,7 @@ def test_peer_that_never_reads_its_replies_does_not_stop_others(tmp_path: Path) 
         assert peer.read(5, 0).status == Status.EOK
 
 
-def test_connection_above_the_limit_is_closed(tmp_path: Path) -> None:
+def test_connection_above_the_limit_is_closed_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     options = service_options(tmp_path, connections_max=1)
     with Serving(options) as serving, serving.connect() as first:
         assert first.add(5, 0, [b"x"]) == [Status.EOK]
@@ -405,6 +405,7 @@ def test_connection_above_the_limit_is_closed(tmp_path: Path) -> None:
             second.send(adds(5, 1, [b"x"]))
             assert second.frame() is None
         assert first.add(5, 1, [b"x"]) == [Status.EOK]
+    assert "refused a connection: the limit (maxConnections) is 1" in caplog.messages
 
 
 def test_largest_entry_that_fits_a_frame_is_stored(peer: Peer) -> None:
