@@ -240,12 +240,11 @@ class LedgerStore(ABC):
         likely = bytes_max // self._item_bytes + 2
         count = min(count_max, likely, ledger.last_entry - first_entry + 1, _POSITIONS_PER_LOOKUP)
         positions = self.index.positions(ledger.ledger_id, first_entry, count)
-        held = positions != 0
-        if not len(held) or not held[0]:
+        if not len(positions) or not positions.item(0):
             self._is_whole(ledger.ledger_id)
             return None
-        if not held.all():
-            positions = positions[: int(np.argmin(held))]
+        if not positions.all():
+            positions = positions[: int(np.argmin(positions != 0))]
         items = self._reader.read(ledger.ledger_id, first_entry, positions, bytes_max, source)
         self._item_bytes = max(LENGTH_BYTES + ENTRY_BYTES_MIN, len(items.buffer) // len(items))
         return items

@@ -24,6 +24,7 @@ _GAP_BYTES_MAX = 256 * 1024
 """Entries of one ledger that lie further apart than this are read one by one."""
 _FIRST_READ_BYTES = 4096
 _HEAD = np.dtype([("length", ">i4"), ("ledger", ">i8"), ("entry", ">i8")])
+_HEAD_BYTES = np.dtype((np.void, _HEAD.itemsize))
 
 
 class EntryLogReader:
@@ -50,8 +51,7 @@ class EntryLogReader:
             OSError: the log cannot be read.
             NotCached: `source` does not wait.
         """
-        positions = _nearby(positions, bytes_max)
-        items_at = (positions & OFFSET_MASK) - LENGTH_BYTES
+        positions, step = _nearby(positions, bytes_max)
         path = self._logs.path(int(positions[0]) >> OFFSET_BITS)
         if path is None:
             raise StorageDamaged(
@@ -60,12 +60,17 @@ class EntryLogReader:
                 ledger_id=ledger_id,
                 entry_id=first_entry,
             )
-        data = self._read_span(path, items_at, source)
-        starts = items_at - items_at[0]
+        offset = (positions.item(0) & OFFSET_MASK) - LENGTH_BYTES
+        starts = positions - positions[0]
+        data = self._read_span(path, offset, starts, source)
+        if _are_neighbours(data, len(starts), step, ledger_id, first_entry):
+            taken = max(1, min(len(starts), bytes_max // step))
+            items = memoryview(data)[: taken * step]
+            return Items(first_entry, items, np.full(taken, step), taken < len(starts))
         sizes = _checked_sizes(data, starts, ledger_id, first_entry)
         if not len(sizes):
             raise StorageDamaged(
-                f"{path} offset {items_at[0]}: not entry {first_entry} of ledger {ledger_id}, as the index says",
+                f"{path} offset {offset}: not entry {first_entry} of ledger {ledger_id}, as the index says",
                 ledger_id=ledger_id,
                 entry_id=first_entry,
             )
@@ -83,28 +88,45 @@ class EntryLogReader:
     def close(self) -> None:
         self._open.close()
 
-    def _read_span(self, path: str, items_at: np.ndarray, source: ByteSource) -> bytes | memoryview:
-        """Return the log's bytes from the first item to the end of the last, or not quite when that one is long."""
+    def _read_span(self, path: str, offset: int, starts: np.ndarray, source: ByteSource) -> bytes | memoryview:
+        """Return the log's bytes from the first item to the end of the last, or not quite when that one is long.
+
+        `starts`: where the items begin, from the first one, which lies at `offset`.
+        """
         file = self._open.get(path)
-        first = int(items_at[0])
-        if len(items_at) > 1:
+        if len(starts) > 1:
             # Entries of a ledger mostly have one size, so the last is taken to be as long as the one before it.
-            return source.bytes_at(file, int(2 * items_at[-1] - items_at[-2]) - first, first)
-        data = source.bytes_at(file, _FIRST_READ_BYTES, first)
+            return source.bytes_at(file, 2 * starts.item(-1) - starts.item(-2), offset)
+        data = source.bytes_at(file, _FIRST_READ_BYTES, offset)
         size = LENGTH_BYTES + int.from_bytes(data[:LENGTH_BYTES], "big", signed=True)
         if len(data) < size <= ITEM_BYTES_MAX:
-            data = source.bytes_at(file, size, first)
+            data = source.bytes_at(file, size, offset)
         return data
 
 
-def _nearby(positions: np.ndarray, bytes_max: int) -> np.ndarray:
-    """Return the leading positions that one read serves: one log, ascending, no wide gaps, within `bytes_max`."""
+def _nearby(positions: np.ndarray, bytes_max: int) -> tuple[np.ndarray, int]:
+    """Return (the leading positions that one read serves, how far each is from the next or 0 where that differs).
+
+    They lie in one log, ascend without wide gaps, and are within `bytes_max`.
+    """
     step = equal_step(positions)
     if 0 < step <= _GAP_BYTES_MAX:
-        return positions[: bytes_max // step + 1]
+        return positions[: bytes_max // step + 1], step
     steps = positions[1:] - positions[:-1]
     near = (steps > 0) & (steps <= _GAP_BYTES_MAX) & (positions[1:] - positions[0] <= bytes_max)
-    return positions if near.all() else positions[: int(np.argmin(near)) + 1]
+    return positions if near.all() else positions[: int(np.argmin(near)) + 1], 0
+
+
+def _are_neighbours(data: bytes | memoryview, count: int, step: int, ledger_id: int, first_entry: int) -> bool:
+    """Return whether `data` holds exactly so many items of `step` bytes, which carry the right ids; as most runs do."""
+    if count < 2 or step < LENGTH_BYTES + ENTRY_BYTES_MIN or len(data) != count * step:
+        return False
+    expected = np.empty(count, _HEAD)
+    expected["length"] = step - LENGTH_BYTES
+    expected["ledger"] = ledger_id
+    expected["entry"] = np.arange(first_entry, first_entry + count)
+    # Compared as bytes: one pass over heads that lie far apart, instead of one for each word.
+    return np.ndarray((count,), _HEAD_BYTES, data, 0, (step,)).tobytes() == expected.tobytes()
 
 
 def _checked_sizes(data: bytes | memoryview, starts: np.ndarray, ledger_id: int, first_entry: int) -> np.ndarray:
