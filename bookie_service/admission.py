@@ -23,6 +23,11 @@ UNCOUNTED_BYTES = 8 * 1024
 """What one connection may hold of what it received without asking anybody."""
 WINDOW_BYTES = 1024 * 1024
 """What is received at once."""
+READING_WINDOW_BYTES = 128 * 1024
+"""The same while somebody reads much: a turn with a window of adds takes milliseconds, in which no read is answered."""
+READING_S = 0.01
+LARGE_REPLY_BYTES = 64 * 1024
+"""Whoever got a reply as large as this less than `READING_S` ago reads much."""
 UNFINISHED_S = 2.0
 _LOOK_INTERVAL_S = 0.25
 _WINDOW_BYTES_MIN = 64 * 1024
@@ -76,6 +81,7 @@ class Admission:
         self.replies = Budget(reply_bytes_max)
         self.scratch = np.empty(WINDOW_BYTES + UNCOUNTED_BYTES, np.uint8)
         """Valid until the event loop goes on; what is to stay must be copied."""
+        self._reading_until = 0.0
         self._waiting: dict[Receiver, _Wait] = {}
         self._unfinished: dict[Receiver, float] = {}
         self._leaving: dict[Receiver, None] = {}
@@ -88,7 +94,12 @@ class Admission:
         room = self.received.room - UNCOUNTED_BYTES
         if room < _WINDOW_BYTES_MIN:
             return UNCOUNTED_BYTES - held
-        return min(WINDOW_BYTES, max(_WINDOW_BYTES_MIN, room // _WINDOW_SHARE))
+        most = READING_WINDOW_BYTES if self.loop.time() < self._reading_until else WINDOW_BYTES
+        return min(most, max(_WINDOW_BYTES_MIN, room // _WINDOW_SHARE))
+
+    def note_large_reply(self) -> None:
+        """Note that a reply of `LARGE_REPLY_BYTES` or more was sent: reads come before adds for a moment."""
+        self._reading_until = self.loop.time() + READING_S
 
     def wait(self, receiver: Receiver, wanted: int = _WINDOW_BYTES_MIN + UNCOUNTED_BYTES, counted: int = 0) -> None:
         """Have `go_on_receiving` called once there is room for `wanted` bytes; `counted` bytes are held meanwhile."""

@@ -11,7 +11,7 @@ import socket
 from collections import deque
 from collections.abc import Sequence
 
-from bookie_service.admission import Admission, Receiver
+from bookie_service.admission import LARGE_REPLY_BYTES, Admission, Receiver
 
 Parts = Sequence[bytes | memoryview]
 
@@ -39,8 +39,11 @@ class Outbox:
         Raises:
             OSError: the connection is gone.
         """
+        size = sum(map(len, parts))
+        if size >= LARGE_REPLY_BYTES:
+            self._admission.note_large_reply()
         sent = 0 if self._pending else self._send_some(parts)
-        left = sum(map(len, parts)) - sent
+        left = size - sent
         if not left:
             return True
         if not self._admission.keep_reply(self._owner, left):
