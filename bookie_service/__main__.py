@@ -110,9 +110,12 @@ async def _run(configuration: Configuration, as_json: bool) -> None:
                 service.start_collecting(census)
                 # It may have changed before there was a registration to change.
                 registration.change(read_only=service.is_read_only)
-                async with control.serving(configuration.service.ledger_directories, service.collect_garbage):
+                async with (
+                    control.serving(configuration.service.ledger_directories, service.collect_garbage),
+                    _repairing(configuration, bound.bookie_id) as failures,
+                ):
                     _announce(bound, as_json)
-                    await _first_of(stopping, service.full, service.failed, registration.lost)
+                    await _first_of(stopping, service.full, service.failed, registration.lost, *failures)
             except BaseException:
                 service.abandon()
                 raise
@@ -153,6 +156,23 @@ async def _identified(
         yield files
     finally:
         identity.release()
+
+
+@contextlib.asynccontextmanager
+async def _repairing(configuration: Configuration, who: str) -> AsyncIterator[list[asyncio.Future[BaseException]]]:
+    """Repair the cluster meanwhile, if this bookie is told to; give the futures of what would end that."""
+    if not configuration.runs_auto_recovery:
+        yield []
+        return
+    # Most bookies do without it, and without the client that it loads.
+    from bookie_service.replication.autorecovery import AutoRecovery
+
+    recovery = AutoRecovery(str(configuration.metadata_uri), who, configuration.auto_recovery)
+    try:
+        await recovery.start()
+        yield [recovery.failed]
+    finally:
+        await recovery.stop()
 
 
 def _announce(bound: BoundAddress, as_json: bool) -> None:

@@ -30,6 +30,7 @@ from bookie_service.connection import ConnectionOptions
 from bookie_service.disk_watch import DiskOptions
 from bookie_service.disks import DiskLimits
 from bookie_service.reads import ReadOptions
+from bookie_service.replication.options import AuditOptions, AutoRecoveryOptions, RepairOptions
 from bookie_service.service import ServiceOptions
 from bookie_service.storage.file_index import PageOptions
 from bookie_service.storage.flush_policy import SETTLE_NS, FlushLimits
@@ -117,6 +118,8 @@ class Configuration:
     metadata_uri: MetadataUri
     session_timeout_s: float
     service: ServiceOptions
+    auto_recovery: AutoRecoveryOptions
+    runs_auto_recovery: bool
     unused_keys: tuple[str, ...]
     dangers: tuple[str, ...]
 
@@ -165,6 +168,8 @@ def _configured(keys: _Values, values: Mapping[str, str]) -> Configuration:
             metadata_uri=MetadataUri.parse(_uri(keys)),
             session_timeout_s=keys.number("zkTimeout", 10_000, least=1, unit="ms") / 1000,
             service=_service(keys),
+            auto_recovery=_auto_recovery(keys),
+            runs_auto_recovery=keys.flag("autoRecoveryDaemonEnabled", False),
             unused_keys=(),
             dangers=(),
         )
@@ -368,6 +373,29 @@ def _collection(keys: _Values) -> CollectionOptions:
         outstanding_max=keys.number("compactionMaxOutstandingRequests", 100_000, least=1, unit="entries"),
         compact_when_full=keys.flag("isForceGCAllowWhenNoSpace", False),
         force_without_interval=keys.flag("forceAllowCompaction", False),
+    )
+
+
+def _auto_recovery(keys: _Values) -> AutoRecoveryOptions:
+    return AutoRecoveryOptions(
+        AuditOptions(
+            lost_bookie_delay_s=keys.number("lostBookieRecoveryDelay", 0, least=0, unit="s"),
+            bookie_check_interval_s=keys.number(
+                "auditorPeriodicBookieCheckInterval", 86_400, unit="s, 0 or less: never"
+            ),
+            ledger_check_interval_s=keys.number("auditorPeriodicCheckInterval", 604_800, unit="s, 0 or less: never"),
+            verified_share=keys.number(
+                "auditorLedgerVerificationPercentage", 0, least=0, most=100, unit="% of a fragment's entries"
+            )
+            / 100,
+        ),
+        RepairOptions(
+            bytes_per_s=keys.number("replicationRateByBytes", -1, unit="bytes/s, 0 or less: no limit"),
+            grace_s=keys.number("openLedgerRereplicationGracePeriod", 30_000, least=0, unit="ms") / 1000,
+            pause_s=keys.number("rwRereplicateBackoffMs", 5000, least=1, unit="ms") / 1000,
+            failed_pause_max_s=keys.number("lockReleaseOfFailedLedgerGracePeriod", 300_000, least=1, unit="ms") / 1000,
+            password=(keys.text("passwd", default="empty") or "").encode(),
+        ),
     )
 
 

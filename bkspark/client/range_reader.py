@@ -75,11 +75,11 @@ class RangeReader:
         """
         todo = groups(span, self._ledger_id, self._metadata.write_quorum, self._preferred, self._pool.avoided)
         if len(todo) == 1:
-            return await self._read_group(todo[0])
-        parts = await asyncio.gather(*(self._read_group(group) for group in todo))
+            return await self.read_group(todo[0])
+        parts = await asyncio.gather(*(self.read_group(group) for group in todo))
         return _interleave(parts, span)
 
-    async def _read_group(self, group: GroupRead) -> EntryBatch:
+    async def read_group(self, group: GroupRead) -> EntryBatch:
         parts: list[EntryBatch] = []
         step = int(group.missing[1] - group.missing[0]) if len(group.missing) > 1 else 1
         first_entry = int(group.missing[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import uuid
 from dataclasses import dataclass
 
@@ -283,6 +284,12 @@ class BookieRegistry:
                 one()
 
         return end
+
+    async def watch_read_only(self, callback: Callback) -> Callback:
+        """`watch_writable`, for the read-only bookies."""
+        with contextlib.suppress(NodeExists):
+            await self._tree.create(f"{self._root}/{paths.READ_ONLY}", make_parents=True)
+        return await self._tree.watch_children(f"{self._root}/{paths.READ_ONLY}", callback)
 
     def on_session_expired(self, callback: Callback) -> None:
         """Call `callback()` when the session has ended and its registrations with it."""

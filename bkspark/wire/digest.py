@@ -29,7 +29,7 @@ import itertools
 import struct
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import crc32c
 import numpy as np
@@ -256,6 +256,23 @@ class EntryDigest:
             mac.update(payload)
             macs.append(mac.digest())
         return macs
+
+
+class WholeEntries(EntryDigest):
+    """Checks entries as `EntryDigest`, and hands each out whole, envelope included: for copies byte for byte."""
+
+    def open_entries(
+        self,
+        buffer: bytes | bytearray | memoryview,
+        starts: np.ndarray,
+        ends: np.ndarray,
+        ledger_id: int,
+        entry_ids: np.ndarray,
+    ) -> OpenedEntries:
+        opened = super().open_entries(buffer, starts, ends, ledger_id, entry_ids)
+        view, good = memoryview(buffer), len(opened.payloads)
+        whole = [view[start:end] for start, end in zip(starts[:good].tolist(), ends[:good].tolist())]
+        return replace(opened, payloads=whole)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ answer: the connection is closed (Apache's client finds out what a bookie can do
 from __future__ import annotations
 
 import enum
+import itertools
 import struct
 from dataclasses import dataclass
 
@@ -101,6 +102,23 @@ def encode_adds(
 ) -> SealedEntries:
     """Return one ADD frame per entry of the batch, back to back in one buffer; see `EntryDigest.seal`."""
     return digest.seal(batch, lac, length_before, header_word(ADD, flags).to_bytes(4, "big") + master_key)
+
+
+def encode_stored_adds(entries: EntryBatch, master_key: bytes, flags: int = 0) -> tuple[bytes, np.ndarray]:
+    """Return one ADD frame per entry, back to back, and the n + 1 bounds of the frames, int64.
+
+    `entries` are whole stored entries, envelope included (`WholeEntries`): they travel byte for byte.
+    """
+    head = header_word(ADD, flags).to_bytes(4, "big") + master_key
+    sizes = np.diff(entries.offsets) + len(head)
+    bounds = np.zeros(len(entries) + 1, np.int64)
+    np.cumsum(sizes + LENGTH_BYTES, out=bounds[1:])
+    view = memoryview(entries.buffer)
+    lengths = sizes.astype(">i4").tobytes()
+    parts: list[bytes | memoryview] = [head] * (3 * len(entries))
+    parts[0::3] = [lengths[at : at + LENGTH_BYTES] for at in range(0, len(lengths), LENGTH_BYTES)]
+    parts[2::3] = [view[start:end] for start, end in itertools.pairwise(entries.offsets.tolist())]
+    return b"".join(parts), bounds
 
 
 def encode_reads(ledger_id: int, entry_ids: np.ndarray, flags: int = 0, master_key: bytes | None = None) -> bytes:

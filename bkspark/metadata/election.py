@@ -1,0 +1,98 @@
+"""Who audits: an election among all autorecovery processes, with Apache's nodes.
+
+    underreplication/auditorelection                 text, AuditorVoteFormat: the auditor, written when it is elected
+    underreplication/auditorelection/V_nnnnnnnnnn    ephemeral, sequential; AuditorVoteFormat of a candidate
+
+The candidate with the smallest number is the auditor, until its session ends. Numbers run as int32 and are compared as
+such.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+from google.protobuf import text_format
+
+from bkspark.errors import MetadataFormat, NoSuchNode
+from bkspark.metadata import paths
+from bkspark.metadata.dataformats_pb2 import AuditorVoteFormat
+from bkspark.metadata.tree import Callback, Tree
+from bkspark.metadata.uri import MetadataUri
+
+_VOTE = "V_"
+
+
+class AuditorElection:
+    """One candidate. `stand` puts it up; `is_elected` says what the store says now."""
+
+    def __init__(self, tree: Tree, uri: MetadataUri, candidate: str) -> None:
+        self._tree = tree
+        self._root = f"{uri.root}/{paths.UNDERREPLICATION}/auditorelection"
+        self._text = text_format.MessageToString(AuditorVoteFormat(bookieId=candidate)).encode()
+        self._vote: str | None = None
+        self._session = 0
+        self._is_announced = False
+
+    async def stand(self) -> None:
+        """Become a candidate in this session, once. Raises MetadataError."""
+        if self._vote is not None and self._session == self._tree.session_id:
+            return
+        self._is_announced = False
+        self._session = self._tree.session_id
+        path = await self._tree.create(
+            f"{self._root}/{_VOTE}", self._text, ephemeral=True, sequential=True, make_parents=True
+        )
+        self._vote = path.rpartition("/")[2]
+
+    async def is_elected(self) -> bool:
+        """Return whether this candidate is the auditor; the first time that it is, write so.
+
+        A session that has ended since `stand` makes it no candidate: False, until it stands again.
+        """
+        if self._vote is None or self._session != self._tree.session_id:
+            return False
+        votes = await self._votes()
+        if not votes or votes[0] != self._vote:
+            return False
+        if not self._is_announced:
+            await self._tree.set(self._root, self._text, -1)
+            self._is_announced = True
+        return True
+
+    async def watch(self, callback: Callback) -> Callback:
+        """Call `callback()` when candidates came or went; return what ends that. `stand` comes first."""
+        return await self._tree.watch_children(self._root, callback)
+
+    async def withdraw(self) -> None:
+        """Be no candidate any more; the next one is elected."""
+        vote, self._vote = self._vote, None
+        if vote is not None and self._session == self._tree.session_id:
+            with contextlib.suppress(NoSuchNode):
+                await self._tree.delete(f"{self._root}/{vote}")
+
+    async def auditor(self) -> str | None:
+        """Return the id of the auditor, or None. Raises MetadataFormat."""
+        for vote in (await self._votes())[:1]:
+            with contextlib.suppress(NoSuchNode):
+                data, _ = await self._tree.get(f"{self._root}/{vote}")
+                return _decode(data, vote)
+        return None
+
+    async def _votes(self) -> list[str]:
+        try:
+            names = await self._tree.children(self._root)
+        except NoSuchNode:
+            return []
+        return sorted((name for name in names if _is_vote(name)), key=lambda name: int(name[len(_VOTE) :]))
+
+
+def _is_vote(name: str) -> bool:
+    number = name.removeprefix(_VOTE)
+    return number != name and number.removeprefix("-").isdigit()
+
+
+def _decode(data: bytes, vote: str) -> str:
+    try:
+        return text_format.Parse(data.decode(), AuditorVoteFormat()).bookieId
+    except (ValueError, text_format.ParseError) as error:
+        raise MetadataFormat(f"the vote {vote} in the auditor's election cannot be read: {error}") from None

@@ -1,0 +1,297 @@
+"""The under-replication tree, in Apache's layout: which ledgers lack copies, who repairs them, and whether anybody may.
+
+    underreplication                            empty
+    underreplication/LAYOUT                     text: `type: "BASIC"`, `version: 1`
+    underreplication/ledgers/hhhh/hhhh/hhhh/hhhh/urL%010d
+                                                text, UnderreplicatedLedgerFormat: a `replica` for each bookie whose
+                                                copies are missing, `ctime` in ms; the four levels are the id's bits
+                                                63-48, 47-32, 31-16 and 15-0
+    underreplication/locks/urL%010d             ephemeral; text, LockDataFormat: who repairs (or drops) this ledger
+    underreplication/disable                    empty; while it exists nobody audits or repairs
+    underreplication/lostBookieRecoveryDelay    text, decimal seconds; overrides everybody's configuration
+    underreplication/checkallledgersctime       binary, CheckAllLedgersFormat: when all ledgers were checked last
+
+A ledger stays listed until somebody has found it complete: `finish` deletes the node in the version that was seen
+when the work began, so that a copy reported missing meanwhile is not forgotten.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass
+
+from google.protobuf import text_format
+from google.protobuf.message import DecodeError
+
+from bkspark.errors import MetadataError, MetadataFormat, MetadataVersion, NodeExists, NoSuchNode
+from bkspark.metadata import paths
+from bkspark.metadata.dataformats_pb2 import (
+    CheckAllLedgersFormat,
+    LedgerRereplicationLayoutFormat,
+    LockDataFormat,
+    UnderreplicatedLedgerFormat,
+)
+from bkspark.metadata.ledgers import read_manager
+from bkspark.metadata.tree import Callback, Tree, parent_of
+from bkspark.metadata.uri import MetadataUri
+
+LAYOUT_TYPE, LAYOUT_VERSION = "BASIC", 1
+MARK_TRIES_MAX = 64
+"""How often a mark is tried again against others who change the same ledger's node."""
+
+_LEVEL = re.compile("[0-9a-f]{4}")
+_LEAF = re.compile(r"urL(\d{10,19})")
+_LEVELS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Underreplicated:
+    """A listed ledger: the bookies whose copies are missing, the node's version and, where written, since when (ms)."""
+
+    ledger_id: int
+    missing: tuple[str, ...]
+    version: int
+    ctime_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryDelay:
+    """The delay that an operator set; the version tells one writing from the next, of the same value too."""
+
+    seconds: int
+    version: int
+
+
+def encode(missing: Iterable[str], ctime_ms: int | None) -> bytes:
+    """Return a node's text.
+
+    >>> encode(["10.0.0.1:3181"], 17)
+    b'replica: "10.0.0.1:3181"\\nctime: 17\\n'
+    """
+    message = UnderreplicatedLedgerFormat(replica=missing)
+    if ctime_ms is not None:
+        message.ctime = ctime_ms
+    return text_format.MessageToString(message).encode()
+
+
+def decode(data: bytes, ledger_id: int, version: int = 0) -> Underreplicated:
+    """Return what a node says. Raises MetadataFormat."""
+    try:
+        message = text_format.Parse(data.decode(), UnderreplicatedLedgerFormat())
+    except (ValueError, text_format.ParseError) as error:
+        raise MetadataFormat(
+            f"the under-replication node of ledger {ledger_id} cannot be read: {error}", ledger_id=ledger_id
+        ) from None
+    ctime_ms = message.ctime if message.HasField("ctime") else None
+    return Underreplicated(ledger_id, tuple(message.replica), version, ctime_ms)
+
+
+def lock_text(bookie_id: str) -> bytes:
+    """Return what stands in a lock's node."""
+    return text_format.MessageToString(LockDataFormat(bookieId=bookie_id)).encode()
+
+
+class UnderreplicationStore:
+    """Lists, marks, locks and releases under-replicated ledgers below the URI's root. Any failure raises."""
+
+    def __init__(self, tree: Tree, uri: MetadataUri) -> None:
+        self._tree = tree
+        self._uri = uri
+        self._root = f"{uri.root}/{paths.UNDERREPLICATION}"
+
+    async def prepare(self) -> None:
+        """Make the nodes that stand above all others, as Apache's peers expect them.
+
+        Raises:
+            MetadataError: there is no cluster at the root, or the tree is of another layout.
+        """
+        await read_manager(self._tree, self._uri.root, self._uri.manager)
+        expected = LedgerRereplicationLayoutFormat(type=LAYOUT_TYPE, version=LAYOUT_VERSION)
+        for name, data in (
+            ("", b""),
+            ("/LAYOUT", text_format.MessageToString(expected).encode()),
+            ("/ledgers", b""),
+            ("/locks", b""),
+        ):
+            with contextlib.suppress(NodeExists):
+                await self._tree.create(self._root + name, data)
+        data, _ = await self._tree.get(f"{self._root}/LAYOUT")
+        try:
+            found = text_format.Parse(data.decode(), LedgerRereplicationLayoutFormat())
+        except (ValueError, text_format.ParseError) as error:
+            raise MetadataFormat(f"{self._root}/LAYOUT cannot be read: {error}") from None
+        if (found.type, found.version) != (LAYOUT_TYPE, LAYOUT_VERSION):
+            raise MetadataError(
+                f"{self._root} has layout {found.type} version {found.version}; known is {LAYOUT_TYPE} version "
+                f"{LAYOUT_VERSION}: repair this cluster with the tools that made it"
+            )
+
+    # ---- the list ----
+
+    def _leaf(self, ledger_id: int) -> str:
+        return f"{self._root}/ledgers/{paths.underreplication_path(ledger_id)}"
+
+    async def mark(self, ledger_id: int, missing: Sequence[str], now_ms: int) -> None:
+        """List a ledger, or add bookies to what is listed of it.
+
+        Raises:
+            MetadataError: the store failed, or others went on changing the node.
+        """
+        path = self._leaf(ledger_id)
+        for _ in range(MARK_TRIES_MAX):
+            try:
+                await self._tree.create(path, encode(missing, now_ms), make_parents=True)
+                return
+            except NodeExists:
+                pass
+            except NoSuchNode:
+                continue  # somebody removed an empty parent at this moment
+            try:
+                data, stat = await self._tree.get(path)
+                known = decode(data, ledger_id)
+                added = [bookie for bookie in missing if bookie not in known.missing]
+                if added or not known.missing:
+                    await self._tree.set(path, encode([*known.missing, *added], known.ctime_ms), stat.version)
+                return
+            except (NoSuchNode, MetadataVersion):
+                continue
+        raise MetadataError(f"ledger {ledger_id} could not be listed: its node {path} is being changed all the time")
+
+    async def find(self, ledger_id: int) -> Underreplicated | None:
+        """Return what is listed of a ledger, or None."""
+        try:
+            data, stat = await self._tree.get(self._leaf(ledger_id))
+        except NoSuchNode:
+            return None
+        return decode(data, ledger_id, stat.version)
+
+    async def ids(self) -> AsyncIterator[int]:
+        """Yield the id of every listed ledger, ascending within each branch."""
+        stack = [(f"{self._root}/ledgers", 0)]
+        while stack:
+            path, depth = stack.pop()
+            try:
+                names = await self._tree.children(path)
+            except NoSuchNode:
+                continue
+            if depth < _LEVELS:
+                stack += [(f"{path}/{name}", depth + 1) for name in reversed(names) if _LEVEL.fullmatch(name)]
+                continue
+            for name in names:
+                leaf = _LEAF.fullmatch(name)
+                if leaf is not None:
+                    yield int(leaf[1])
+
+    async def watch(self, callback: Callback) -> Callback:
+        """Call `callback()` when the list may have become longer at its top; a deeper change is not told."""
+        return await self._tree.watch_children(f"{self._root}/ledgers", callback)
+
+    # ---- work ----
+
+    def _lock(self, ledger_id: int) -> str:
+        return f"{self._root}/locks/urL{ledger_id:010d}"
+
+    async def lock(self, ledger_id: int, who: str) -> bool:
+        """Take a ledger's lock until `unlock` or the end of the session; False when somebody has it."""
+        try:
+            await self._tree.create(self._lock(ledger_id), lock_text(who), ephemeral=True, make_parents=True)
+        except NodeExists:
+            return False
+        return True
+
+    async def locked(self) -> set[int]:
+        """Return the ledgers that somebody has locked."""
+        try:
+            names = await self._tree.children(f"{self._root}/locks")
+        except NoSuchNode:
+            return set()
+        return {int(leaf[1]) for leaf in map(_LEAF.fullmatch, names) if leaf is not None}
+
+    async def unlock(self, ledger_id: int) -> None:
+        """Give a lock back that this session holds; one that went with its session is nobody's to give back."""
+        path = self._lock(ledger_id)
+        stat = await self._tree.exists(path)
+        if stat is None or stat.session_owner != self._tree.session_id:
+            return
+        with contextlib.suppress(NoSuchNode):
+            await self._tree.delete(path)
+
+    async def finish(self, work: Underreplicated) -> bool:
+        """Take a ledger off the list; False when somebody reported more of it since `work` was read."""
+        path = self._leaf(work.ledger_id)
+        try:
+            await self._tree.delete(path, work.version)
+        except NoSuchNode:
+            return True
+        except MetadataVersion:
+            return False
+        parent = parent_of(path)
+        for _ in range(_LEVELS):
+            try:
+                await self._tree.delete(parent)
+            except MetadataError:
+                break  # another ledger is listed there, or somebody else removed it
+            parent = parent_of(parent)
+        return True
+
+    # ---- the operator's switches ----
+
+    async def is_enabled(self) -> bool:
+        return await self._tree.exists(f"{self._root}/disable") is None
+
+    async def set_enabled(self, enabled: bool) -> None:
+        """Let everybody audit and repair, or nobody. Saying it twice is harmless."""
+        path = f"{self._root}/disable"
+        if enabled:
+            with contextlib.suppress(NoSuchNode):
+                await self._tree.delete(path)
+        else:
+            with contextlib.suppress(NodeExists):
+                await self._tree.create(path, make_parents=True)
+
+    async def watch_enabled(self, callback: Callback) -> Callback:
+        return await self._tree.watch(f"{self._root}/disable", callback)
+
+    async def lost_bookie_recovery_delay(self) -> RecoveryDelay | None:
+        """Return the delay that an operator set for everybody; None where none is set. Raises MetadataFormat."""
+        path = f"{self._root}/lostBookieRecoveryDelay"
+        try:
+            data, stat = await self._tree.get(path)
+        except NoSuchNode:
+            return None
+        try:
+            return RecoveryDelay(int(data.decode()), stat.version)
+        except ValueError:
+            raise MetadataFormat(f"{path} holds {data[:40]!r}, not a whole number of seconds") from None
+
+    async def set_lost_bookie_recovery_delay_s(self, seconds: int) -> None:
+        """Set the delay for everybody. The auditor, ours and Apache's, audits when it is written, whatever it says."""
+        path, data = f"{self._root}/lostBookieRecoveryDelay", str(seconds).encode()
+        try:
+            await self._tree.create(path, data, make_parents=True)
+        except NodeExists:
+            await self._tree.set(path, data, -1)
+
+    async def watch_lost_bookie_recovery_delay(self, callback: Callback) -> Callback:
+        return await self._tree.watch(f"{self._root}/lostBookieRecoveryDelay", callback)
+
+    async def all_checked_ms(self) -> int | None:
+        """Return when all ledgers were checked last, ms since 1970; None: never. Raises MetadataFormat."""
+        path = f"{self._root}/checkallledgersctime"
+        try:
+            data, _ = await self._tree.get(path)
+            return CheckAllLedgersFormat.FromString(data).checkAllLedgersCTime
+        except NoSuchNode:
+            return None
+        except DecodeError as error:
+            raise MetadataFormat(f"{path} cannot be read: {error}") from None
+
+    async def set_all_checked_ms(self, now_ms: int) -> None:
+        path = f"{self._root}/checkallledgersctime"
+        data = CheckAllLedgersFormat(checkAllLedgersCTime=now_ms).SerializeToString()
+        try:
+            await self._tree.create(path, data, make_parents=True)
+        except NodeExists:
+            await self._tree.set(path, data, -1)

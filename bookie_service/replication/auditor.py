@@ -1,0 +1,217 @@
+"""Auditor: lists the ledgers that lack copies. One process of the cluster does so at a time, the elected one.
+
+It looks when bookies come or go, when an operator writes `lostBookieRecoveryDelay`, and at intervals. Every session
+that expires ends its term: it stands for election again, and looks at everything anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Collection
+
+from bkspark.client.writer import Services
+from bkspark.core.metadata import LedgerMetadata
+from bkspark.errors import BookKeeperError, NoSuchLedger, SessionExpired
+from bkspark.metadata.election import AuditorElection
+from bkspark.metadata.tree import Callback, Tree
+from bkspark.metadata.underreplication import RecoveryDelay, UnderreplicationStore
+from bookie_service.replication.ledger_check import LedgerCheck
+from bookie_service.replication.lost_bookies import LostBookies, lost_in
+from bookie_service.replication.options import AuditOptions
+
+logger = logging.getLogger(__name__)
+
+RETRY_S = 5.0
+"""How long to wait after a failure of the metadata store."""
+
+
+class Auditor:
+    """Stands for election and audits while elected: `run` for ever, or `audit` once on behalf of an operator."""
+
+    def __init__(
+        self,
+        services: Services,
+        tree: Tree,
+        store: UnderreplicationStore,
+        election: AuditorElection,
+        options: AuditOptions,
+    ) -> None:
+        self._services = services
+        self._tree = tree
+        self._store = store
+        self._election = election
+        self._options = options
+        self._wake = asyncio.Event()
+        self._lost = LostBookies()
+        self._was_elected = False
+        self._delay: RecoveryDelay | None = None
+        self._bookies_due_s = 0.0
+
+    async def run(self) -> None:
+        """Audit while elected, for ever. Failures of the metadata store are waited out."""
+        self._tree.on_session_expired(self._wake.set)
+        while True:
+            try:
+                async with self._watching():
+                    while True:
+                        self._wake.clear()
+                        pause_s = await self.look()
+                        await self._sleep(pause_s)
+            except BookKeeperError as error:
+                logger.warning("the auditor cannot work now, it tries again: %s", error)
+                await asyncio.sleep(RETRY_S)
+
+    @contextlib.asynccontextmanager
+    async def _watching(self) -> AsyncIterator[None]:
+        await self._election.stand()
+        ends: list[Callback] = []
+        try:
+            for watch in (
+                self._election.watch,
+                self._store.watch_enabled,
+                self._store.watch_lost_bookie_recovery_delay,
+                self._services.registry.watch_writable,
+                self._services.registry.watch_read_only,
+            ):
+                ends.append(await watch(self._wake.set))
+            yield
+        finally:
+            for end in ends:
+                end()
+
+    async def _sleep(self, pause_s: float | None) -> None:
+        try:
+            async with asyncio.timeout(pause_s):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+
+    async def look(self) -> float | None:
+        """Do what is due; return in how many seconds to look again, None: upon a change.
+
+        Raises:
+            BookKeeperError: the metadata store failed.
+        """
+        await self._election.stand()
+        if not await self._election.is_elected():
+            self._was_elected = False
+            return None
+        if not self._was_elected:
+            self._was_elected, self._lost, self._delay = True, LostBookies(), None
+            self._bookies_due_s = time.monotonic() + self._options.bookie_check_interval_s
+            logger.info("this process is the auditor now")
+        if not await self._store.is_enabled():
+            return None
+        waits = [await self._look_at_bookies(), await self._look_at_ledgers()]
+        if self._options.bookie_check_interval_s > 0:
+            waits.append(max(0.0, self._bookies_due_s - time.monotonic()))
+        return min((wait for wait in waits if wait is not None), default=None)
+
+    async def _look_at_bookies(self) -> float | None:
+        now_s = time.monotonic()
+        if self._options.bookie_check_interval_s > 0 and now_s >= self._bookies_due_s:
+            self._bookies_due_s = now_s + self._options.bookie_check_interval_s
+            self._lost.forget_audits()
+        delay_s = await self._recovery_delay_s()
+        known, registered = await self._bookies()
+        verdict = self._lost.look(known, registered, now_s, delay_s)
+        if verdict.audit:
+            listed = await self.audit(verdict.audit, self._is_still_elected)
+            self._lost.on_audited(verdict.audit)
+            logger.warning("lost bookies %s: %d ledgers listed", ", ".join(sorted(verdict.audit)), listed)
+        return verdict.look_after_s
+
+    async def _recovery_delay_s(self) -> float:
+        """Return how long one lost bookie is waited for.
+
+        An operator who writes 0, or once more what stood there, asks for an audit now, as of Apache's auditor.
+        """
+        before, self._delay = self._delay, await self._store.lost_bookie_recovery_delay()
+        if self._delay is None:
+            return self._options.lost_bookie_delay_s
+        if before is not None and before.version != self._delay.version:
+            if self._delay.seconds in (0, before.seconds):
+                self._lost.end_delay()
+        return float(self._delay.seconds)
+
+    async def _look_at_ledgers(self) -> float | None:
+        interval_s = self._options.ledger_check_interval_s
+        if interval_s <= 0:
+            return None
+        checked_ms = await self._store.all_checked_ms()
+        now_ms = _now_ms()
+        if checked_ms is not None and 0 <= now_ms - checked_ms < interval_s * 1000:
+            return interval_s - (now_ms - checked_ms) / 1000
+        check = LedgerCheck(self._services, self._options.verified_share, blames_silent=False)
+        async for ledger_id, missing in check.all_ledgers():
+            await self._is_still_elected()
+            await self._store.mark(ledger_id, missing, _now_ms())
+        await self._store.set_all_checked_ms(_now_ms())
+        return interval_s
+
+    async def _is_still_elected(self) -> None:
+        if not await self._election.is_elected():
+            raise SessionExpired("this process is not the auditor any more")
+
+    async def _bookies(self) -> tuple[frozenset[str], frozenset[str]]:
+        """Return (bookies with a cookie, bookies that serve); one that changes its mode meanwhile serves."""
+        registry = self._services.registry
+        known = frozenset(await registry.known())
+        writable = frozenset(await registry.writable())
+        read_only = frozenset(await registry.read_only())
+        return known, writable | read_only | frozenset(await registry.writable())
+
+    async def audit(self, lost: Collection[str], before_write: Callable | None = None) -> int:
+        """List every ledger that names a lost bookie; return how many.
+
+        Args:
+            before_write: awaited before each write; its error ends the audit.
+
+        Raises:
+            BookKeeperError: the metadata store failed: some may not be listed.
+        """
+        known, registered = await self._bookies()
+        registered -= frozenset(lost)
+        listed = 0
+
+        async def look_at(ledger_id: int) -> bool:
+            metadata = await self._metadata(ledger_id)
+            if metadata is None:
+                return False
+            ensembles = [fragment.bookies for fragment in metadata.fragments]
+            missing = lost_in(ensembles, lost, known, registered)
+            if not missing:
+                return False
+            if before_write is not None:
+                await before_write()
+            await self._store.mark(ledger_id, missing, _now_ms())
+            return True
+
+        async for some in _in_groups(self._services.ledgers.ids(), self._options.ledgers_at_once):
+            listed += sum(await asyncio.gather(*map(look_at, some)))
+        return listed
+
+    async def _metadata(self, ledger_id: int) -> LedgerMetadata | None:
+        try:
+            return (await self._services.ledgers.read(ledger_id)).metadata
+        except NoSuchLedger:
+            return None
+
+
+async def _in_groups(ids: AsyncIterator[int], size: int) -> AsyncIterator[list[int]]:
+    group: list[int] = []
+    async for each in ids:
+        group.append(each)
+        if len(group) == size:
+            yield group
+            group = []
+    if group:
+        yield group
+
+
+def _now_ms() -> int:
+    """The time that others read in the metadata; nothing but the interval of ledger checks is decided by it."""
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,77 @@
+"""AutoRecovery: an auditor and a replication worker in one process, until `stop`.
+
+It has a metadata session and bookie connections of its own: whatever happens to them touches no bookie that runs in
+the same process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from bkspark.client.client import Client
+from bkspark.client.writer import Services
+from bkspark.metadata.election import AuditorElection
+from bkspark.metadata.tree import Tree
+from bkspark.metadata.underreplication import UnderreplicationStore
+from bkspark.metadata.uri import MetadataUri
+from bookie_service.replication.auditor import Auditor
+from bookie_service.replication.options import AutoRecoveryOptions
+from bookie_service.replication.worker import ReplicationWorker
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A cluster as repair sees it: connections, metadata tree, the list of what lacks copies."""
+
+    uri: MetadataUri
+    services: Services
+    tree: Tree
+    store: UnderreplicationStore
+
+    @classmethod
+    async def of(cls, client: Client) -> Cluster:
+        """Return the client's cluster. Raises MetadataError."""
+        tree = await client.tree()
+        store = UnderreplicationStore(tree, client.uri)
+        await store.prepare()
+        return cls(client.uri, await client.services(), tree, store)
+
+    def auditor(self, who: str, options: AutoRecoveryOptions) -> Auditor:
+        election = AuditorElection(self.tree, self.uri, who)
+        return Auditor(self.services, self.tree, self.store, election, options.audit)
+
+    def worker(self, who: str, options: AutoRecoveryOptions) -> ReplicationWorker:
+        return ReplicationWorker(self.services, self.tree, self.store, who, options.repair)
+
+
+class AutoRecovery:
+    """Runs in the background of an event loop from `start` to `stop`. `failed` gets the error of a defect."""
+
+    def __init__(self, uri: str, who: str, options: AutoRecoveryOptions) -> None:
+        self._client = Client(uri)
+        self._who = who
+        self._options = options
+        self._tasks: list[asyncio.Task[None]] = []
+        self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+
+    async def start(self) -> None:
+        """Begin. Raises MetadataError: there is no cluster, or its store cannot be reached."""
+        cluster = await Cluster.of(self._client)
+        for part in (cluster.auditor(self._who, self._options), cluster.worker(self._who, self._options)):
+            task = asyncio.ensure_future(part.run())
+            task.add_done_callback(self._ended)
+            self._tasks.append(task)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and not self.failed.done():
+            error = task.exception()
+            assert error is not None, "auditor and worker run for ever"
+            self.failed.set_result(error)
+
+    async def stop(self) -> None:
+        """End; locks and candidacy go with the session."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._client.close()

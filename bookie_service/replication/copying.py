@@ -1,0 +1,149 @@
+"""Copies the entries of one fragment to the bookies that lack them, byte for byte.
+
+Entries are read as any reader does (replicas in turn, digest and ids checked) and sent on whole, in the envelope they
+came in, with the recovery flag: a fenced bookie takes them, and one that has an entry already keeps the same bytes.
+What is under way is bounded: `READ_AHEAD` reads of about 512 KiB each, and as many that a target has not acknowledged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Iterator
+
+import numpy as np
+
+from bkspark.client.reader import RangeReader
+from bkspark.client.stored import StoredEntryWriter, entries_at_once
+from bkspark.client.writer import Services
+from bkspark.core.metadata import LedgerMetadata
+from bkspark.core.reader import EntrySpan, GroupRead, groups
+from bkspark.core.striping import write_set
+from bkspark.entries import EntryBatch
+from bkspark.errors import BookKeeperError
+from bkspark.wire import v2
+from bkspark.wire.digest import WholeEntries, master_key
+from bookie_service.replication.repair import CopyEntries, SlotCopy
+
+READ_AHEAD = 4
+
+
+class CopyFailed(Exception):
+    """A target does not take its copies."""
+
+    def __init__(self, target: str, error: BookKeeperError) -> None:
+        super().__init__(str(error))
+        self.target = target
+        self.error = error
+
+
+class ByteRate:
+    """Lets through `bytes_per_s` on average, and never more than a second's worth at once; 0 or less: everything."""
+
+    def __init__(self, bytes_per_s: int) -> None:
+        self._bytes_per_s = bytes_per_s
+        self._free_at_s = 0.0
+
+    async def wait(self, size: int) -> None:
+        """Return when `size` more bytes may go."""
+        if self._bytes_per_s <= 0:
+            return
+        now_s = time.monotonic()
+        begin_s = max(self._free_at_s, now_s - 1.0)
+        self._free_at_s = begin_s + size / self._bytes_per_s
+        if self._free_at_s > now_s:
+            await asyncio.sleep(self._free_at_s - now_s)
+
+
+class FragmentCopier:
+    """Performs `CopyEntries` for one ledger."""
+
+    def __init__(self, services: Services, ledger_id: int, metadata: LedgerMetadata, password: bytes, rate: ByteRate):
+        self._services = services
+        self._ledger_id = ledger_id
+        self._metadata = metadata
+        self._digest = WholeEntries(metadata.digest, password)
+        self._master_key = master_key(password)
+        self._rate = rate
+        self.copied_bytes = 0
+
+    async def copy(self, todo: CopyEntries, lost: frozenset[str]) -> None:
+        """Return when every target has acknowledged every entry of its slot.
+
+        Args:
+            lost: bookies to ask last.
+
+        Raises:
+            CopyFailed: a target refused, fell silent or went away.
+            NoSuchEntry, ReadFailed: no bookie gives an entry.
+        """
+        lane = self._services.pool.lease(self._ledger_id)
+        writers = [StoredEntryWriter(self._services, self._ledger_id, copy.target, lane) for copy in todo.copies]
+        try:
+            for writer in writers:
+                await _of_target(writer.bookie, writer.connect())
+            async for ids, batch in self._batches(todo, lost):
+                await self._send(todo, writers, ids, batch)
+            for writer in writers:
+                await _of_target(writer.bookie, writer.drained(0))
+        finally:
+            for writer in writers:
+                writer.let_go()
+            self._services.pool.release(self._ledger_id, lane)
+
+    async def _send(
+        self, todo: CopyEntries, writers: list[StoredEntryWriter], ids: np.ndarray, batch: EntryBatch
+    ) -> None:
+        slots = write_set(int(ids[0]), len(todo.fragment.bookies), self._metadata.write_quorum)
+        frames, bounds = v2.encode_stored_adds(batch, self._master_key, v2.RECOVERY_ADD)
+        await self._rate.wait(len(frames))
+        self.copied_bytes += len(frames)
+        for copy, writer in zip(todo.copies, writers):
+            wanted = _wanted(copy, ids)
+            if copy.slot in slots and wanted.any():
+                await _of_target(writer.bookie, writer.send(ids, wanted, frames, bounds))
+
+    async def _batches(self, todo: CopyEntries, lost: frozenset[str]) -> AsyncIterator[tuple[np.ndarray, EntryBatch]]:
+        """Yield (entry ids, those entries whole), in rising order of their spans; reads run ahead of the caller."""
+        reader = RangeReader(self._services.pool, self._ledger_id, self._metadata, self._digest, None)
+        waiting = self._reads(todo, lost)
+        ahead: deque[tuple[np.ndarray, asyncio.Task[EntryBatch]]] = deque()
+        try:
+            while True:
+                while len(ahead) < READ_AHEAD and (group := next(waiting, None)) is not None:
+                    ahead.append((group.missing, asyncio.ensure_future(reader.read_group(group))))
+                if not ahead:
+                    return
+                ids, task = ahead.popleft()
+                yield ids, await task
+        finally:
+            for _, task in ahead:
+                task.cancel()
+            await asyncio.gather(*(task for _, task in ahead), return_exceptions=True)
+
+    def _reads(self, todo: CopyEntries, lost: frozenset[str]) -> Iterator[GroupRead]:
+        """Yield the reads that the copies need: runs of entries that share a write set."""
+        bookies, quorum = todo.fragment.bookies, self._metadata.write_quorum
+        step = entries_at_once(self._metadata, self._digest.overhead_bytes)
+        # Where not every bookie has every entry, a span falls into as many reads as there are bookies.
+        step *= 1 if quorum == len(bookies) else len(bookies)
+        avoided = lost | self._services.pool.avoided
+        for first in range(todo.fragment.first_entry, todo.end_entry, step):
+            span = EntrySpan(first, min(first + step, todo.end_entry), bookies)
+            for group in groups(span, self._ledger_id, quorum, None, avoided):
+                slots = write_set(int(group.missing[0]), len(bookies), quorum)
+                concerned = [copy for copy in todo.copies if copy.slot in slots]
+                if any(_wanted(copy, group.missing).any() for copy in concerned):
+                    yield group
+
+
+async def _of_target(target: str, step: Awaitable[None]) -> None:
+    try:
+        await step
+    except BookKeeperError as error:
+        raise CopyFailed(target, error) from error
+
+
+def _wanted(copy: SlotCopy, ids: np.ndarray) -> np.ndarray:
+    return np.ones(len(ids), bool) if copy.missing is None else np.isin(ids, copy.missing)

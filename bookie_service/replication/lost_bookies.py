@@ -1,0 +1,64 @@
+"""Which bookies are lost, and since when for long enough to act. Decisions only.
+
+A bookie is lost while it has a cookie and no registration, writable or read-only. One that is lost alone is given
+`lostBookieRecoveryDelay` to come back, as bookies do that are restarted one after the other; once a second one is
+lost, all are acted upon at once. What was audited is remembered until the bookie comes back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whose ledgers to list as under-replicated now; and in how many seconds to look again, None: upon a change."""
+
+    audit: frozenset[str]
+    look_after_s: float | None
+
+
+class LostBookies:
+    """Remembers since when each bookie is lost, and for which of them all ledgers have been listed."""
+
+    def __init__(self) -> None:
+        self._since_s: dict[str, float] = {}
+        self._audited: frozenset[str] = frozenset()
+
+    def look(self, known: Collection[str], registered: Collection[str], now_s: float, delay_s: float) -> Verdict:
+        """Return what to do about the bookies that are lost now; `now_s` is a clock that never goes back."""
+        lost = set(known) - set(registered)
+        self._since_s = {bookie: self._since_s.get(bookie, now_s) for bookie in lost}
+        self._audited &= lost
+        waiting = lost - self._audited
+        if not waiting:
+            return Verdict(frozenset(), None)
+        oldest_s = min(self._since_s[bookie] for bookie in waiting)
+        if len(lost) > 1 or now_s - oldest_s >= delay_s:
+            return Verdict(frozenset(lost), None)
+        return Verdict(frozenset(), oldest_s + delay_s - now_s)
+
+    def on_audited(self, lost: Collection[str]) -> None:
+        """Every ledger of these bookies is listed."""
+        self._audited |= set(lost)
+
+    def forget_audits(self) -> None:
+        """Audit all that are lost once more: ledgers may have come to name them since, or fallen off the list."""
+        self._audited = frozenset()
+
+    def end_delay(self) -> None:
+        """Act upon whoever is lost at the next look: an operator asked for an audit."""
+        self._since_s = dict.fromkeys(self._since_s, float("-inf"))
+        self.forget_audits()
+
+
+def lost_in(
+    ensembles: Collection[tuple[str, ...]], lost: Collection[str], known: Collection[str], registered: Collection[str]
+) -> list[str]:
+    """Return the bookies of a ledger's ensembles whose copies are missing, sorted.
+
+    Besides the lost ones those that have neither cookie nor registration: somebody removed their cookie too early.
+    """
+    named = {bookie for ensemble in ensembles for bookie in ensemble}
+    return sorted(b for b in named if b not in registered and (b in lost or b not in known))

@@ -1,0 +1,319 @@
+"""Repairing one ledger: what to copy where, and when metadata may name the new bookie. Decisions only.
+
+The driver performs the effects that each call returns and calls back. Fragments are repaired one after the other:
+look at copies that somebody reported missing (`InspectCopies`), copy what is missing (`CopyEntries`), and only when
+the new bookies have acknowledged every entry, name them by compare-and-set (`WriteMetadata`).
+
+Invariants (A1 to A5, M2):
+* Metadata changes only in the bookies' names, only in fragments that can get no more entries, and only in slots whose
+  new bookie has acknowledged every entry of that slot. So at no instant do fewer valid copies lie on named bookies.
+* Fragments that can get no more entries are all of a closed ledger, and all but the last of an open one: its owner
+  begins a new fragment behind what is acknowledged. The last fragment of an open ledger that names a lost bookie is
+  left alone for the grace period; then the ledger is recovered (fenced and closed) and repaired as a closed one.
+* A bookie that serves is never taken for lost: its copies are looked at, and it is sent those that it lacks. Only where
+  it cannot be asked or does not take them, another one takes its slot.
+* Compare-and-set decides against everybody else. What is stored instead is looked at again: a slot that has
+  another bookie by now is left alone, and a new bookie is never named twice in an ensemble.
+* Every path ends: complete, gone, waiting for the grace period, or deferred with the reason.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from bkspark.core.effects import WriteMetadata
+from bkspark.core.metadata import Fragment, LedgerMetadata
+from bkspark.core.placement import FLAT, RandomSource, Topology, choose_replacements
+from bkspark.core.striping import write_set
+from bkspark.errors import BookKeeperError, NotEnoughBookies
+
+TARGETS_TRIED_MAX = 3
+"""How many bookies may fail to take copies before the ledger is deferred."""
+
+CONFLICTS_MAX = 16
+"""How often a lost compare-and-set is tried again before the ledger is deferred."""
+
+
+class Outcome(enum.Enum):
+    COMPLETE = enum.auto()
+    """Nothing is missing of what can be told: the ledger goes off the list."""
+    GONE = enum.auto()
+    """The ledger was deleted: it goes off the list."""
+    OPEN = enum.auto()
+    """An owner may be writing to the fragment that names a lost bookie: again after the grace period."""
+    DEFERRED = enum.auto()
+    """Not repaired now; the error says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class InspectCopies:
+    """Read the entries that the bookie in a slot must have of [first_entry, end_entry); then call `on_inspected`."""
+
+    fragment: Fragment
+    end_entry: int
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class SlotCopy:
+    """Give `target` what `slot` of a fragment must hold: the entries `missing`, or all of them where that is None."""
+
+    slot: int
+    target: str
+    missing: np.ndarray | None
+
+
+@dataclass(frozen=True, slots=True)
+class CopyEntries:
+    """Copy a fragment's entries below `end_entry`, digests checked, with the recovery flag; then call `on_copied`
+    when every target has acknowledged all of its entries, `on_copy_failed` or `on_unreadable`."""
+
+    fragment: Fragment
+    end_entry: int
+    copies: tuple[SlotCopy, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RecoverLedger:
+    """Fence and close the ledger; then call `on_recovered` or `on_metadata_failed`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The last effect. `error` is set when deferred."""
+
+    outcome: Outcome
+    error: BookKeeperError | None = None
+
+
+Effect = InspectCopies | CopyEntries | WriteMetadata | RecoverLedger | Ended
+
+
+def stored_entries(fragment: Fragment, end_entry: int, slot: int, write_quorum: int) -> np.ndarray:
+    """Return the ids below `end_entry` that one slot of a fragment stores, ascending, int64.
+
+    >>> stored_entries(Fragment(4, ("a", "b", "c")), 10, 0, 2).tolist()
+    [5, 6, 8, 9]
+    """
+    size = len(fragment.bookies)
+    residues = [r for r in range(size) if slot in write_set(r, size, write_quorum)]
+    ids = np.arange(fragment.first_entry, max(end_entry, fragment.first_entry))
+    return ids if len(residues) == size else ids[np.isin(ids % size, residues)]
+
+
+def settled_fragments(metadata: LedgerMetadata) -> list[tuple[Fragment, int]]:
+    """Return the fragments that get no more entries, each with the entry id behind its last."""
+    ends = [fragment.first_entry for fragment in metadata.fragments[1:]]
+    if metadata.is_closed:
+        ends.append(metadata.last_entry + 1)
+    return list(zip(metadata.fragments, ends))
+
+
+def swapped(metadata: LedgerMetadata, first_entry: int, names: Mapping[int, str]) -> LedgerMetadata:
+    """Return metadata with other bookies in some slots of the fragment that begins at `first_entry`."""
+    fragments = tuple(
+        Fragment(first_entry, tuple(names.get(slot, bookie) for slot, bookie in enumerate(fragment.bookies)))
+        if fragment.first_entry == first_entry
+        else fragment
+        for fragment in metadata.fragments
+    )
+    return replace(metadata, fragments=fragments)
+
+
+class RepairCore:
+    """Repairs one ledger once.
+
+    Args:
+        reported: the bookies whose copies were reported missing; none: whatever is not registered.
+        writable, registered: bookies that take writes, and all that serve, when the repair begins.
+        topology: where bookies stand, and which to avoid.
+        may_recover: whether the grace period of an open last fragment is over.
+    """
+
+    def __init__(
+        self,
+        ledger_id: int,
+        metadata: LedgerMetadata,
+        version: int,
+        *,
+        reported: Collection[str],
+        writable: Collection[str],
+        registered: Collection[str],
+        random: RandomSource,
+        topology: Topology = FLAT,
+        may_recover: bool = False,
+    ) -> None:
+        self.ledger_id = ledger_id
+        self.metadata = metadata
+        self.version = version
+        self._reported = frozenset(reported)
+        self._writable = frozenset(writable)
+        self._registered = frozenset(registered)
+        self._random = random
+        self._topology = topology
+        self._may_recover = may_recover
+        self._distrusted: frozenset[str] = frozenset()
+        self._refusing: frozenset[str] = frozenset()
+        self._holes: dict[tuple[int, str], np.ndarray] = {}
+        self._done: set[tuple[int, str]] = set()
+        self._copying: CopyEntries | None = None
+        self._failed_targets = 0
+        self._conflicts = 0
+        self._shortage: BookKeeperError | None = None
+
+    def start(self) -> list[Effect]:
+        """Begin; every later call continues."""
+        return self._next()
+
+    def on_inspected(self, inspected: InspectCopies, holes: np.ndarray | None) -> list[Effect]:
+        """These entry ids are missing or damaged at the bookie; None: it could not be asked."""
+        bookie = inspected.fragment.bookies[inspected.slot]
+        if holes is None:
+            self._distrusted |= {bookie}
+        else:
+            self._holes[inspected.fragment.first_entry, bookie] = holes
+        return self._next()
+
+    def on_copied(self) -> list[Effect]:
+        """Every target has acknowledged all of its entries."""
+        copying = self._copying
+        assert copying is not None
+        for copy in copying.copies:
+            if copy.missing is not None:
+                self._done.add((copying.fragment.first_entry, copy.target))
+        return self._write()
+
+    def on_copy_failed(self, target: str, error: BookKeeperError) -> list[Effect]:
+        """A target does not take its copies: another one is tried."""
+        copying, self._copying = self._copying, None
+        assert copying is not None
+        self._refusing |= {target}
+        if target in copying.fragment.bookies:
+            self._distrusted |= {target}
+        self._failed_targets += 1
+        return self._end(Outcome.DEFERRED, error) if self._failed_targets >= TARGETS_TRIED_MAX else self._next()
+
+    def on_unreadable(self, error: BookKeeperError) -> list[Effect]:
+        """No bookie gives an entry of this fragment; the others are repaired all the same."""
+        copying, self._copying = self._copying, None
+        assert copying is not None
+        self._shortage = self._shortage or error
+        self._done.update(
+            (copying.fragment.first_entry, copying.fragment.bookies[copy.slot]) for copy in copying.copies
+        )
+        return self._next()
+
+    def on_metadata_written(self, metadata: LedgerMetadata, version: int) -> list[Effect]:
+        """The new bookies are named."""
+        self._copying = None
+        self.metadata, self.version = metadata, version
+        return self._next()
+
+    def on_metadata_conflict(self, current: LedgerMetadata, version: int) -> list[Effect]:
+        """The compare-and-set lost; `current` is stored now. What still fits it is tried again."""
+        self.metadata, self.version = current, version
+        self._conflicts += 1
+        if self._conflicts >= CONFLICTS_MAX:
+            error = BookKeeperError(f"the metadata of ledger {self.ledger_id} change all the time")
+            return self._end(Outcome.DEFERRED, error)
+        return self._write()
+
+    def on_recovered(self, metadata: LedgerMetadata, version: int) -> list[Effect]:
+        """The ledger is closed."""
+        self.metadata, self.version = metadata, version
+        return self._next()
+
+    def on_gone(self) -> list[Effect]:
+        """The ledger was deleted."""
+        return self._end(Outcome.GONE, None)
+
+    def on_metadata_failed(self, error: BookKeeperError) -> list[Effect]:
+        """The metadata store could not be asked, or the ledger not be recovered."""
+        return self._end(Outcome.DEFERRED, error)
+
+    # ---- decisions ----
+
+    def _next(self) -> list[Effect]:
+        for fragment, end_entry in settled_fragments(self.metadata):
+            todo = self._repair(fragment, end_entry)
+            if todo is not None:
+                return todo
+        if self._shortage is not None:
+            return self._end(Outcome.DEFERRED, self._shortage)
+        if self.metadata.is_closed or not any(map(self._is_lost, self.metadata.last_fragment.bookies)):
+            return self._end(Outcome.COMPLETE, None)
+        return [RecoverLedger()] if self._may_recover else self._end(Outcome.OPEN, None)
+
+    def _is_lost(self, bookie: str) -> bool:
+        if bookie in self._distrusted:
+            return True
+        return bookie not in self._registered and (not self._reported or bookie in self._reported)
+
+    def _repair(self, fragment: Fragment, end_entry: int) -> list[Effect] | None:
+        """Return the next step for a fragment; None when there is nothing more to do for it."""
+        first = fragment.first_entry
+        lost, lacking = [], []
+        for slot, bookie in enumerate(fragment.bookies):
+            if (first, bookie) in self._done:
+                continue
+            if self._is_lost(bookie):
+                lost.append(slot)
+            elif bookie in self._reported:
+                holes = self._holes.get((first, bookie))
+                if holes is None:
+                    return [InspectCopies(fragment, end_entry, slot)]
+                if len(holes):
+                    (lacking if bookie in self._writable else lost).append(slot)
+        names = fragment.bookies
+        copies = [SlotCopy(slot, names[slot], self._holes[first, names[slot]]) for slot in lacking]
+        copies += self._replacements(fragment, lost)
+        if not copies:
+            return None
+        self._copying = CopyEntries(fragment, end_entry, tuple(copies))
+        has_entries = end_entry > first
+        return [self._copying] if has_entries else self.on_copied()
+
+    def _replacements(self, fragment: Fragment, lost: list[int]) -> list[SlotCopy]:
+        if not lost:
+            return []
+        spare = self._writable - self._distrusted - self._refusing
+        quorum = self.metadata.write_quorum
+        chosen = choose_replacements(fragment.bookies, lost, spare, quorum, self._random, self._topology)
+        for slot in lost:
+            if slot not in chosen:
+                self._shortage = NotEnoughBookies(
+                    f"ledger {self.ledger_id}: no spare writable bookie for {fragment.bookies[slot]} in the fragment "
+                    f"at entry {fragment.first_entry}: start more bookies",
+                    ledger_id=self.ledger_id,
+                )
+        return [SlotCopy(slot, target, None) for slot, target in sorted(chosen.items())]
+
+    def _names(self, copying: CopyEntries) -> dict[int, str]:
+        """Return the new bookies that the stored metadata may name, by slot."""
+        for fragment, end_entry in settled_fragments(self.metadata):
+            if (fragment.first_entry, end_entry) == (copying.fragment.first_entry, copying.end_entry):
+                break
+        else:
+            return {}
+        return {
+            copy.slot: copy.target
+            for copy in copying.copies
+            if fragment.bookies[copy.slot] == copying.fragment.bookies[copy.slot]
+            and copy.target not in fragment.bookies
+        }
+
+    def _write(self) -> list[Effect]:
+        assert self._copying is not None
+        names = self._names(self._copying)
+        if not names:
+            self._copying = None
+            return self._next()
+        changed = swapped(self.metadata, self._copying.fragment.first_entry, names)
+        return [WriteMetadata(changed, self.version)]
+
+    def _end(self, outcome: Outcome, error: BookKeeperError | None) -> list[Effect]:
+        return [Ended(outcome, error)]

@@ -1,0 +1,296 @@
+"""ReplicationWorker: takes ledgers off the under-replication list and repairs them, a few at a time.
+
+A ledger is repaired under its lock, an ephemeral node. A lock lost with its session does no harm: the compare-and-set
+decides, and this worker stops before its next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from bkspark.client.bookies import Candidates
+from bkspark.client.metadata_steps import write_metadata
+from bkspark.client.recovery import recover
+from bkspark.client.stored import HeldEntries
+from bkspark.client.writer import Services
+from bkspark.core.effects import WriteMetadata
+from bkspark.core.metadata import Fragment
+from bkspark.core.writer import WriterLimits
+from bkspark.errors import BookKeeperError, NoSuchLedger, SessionExpired
+from bkspark.metadata.tree import Tree
+from bkspark.metadata.underreplication import Underreplicated, UnderreplicationStore
+from bookie_service.replication.copying import ByteRate, CopyFailed, FragmentCopier
+from bookie_service.replication.options import RepairOptions
+from bookie_service.replication.repair import (
+    CopyEntries,
+    Effect,
+    Ended,
+    InspectCopies,
+    Outcome,
+    RecoverLedger,
+    RepairCore,
+    stored_entries,
+)
+
+logger = logging.getLogger(__name__)
+
+FAILED_PAUSE_FIRST_S = 1.0
+FAILURES_TOLD = 3
+DEFERRED_MAX = 100_000
+"""Ledgers remembered as not to be tried yet; beyond, the oldest are tried again."""
+
+
+@dataclass(slots=True)
+class _Deferred:
+    """A ledger that waits: not before `due_s`; since when its open last fragment is the same; how often it failed."""
+
+    due_s: float
+    fragment: Fragment | None = None
+    since_s: float = 0.0
+    failures: int = 0
+    error: BookKeeperError | None = None
+
+
+class ReplicationWorker:
+    """Repairs what is listed. `run` for ever, or `repair` one ledger."""
+
+    def __init__(
+        self, services: Services, tree: Tree, store: UnderreplicationStore, who: str, options: RepairOptions
+    ) -> None:
+        self._services = services
+        self._tree = tree
+        self._store = store
+        self._who = who
+        self._options = options
+        self._rate = ByteRate(options.bytes_per_s)
+        self._deferred: dict[int, _Deferred] = {}
+        self._wake = asyncio.Event()
+        self.repaired = 0
+        self.copied_bytes = 0
+
+    # ---- the list ----
+
+    async def run(self) -> None:
+        """Repair whatever is listed, for ever. Failures of the metadata store are waited out."""
+        stop_watching = None
+        try:
+            while True:
+                try:
+                    if stop_watching is None:
+                        stop_watching = await self._store.watch(self._wake.set)
+                    done = await self.repair_listed()
+                except BookKeeperError as error:
+                    logger.warning("autorecovery cannot work now, it tries again: %s", error)
+                    done = 0
+                if not done:
+                    await self._pause()
+        finally:
+            if stop_watching is not None:
+                stop_watching()
+
+    async def _pause(self) -> None:
+        self._wake.clear()
+        now_s = self._now_s()
+        due_s = min((wait.due_s for wait in self._deferred.values()), default=now_s + self._options.pause_s)
+        try:
+            async with asyncio.timeout(min(max(due_s - now_s, 0.05), self._options.pause_s)):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+
+    async def repair_listed(self, only: Collection[int] | None = None) -> int:
+        """Try every listed ledger that is due (and in `only`) once; return how many left the list.
+
+        Raises:
+            MetadataError: the store failed.
+        """
+        if not await self._store.is_enabled():
+            return 0
+        listed = [ledger_id async for ledger_id in self._store.ids() if only is None or ledger_id in only]
+        self._deferred = {ledger_id: self._deferred[ledger_id] for ledger_id in listed if ledger_id in self._deferred}
+        now_s = self._now_s()
+        due = [id for id in listed if id not in self._deferred or self._deferred[id].due_s <= now_s]
+        # Other workers see the same list: they begin elsewhere.
+        self._services.random.shuffle(due)
+        candidates = await self._services.view.replacements()
+        registered = candidates.writable | frozenset(await self._services.registry.read_only())
+        waiting = iter(due)
+        done = 0
+
+        async def lane() -> None:
+            nonlocal done
+            for ledger_id in waiting:
+                done += await self.repair(ledger_id, candidates, registered)
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(self._options.ledgers_at_once):
+                group.create_task(lane())
+        return done
+
+    async def repair(self, ledger_id: int, candidates: Candidates, registered: frozenset[str]) -> bool:
+        """Repair one listed ledger under its lock; return whether it left the list.
+
+        Raises:
+            MetadataError: the store failed.
+        """
+        if not await self._store.lock(ledger_id, self._who):
+            return False
+        session = self._tree.session_id
+        try:
+            work = await self._store.find(ledger_id)
+            if work is None:
+                return False
+            ended, fragment = await self._repaired(work, candidates, registered, session)
+            if ended.outcome not in (Outcome.COMPLETE, Outcome.GONE):
+                self._defer(ledger_id, ended, fragment)
+                return False
+            self._deferred.pop(ledger_id, None)
+            self.repaired += 1
+            return await self._store.finish(work)
+        finally:
+            await self._store.unlock(ledger_id)
+
+    def _defer(self, ledger_id: int, ended: Ended, fragment: Fragment | None) -> None:
+        options, now_s = self._options, self._now_s()
+        known = self._deferred.get(ledger_id) or _Deferred(now_s)
+        if ended.outcome is Outcome.OPEN:
+            if known.fragment != fragment:
+                known.fragment, known.since_s = fragment, now_s
+            known.due_s = max(known.since_s + options.grace_s, now_s)
+        else:
+            pause_s = min(FAILED_PAUSE_FIRST_S * 2**known.failures, options.failed_pause_max_s)
+            known.failures = min(known.failures + 1, 16)
+            known.due_s = now_s + pause_s
+            known.error = ended.error
+            logger.warning("ledger %d is not repaired yet, again in %g s: %s", ledger_id, pause_s, ended.error)
+        if len(self._deferred) >= DEFERRED_MAX and ledger_id not in self._deferred:
+            self._deferred.pop(next(iter(self._deferred)))
+        self._deferred[ledger_id] = known
+
+    def raise_failure(self, ledger_ids: Collection[int]) -> None:
+        """Raise the error of one of these ledgers, if each of them has been tried and failed `FAILURES_TOLD` times."""
+        errors = []
+        for ledger_id in ledger_ids:
+            known = self._deferred.get(ledger_id)
+            if known is None or known.error is None or known.failures < FAILURES_TOLD:
+                return
+            errors.append(known.error)
+        if errors:
+            raise errors[0]
+
+    def _may_recover(self, ledger_id: int, fragment: Fragment) -> bool:
+        known = self._deferred.get(ledger_id)
+        if self._options.grace_s <= 0:
+            return True
+        is_same = known is not None and known.fragment == fragment
+        return is_same and self._now_s() >= known.since_s + self._options.grace_s
+
+    def _now_s(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    # ---- one ledger ----
+
+    async def _repaired(
+        self, work: Underreplicated, candidates: Candidates, registered: frozenset[str], session: int
+    ) -> tuple[Ended, Fragment | None]:
+        """Return how the repair ended, and the last fragment that it saw."""
+        ledger_id = work.ledger_id
+        try:
+            stored = await self._services.ledgers.read(ledger_id)
+        except NoSuchLedger:
+            return Ended(Outcome.GONE), None
+        core = RepairCore(
+            ledger_id,
+            stored.metadata,
+            stored.version,
+            reported=work.missing,
+            writable=candidates.writable,
+            registered=registered,
+            random=self._services.random,
+            topology=candidates.topology,
+            may_recover=self._may_recover(ledger_id, stored.metadata.last_fragment),
+        )
+        run = _RepairRun(self._services, core, registered, self._rate, self._options.password)
+        todo = core.start()
+        while not isinstance(todo[0], Ended):
+            if self._tree.session_id != session:
+                error = SessionExpired(f"the lock of ledger {ledger_id} went with its session")
+                return Ended(Outcome.DEFERRED, error), None
+            todo = await run.perform(todo[0])
+        self.copied_bytes += run.copied_bytes
+        return todo[0], core.metadata.last_fragment
+
+
+class _RepairRun:
+    """Performs the effects of one RepairCore."""
+
+    def __init__(
+        self, services: Services, core: RepairCore, registered: frozenset[str], rate: ByteRate, password: bytes
+    ) -> None:
+        self._services = services
+        self._core = core
+        self._registered = registered
+        self._rate = rate
+        self._fallback_password = password
+        self.copied_bytes = 0
+
+    @property
+    def _password(self) -> bytes:
+        password = self._core.metadata.password
+        return self._fallback_password if password is None else password
+
+    async def perform(self, effect: Effect) -> list[Effect]:
+        """Return what is to be done next."""
+        if isinstance(effect, InspectCopies):
+            return await self._inspect(effect)
+        if isinstance(effect, CopyEntries):
+            return await self._copy(effect)
+        if isinstance(effect, RecoverLedger):
+            return await self._recover()
+        assert isinstance(effect, WriteMetadata)
+        try:
+            return await write_metadata(self._services.ledgers, self._core, self._core.ledger_id, effect)
+        except NoSuchLedger:
+            return self._core.on_gone()
+
+    async def _inspect(self, effect: InspectCopies) -> list[Effect]:
+        core = self._core
+        held = HeldEntries(self._services, core.ledger_id, core.metadata, self._password)
+        wanted = stored_entries(effect.fragment, effect.end_entry, effect.slot, core.metadata.write_quorum)
+        try:
+            holes = await held.missing(effect.fragment.bookies[effect.slot], wanted)
+        except BookKeeperError:
+            # What cannot be asked is replaced: a copy too many does no harm.
+            return core.on_inspected(effect, None)
+        return core.on_inspected(effect, holes)
+
+    async def _copy(self, effect: CopyEntries) -> list[Effect]:
+        core = self._core
+        copier = FragmentCopier(self._services, core.ledger_id, core.metadata, self._password, self._rate)
+        lost = frozenset(effect.fragment.bookies) - self._registered
+        try:
+            await copier.copy(effect, lost)
+        except CopyFailed as failure:
+            self._services.view.on_failure(failure.target)
+            return core.on_copy_failed(failure.target, failure.error)
+        except BookKeeperError as error:
+            return core.on_unreadable(error)
+        finally:
+            self.copied_bytes += copier.copied_bytes
+        return core.on_copied()
+
+    async def _recover(self) -> list[Effect]:
+        core, services = self._core, self._services
+        try:
+            stored = await services.ledgers.read(core.ledger_id)
+            if not stored.metadata.is_closed:
+                await recover(services, core.ledger_id, stored, self._password, WriterLimits())
+                stored = await services.ledgers.read(core.ledger_id)
+        except NoSuchLedger:
+            return core.on_gone()
+        except BookKeeperError as error:
+            return core.on_metadata_failed(error)
+        return core.on_recovered(stored.metadata, stored.version)

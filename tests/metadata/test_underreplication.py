@@ -1,0 +1,181 @@
+"""The under-replication tree and the auditor's election, as Apache's peers find them (bookkeeper-interop.md 4.8, 4.9)."""
+
+from __future__ import annotations
+
+import pytest
+
+from bkspark.errors import MetadataError, MetadataFormat
+from bkspark.metadata import underreplication
+from bkspark.metadata.bookies import BookieRegistry
+from bkspark.metadata.election import AuditorElection
+from bkspark.metadata.underreplication import RecoveryDelay, UnderreplicationStore
+
+
+async def store_of(trees, tree):
+    await BookieRegistry(tree, trees.uri).initialize_cluster()
+    store = UnderreplicationStore(tree, trees.uri)
+    await store.prepare()
+    await store.prepare()
+    return store
+
+
+async def listed(store):
+    return sorted([ledger_id async for ledger_id in store.ids()])
+
+
+def test_nodes_are_apaches_byte_for_byte(trees):
+    async def test(tree):
+        store = await store_of(trees, tree)
+        root = f"{trees.uri.root}/underreplication"
+        assert (await tree.get(f"{root}/LAYOUT"))[0] == b'type: "BASIC"\nversion: 1\n'
+        await store.mark(70_000, ["10.0.0.1:3181", "10.0.0.2:3181"], 1_700_000_000_000)
+        data, _ = await tree.get(f"{root}/ledgers/0000/0000/0001/1170/urL0000070000")
+        assert data == b'replica: "10.0.0.1:3181"\nreplica: "10.0.0.2:3181"\nctime: 1700000000000\n'
+        assert await store.lock(70_000, "host")
+        assert (await tree.get(f"{root}/locks/urL0000070000"))[0] == b'bookieId: "host"\n'
+        await store.set_lost_bookie_recovery_delay_s(90)
+        assert (await tree.get(f"{root}/lostBookieRecoveryDelay"))[0] == b"90"
+        await store.set_all_checked_ms(300)
+        assert (await tree.get(f"{root}/checkallledgersctime"))[0] == b"\x08\xac\x02"
+        await store.set_enabled(False)
+        assert (await tree.get(f"{root}/disable"))[0] == b""
+
+    trees.run(test)
+
+
+def test_marks_of_one_ledger_add_up_and_keep_their_time(trees):
+    async def test(tree):
+        store = await store_of(trees, tree)
+        await store.mark(5, ["a:1"], 17)
+        await store.mark(5, ["b:1", "a:1"], 18)
+        found = await store.find(5)
+        assert (found.missing, found.ctime_ms, found.version) == (("a:1", "b:1"), 17, 1)
+        await store.mark(5, ["a:1"], 19)
+        assert (await store.find(5)).version == 1
+
+    trees.run(test)
+
+
+def test_a_ledger_stays_listed_when_more_of_it_was_reported_meanwhile(trees):
+    async def test(tree):
+        store = await store_of(trees, tree)
+        await store.mark(5, ["a:1"], 17)
+        work = await store.find(5)
+        await store.mark(5, ["b:1"], 18)
+        assert not await store.finish(work)
+        assert await listed(store) == [5]
+        assert await store.finish(await store.find(5))
+        assert await store.finish(work)
+        assert await listed(store) == []
+
+    trees.run(test)
+
+
+def test_finishing_removes_empty_parents_and_no_others(trees):
+    async def test(tree):
+        store = await store_of(trees, tree)
+        ids = [1, 2, 1 << 40, (1 << 63) - 1]
+        for ledger_id in ids:
+            await store.mark(ledger_id, ["a:1"], 1)
+        assert await listed(store) == ids
+        for ledger_id in ids[1:]:
+            await store.finish(await store.find(ledger_id))
+        assert await listed(store) == [1]
+        assert await tree.children(f"{trees.uri.root}/underreplication/ledgers") == ["0000"]
+        await store.finish(await store.find(1))
+        assert await tree.children(f"{trees.uri.root}/underreplication/ledgers") == []
+
+    trees.run(test)
+
+
+def test_a_lock_has_one_holder_and_goes_with_its_session(trees):
+    async def test(one, two):
+        mine = await store_of(trees, one)
+        theirs = UnderreplicationStore(two, trees.uri)
+        assert await mine.lock(5, "one")
+        assert not await theirs.lock(5, "two")
+        await theirs.unlock(5)
+        assert await theirs.locked() == {5}
+        await one.close()
+        assert await theirs.locked() == set()
+        assert await theirs.lock(5, "two")
+        await theirs.unlock(5)
+        assert await theirs.locked() == set()
+
+    trees.run(test, sessions=2)
+
+
+def test_switches_and_times_default_and_are_read_back(trees):
+    async def test(tree):
+        store = await store_of(trees, tree)
+        assert await store.is_enabled()
+        for _ in range(2):
+            await store.set_enabled(False)
+        assert not await store.is_enabled()
+        for _ in range(2):
+            await store.set_enabled(True)
+        assert await store.is_enabled()
+        assert await store.lost_bookie_recovery_delay() is None
+        for version, seconds in enumerate((10, 0, 0)):
+            await store.set_lost_bookie_recovery_delay_s(seconds)
+            assert await store.lost_bookie_recovery_delay() == RecoveryDelay(seconds, version)
+        assert await store.all_checked_ms() is None
+        for moment in (1, 1 << 41):
+            await store.set_all_checked_ms(moment)
+            assert await store.all_checked_ms() == moment
+
+    trees.run(test)
+
+
+def test_a_tree_of_another_layout_and_a_missing_cluster_are_refused(trees):
+    async def test(tree):
+        store = UnderreplicationStore(tree, trees.uri)
+        with pytest.raises(MetadataError, match="cluster init"):
+            await store.prepare()
+        await store_of(trees, tree)
+        path = f"{trees.uri.root}/underreplication/LAYOUT"
+        await tree.set(path, b'type: "OTHER"\nversion: 1\n', -1)
+        with pytest.raises(MetadataError, match="OTHER"):
+            await store.prepare()
+        await tree.set(path, b"\xff", -1)
+        with pytest.raises(MetadataFormat, match="LAYOUT"):
+            await store.prepare()
+
+    trees.run(test)
+
+
+@pytest.mark.parametrize("data", [b"\xff\xfe", b"replica: 5", b"nonsense", b'replica: "a', b"ctime: x"])
+def test_a_damaged_node_is_named_with_its_ledger(data):
+    with pytest.raises(MetadataFormat, match="ledger 77"):
+        underreplication.decode(data, 77)
+
+
+def test_text_is_escaped_as_protobuf_does_and_unknown_ctime_stays_unknown():
+    assert underreplication.decode(b'replica: "a\\tb"\n', 1).missing == ("a\tb",)
+    assert underreplication.decode(b"", 1).missing == ()
+    assert underreplication.decode(b'replica: "a:1"', 1).ctime_ms is None
+
+
+def test_smallest_vote_is_the_auditor_and_the_next_one_follows(trees):
+    async def test(one, two):
+        await store_of(trees, one)
+        first, second = AuditorElection(one, trees.uri, "b-1"), AuditorElection(two, trees.uri, "b-2")
+        assert await second.auditor() is None
+        for candidate in (first, second):
+            assert not await candidate.is_elected()
+            await candidate.stand()
+            await candidate.stand()
+        root = f"{trees.uri.root}/underreplication/auditorelection"
+        assert await two.children(root) == ["V_0000000000", "V_0000000001"]
+        assert (await first.is_elected(), await second.is_elected()) == (True, False)
+        assert await second.auditor() == "b-1"
+        assert (await two.get(root))[0] == b'bookieId: "b-1"\n'
+        await first.withdraw()
+        assert not await first.is_elected()
+        assert await second.is_elected()
+        assert (await two.get(root))[0] == b'bookieId: "b-2"\n'
+        await first.stand()
+        await two.close()
+        assert await first.is_elected()
+
+    trees.run(test, sessions=2)

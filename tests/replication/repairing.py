@@ -1,0 +1,59 @@
+"""Autorecovery and cluster commands as processes, for tests."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from bkspark.blocking import Client
+from bkspark.cli.child_process import ChildProcess
+from bkspark.cli.cluster import repair_command
+from tests.polling import wait_until
+
+WAIT_S = 120.0
+
+
+@contextlib.contextmanager
+def autorecovery(uri: str, log: Path, **settings: object) -> Iterator[ChildProcess]:
+    """Autorecovery of a cluster as a process, while inside; `settings` are configuration keys."""
+    values = {"metadataServiceUri": uri, **{key: str(value) for key, value in settings.items()}}
+    process = ChildProcess("autorecovery", repair_command("autorecovery", settings=values, json=True), log)
+    try:
+        record = json.loads(next(process.lines(time.monotonic() + WAIT_S)))
+        assert record["pid"] == process.pid
+        yield process
+    finally:
+        process.stop(10)
+
+
+def command(uri: str, *words: str, code: int = 0) -> tuple[dict[str, Any], str]:
+    """Return (what `bkspark cluster ... --json` prints, its stderr); assert the exit code."""
+    line = [sys.executable, "-m", "bkspark.cli", "cluster", *words, "--json"]
+    done = subprocess.run(
+        line, capture_output=True, text=True, timeout=WAIT_S, env={**os.environ, "BKSPARK_URI": uri}, check=False
+    )
+    assert done.returncode == code, done.stderr
+    return json.loads(done.stdout) if done.stdout else {}, done.stderr
+
+
+def naming(client: Client, ledger_ids: Sequence[int], bookie: str) -> list[int]:
+    """Return those ledgers of which an ensemble names a bookie."""
+    return [id for id in ledger_ids if any(bookie in each.bookies for each in client.metadata(id).fragments)]
+
+
+def wait_until_moved(client: Client, ledger_ids: Sequence[int], bookie: str) -> None:
+    """Return when no ensemble of these ledgers names a bookie any more."""
+    left = list(ledger_ids)
+
+    def is_moved() -> bool:
+        left[:] = naming(client, left, bookie)
+        return not left
+
+    wait_until(is_moved, f"all ledgers to leave bookie {bookie}", WAIT_S)

@@ -1,0 +1,127 @@
+"""Autorecovery as processes on a real cluster: bookies are lost, and what they held is restored."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bkspark.blocking import Client
+from tests.cluster import Cluster, ClusterBookie
+from tests.polling import wait_until
+from tests.replication.repairing import WAIT_S, autorecovery, command, naming, wait_until_moved
+
+pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("repair")]
+
+QUORUMS = ((3, 3, 2), (3, 2, 2), (2, 2, 1), (1, 1, 1))
+
+
+@pytest.fixture(scope="module")
+def repaired(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Five bookies of our own, for the tests of this file."""
+    with Cluster(tmp_path_factory.mktemp("repaired"), bookies=5) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(repaired: Cluster) -> Iterator[Cluster]:
+    yield repaired
+    repaired.revive()
+
+
+@pytest.fixture
+def client(cluster: Cluster) -> Iterator[Client]:
+    with Client(cluster.uri, password=b"pw") as client:
+        yield client
+
+
+def entries(count: int) -> list[bytes]:
+    return [b"%d." % i * (i % 50) for i in range(count)]
+
+
+def write(client: Client, quorums: tuple[int, int, int], count: int) -> int:
+    with client.create(ensemble=quorums[0], write_quorum=quorums[1], ack_quorum=quorums[2]) as writer:
+        if count:
+            writer.append_many(entries(count))
+    return writer.ledger_id
+
+
+def most_named(client: Client, cluster: Cluster, ledger_ids: list[int]) -> ClusterBookie:
+    return max(cluster.bookies, key=lambda bookie: len(naming(client, ledger_ids, bookie.id)))
+
+
+def assert_whole(client: Client, ledger_id: int, count: int) -> None:
+    reader = client.open(ledger_id)
+    assert reader.last_entry == count - 1
+    if count:
+        assert list(reader.read(0, count - 1)) == entries(count)
+
+
+def test_what_a_lost_bookie_held_is_restored_on_others(cluster: Cluster, client: Client, tmp_path: Path) -> None:
+    sizes = [0, 1, 2, 3, 700]
+    ledgers = {write(client, quorums, count): count for quorums in QUORUMS[:3] for count in sizes for _ in range(2)}
+    lost = most_named(client, cluster, list(ledgers))
+    assert naming(client, list(ledgers), lost.id)
+    with autorecovery(cluster.uri, tmp_path / "log"):
+        lost.kill()
+        wait_until_moved(client, list(ledgers), lost.id)
+        wait_until(lambda: not command(cluster.uri, "underreplicated")[0]["ledgers"], "the list to be empty", WAIT_S)
+    for ledger_id, count in ledgers.items():
+        assert_whole(client, ledger_id, count)
+    found, _ = command(cluster.uri, "check")
+    assert found["ok"]
+    assert found["underreplicated"] == found["missing_entries"] == 0
+
+
+def test_open_ledger_is_fenced_only_after_the_grace_period_and_only_if_its_owner_is_idle(
+    cluster: Cluster, client: Client, tmp_path: Path
+) -> None:
+    """A3: the last fragment of an open ledger is left alone for the grace period, then the ledger is closed."""
+    idle = client.create(ensemble=4, write_quorum=3, ack_quorum=2)
+    idle.append_many(entries(20))
+    busy = client.create(ensemble=4, write_quorum=3, ack_quorum=2)
+    busy.append_many(entries(20))
+    both = [idle.ledger_id, busy.ledger_id]
+    lost = next(bookie for bookie in cluster.bookies if naming(client, both, bookie.id) == both)
+    with autorecovery(cluster.uri, tmp_path / "log", openLedgerRereplicationGracePeriod=3000):
+        lost.kill()
+        # The owner meets the dead bookie and goes on in a new fragment; the old one is repaired under its eyes.
+        written = 20
+        while naming(client, [busy.ledger_id], lost.id):
+            busy.append(b"more")
+            written += 1
+        wait_until_moved(client, [idle.ledger_id], lost.id)
+    assert client.metadata(idle.ledger_id).last_entry == 19
+    assert_whole(client, idle.ledger_id, 20)
+    metadata = busy.close()
+    assert metadata.last_entry == written - 1
+
+
+def test_decommission_moves_everything_and_forgets_the_bookie(cluster: Cluster, client: Client) -> None:
+    ledgers = [write(client, quorums, 30) for quorums in QUORUMS[:3] for _ in range(3)]
+    left = client.create(ensemble=3, write_quorum=3, ack_quorum=2)
+    left.append_many(entries(30))
+    victim = most_named(client, cluster, [left.ledger_id])
+    _, refusal = command(cluster.uri, "decommission", victim.id, code=1)
+    assert f"bookie {victim.id} is serving" in refusal
+    victim.stop()
+    settings = ("--set", "openLedgerRereplicationGracePeriod=100")
+    found, _ = command(cluster.uri, "decommission", victim.id, *settings)
+    assert found["decommissioned"]
+    assert found["ledgers"] >= 1
+    assert naming(client, [*ledgers, left.ledger_id], victim.id) == []
+    states = {bookie["id"]: bookie["state"] for bookie in command(cluster.uri, "bookies")[0]["bookies"]}
+    assert victim.id not in states
+    assert set(states.values()) == {"available"}
+    _, unknown = command(cluster.uri, "decommission", victim.id, code=1)
+    assert "there is no bookie" in unknown
+    for ledger_id in ledgers:
+        assert_whole(client, ledger_id, 30)
+    assert_whole(client, left.ledger_id, 30)
+    # Nothing names it: on empty folders it may serve again, as a new bookie.
+    for folder in ("journal", "ledgers"):
+        shutil.rmtree(victim.dir / folder)
+    victim.restart()
+    assert command(cluster.uri, "check")[0]["ok"]

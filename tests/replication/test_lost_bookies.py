@@ -1,0 +1,62 @@
+"""When a bookie counts as lost (bookkeeper-interop.md 7.2)."""
+
+from __future__ import annotations
+
+from bookie_service.replication.lost_bookies import LostBookies, Verdict, lost_in
+
+ALL = ("a", "b", "c", "d")
+NOTHING = Verdict(frozenset(), None)
+
+
+def test_one_lost_bookie_gets_the_delay_to_come_back():
+    lost = LostBookies()
+    assert lost.look(ALL, ALL, 0, 60) == NOTHING
+    assert lost.look(ALL, "abc", 100, 60) == Verdict(frozenset(), 60)
+    assert lost.look(ALL, "abc", 130, 60) == Verdict(frozenset(), 30)
+    assert lost.look(ALL, ALL, 140, 60) == NOTHING
+    assert lost.look(ALL, "abc", 150, 60) == Verdict(frozenset(), 60)
+    assert lost.look(ALL, "abc", 210, 60) == Verdict(frozenset("d"), None)
+
+
+def test_without_a_delay_and_upon_a_second_lost_bookie_the_audit_is_at_once():
+    assert LostBookies().look(ALL, "abc", 0, 0) == Verdict(frozenset("d"), None)
+    lost = LostBookies()
+    assert not lost.look(ALL, "abc", 0, 60).audit
+    assert lost.look(ALL, "ab", 1, 60) == Verdict(frozenset("cd"), None)
+
+
+def test_bookies_restarted_one_after_the_other_are_never_audited():
+    lost = LostBookies()
+    for moment, away in enumerate("abcd" * 5):
+        assert lost.look(ALL, set(ALL) - {away}, moment * 59, 60).audit == frozenset()
+
+
+def test_an_audit_is_not_repeated_until_asked_for_or_the_bookie_was_back():
+    lost = LostBookies()
+    assert lost.look(ALL, "abc", 0, 0).audit == frozenset("d")
+    assert lost.look(ALL, "abc", 1, 0).audit == frozenset("d"), "it failed: nobody said that it was done"
+    lost.on_audited("d")
+    assert lost.look(ALL, "abc", 2, 0) == NOTHING
+    lost.forget_audits()
+    assert lost.look(ALL, "abc", 3, 0).audit == frozenset("d")
+    lost.on_audited("d")
+    lost.look(ALL, ALL, 4, 0)
+    assert lost.look(ALL, "abc", 5, 0).audit == frozenset("d")
+
+
+def test_operator_ends_the_delay():
+    lost = LostBookies()
+    lost.look(ALL, "abc", 0, 3600)
+    lost.end_delay()
+    assert lost.look(ALL, "abc", 1, 3600).audit == frozenset("d")
+
+
+def test_decommissioned_bookie_is_not_lost():
+    assert LostBookies().look("abc", "abc", 0, 0) == NOTHING
+
+
+def test_of_a_ledger_the_lost_bookies_are_missing_and_those_without_cookie_and_registration():
+    assert lost_in([("a", "b"), ("c", "gone")], {"a", "d"}, "abcd", "bc") == ["a", "gone"]
+    assert lost_in([("a", "b")], {"a"}, "ab", "ab") == []
+    # Lost, but not for long enough: known, and not among those to act upon.
+    assert lost_in([("a", "b")], set(), "ab", "b") == []
