@@ -15,7 +15,8 @@ from bkspark.client.range_reader import read_error
 from bkspark.client.writer import Services
 from bkspark.core.metadata import LedgerMetadata
 from bkspark.errors import BookieUnavailable, BookKeeperError, RequestTimeout, UnauthorizedAccess
-from bkspark.net.channel import AddListener, BookieChannel
+from bkspark.net.channel import BookieChannel
+from bkspark.net.connection import AddListener
 from bkspark.wire import v2
 from bkspark.wire.digest import WholeEntries
 

@@ -132,9 +132,9 @@ class Auditor:
         before, self._delay = self._delay, await self._store.lost_bookie_recovery_delay()
         if self._delay is None:
             return self._options.lost_bookie_delay_s
-        if before is not None and before.version != self._delay.version:
-            if self._delay.seconds in (0, before.seconds):
-                self._lost.end_delay()
+        is_written = before is not None and before.version != self._delay.version
+        if is_written and self._delay.seconds in (0, before.seconds):
+            self._lost.end_delay()
         return float(self._delay.seconds)
 
     async def _look_at_ledgers(self) -> float | None:
