@@ -1,4 +1,4 @@
-"""The under-replication tree and the auditor's election, as Apache's peers find them (bookkeeper-interop.md 4.8, 4.9)."""
+"""The under-replication tree and the auditor's election, as Apache's peers find them (interop 4.8, 4.9)."""
 
 from __future__ import annotations
 
