@@ -116,7 +116,7 @@ class StoredEntryWriter:
         if self._error is not None:
             raise self._error
 
-    def _on_replies(self, entry_ids: np.ndarray, statuses: np.ndarray) -> None:
+    def _on_replies(self, entry_ids: np.ndarray, statuses: np.ndarray, last_synced: int | None) -> None:
         good = statuses == v2.EOK
         refused = statuses == v2.Status.ETOOMANYREQUESTS
         bad = ~good & ~refused
