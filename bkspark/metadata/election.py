@@ -4,7 +4,7 @@
     underreplication/auditorelection/V_nnnnnnnnnn    ephemeral, sequential; AuditorVoteFormat of a candidate
 
 The candidate with the smallest number is the auditor, until its session ends. Numbers run as int32 and are compared as
-such.
+such. A session has one candidate: whichever vote is its own counts, also one that it never heard of.
 """
 
 from __future__ import annotations
@@ -52,23 +52,21 @@ class AuditorElection:
         if self._vote is None or self._session != self._tree.session_id:
             return False
         votes = await self._votes()
-        if not votes or votes[0] != self._vote:
+        if not votes or (votes[0] != self._vote and not await self._is_ours(votes[0])):
             return False
         if not self._is_announced:
             await self._tree.set(self._root, self._text, -1)
             self._is_announced = True
         return True
 
+    async def _is_ours(self, vote: str) -> bool:
+        """Whether a vote is this session's too: one that was made, while the answer that said so was lost."""
+        stat = await self._tree.exists(f"{self._root}/{vote}")
+        return stat is not None and stat.session_owner == self._session
+
     async def watch(self, callback: Callback) -> Callback:
         """Call `callback()` when candidates came or went; return what ends that. `stand` comes first."""
         return await self._tree.watch_children(self._root, callback)
-
-    async def withdraw(self) -> None:
-        """Be no candidate any more; the next one is elected."""
-        vote, self._vote = self._vote, None
-        if vote is not None and self._session == self._tree.session_id:
-            with contextlib.suppress(NoSuchNode):
-                await self._tree.delete(f"{self._root}/{vote}")
 
     async def auditor(self) -> str | None:
         """Return the id of the auditor, or None. Raises MetadataFormat."""

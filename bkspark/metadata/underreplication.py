@@ -79,7 +79,7 @@ def encode(missing: Iterable[str], ctime_ms: int | None) -> bytes:
 def decode(data: bytes, ledger_id: int, version: int = 0) -> Underreplicated:
     """Return what a node says. Raises MetadataFormat."""
     try:
-        message = text_format.Parse(data.decode(), UnderreplicatedLedgerFormat())
+        message = text_format.Parse(data.decode(), UnderreplicatedLedgerFormat(), allow_unknown_field=True)
     except (ValueError, text_format.ParseError) as error:
         raise MetadataFormat(
             f"the under-replication node of ledger {ledger_id} cannot be read: {error}", ledger_id=ledger_id
@@ -100,6 +100,7 @@ class UnderreplicationStore:
         self._tree = tree
         self._uri = uri
         self._root = f"{uri.root}/{paths.UNDERREPLICATION}"
+        self._locked: set[int] = set()
 
     async def prepare(self) -> None:
         """Make the nodes that stand above all others, as Apache's peers expect them.
@@ -134,7 +135,7 @@ class UnderreplicationStore:
         return f"{self._root}/ledgers/{paths.underreplication_path(ledger_id)}"
 
     async def mark(self, ledger_id: int, missing: Sequence[str], now_ms: int) -> None:
-        """List a ledger, or add bookies to what is listed of it.
+        """List a ledger, or add bookies to what is listed of it. What stands there and cannot be read is replaced.
 
         Raises:
             MetadataError: the store failed, or others went on changing the node.
@@ -150,7 +151,10 @@ class UnderreplicationStore:
                 continue  # somebody removed an empty parent at this moment
             try:
                 data, stat = await self._tree.get(path)
-                known = decode(data, ledger_id)
+                try:
+                    known = decode(data, ledger_id)
+                except MetadataFormat:
+                    known = Underreplicated(ledger_id, (), stat.version, now_ms)
                 added = [bookie for bookie in missing if bookie not in known.missing]
                 if added or not known.missing:
                     await self._tree.set(path, encode([*known.missing, *added], known.ctime_ms), stat.version)
@@ -194,11 +198,18 @@ class UnderreplicationStore:
         return f"{self._root}/locks/urL{ledger_id:010d}"
 
     async def lock(self, ledger_id: int, who: str) -> bool:
-        """Take a ledger's lock until `unlock` or the end of the session; False when somebody has it."""
+        """Take a ledger's lock until `unlock` or the end of the session; False when somebody has it.
+
+        A lock of this session that this store does not know of is its own: the answer that told of it was lost.
+        """
+        path = self._lock(ledger_id)
         try:
-            await self._tree.create(self._lock(ledger_id), lock_text(who), ephemeral=True, make_parents=True)
+            await self._tree.create(path, lock_text(who), ephemeral=True, make_parents=True)
         except NodeExists:
-            return False
+            stat = await self._tree.exists(path)
+            if ledger_id in self._locked or stat is None or stat.session_owner != self._tree.session_id:
+                return False
+        self._locked.add(ledger_id)
         return True
 
     async def locked(self) -> set[int]:
@@ -210,7 +221,12 @@ class UnderreplicationStore:
         return {int(leaf[1]) for leaf in map(_LEAF.fullmatch, names) if leaf is not None}
 
     async def unlock(self, ledger_id: int) -> None:
-        """Give a lock back that this session holds; one that went with its session is nobody's to give back."""
+        """Give a lock back that this session holds; one that went with its session is nobody's to give back.
+
+        Raises:
+            MetadataError: the store failed; the next `lock` here finds the lock its own.
+        """
+        self._locked.discard(ledger_id)
         path = self._lock(ledger_id)
         stat = await self._tree.exists(path)
         if stat is None or stat.session_owner != self._tree.session_id:

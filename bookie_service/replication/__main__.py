@@ -86,10 +86,11 @@ async def _check(arguments: argparse.Namespace, configuration: Configuration) ->
         "underreplicated": result.underreplicated,
         "missing_entries": result.missing_entries,
         "missing_copies": result.missing_copies,
+        "unreadable": result.unreadable,
         "ok": result.ok,
     }
     missing = f"{result.underreplicated} of {result.ledgers} ledgers lack {result.missing_copies} copies; "
-    lost = f"{result.missing_entries} entries have no copy at all"
+    lost = f"{result.missing_entries} entries have no copy at all; {result.unreadable} ledgers cannot be looked at"
     _tell(arguments, facts, f"{result.ledgers} ledgers, nothing is missing" if result.ok else missing + lost)
     return 0 if result.ok else 1
 

@@ -10,15 +10,16 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 
 from bkspark.client.writer import Services
 from bkspark.core.metadata import LedgerMetadata
-from bkspark.errors import BookKeeperError, NoSuchLedger, SessionExpired
+from bkspark.errors import BookKeeperError, MetadataFormat, SessionExpired
 from bkspark.metadata.election import AuditorElection
 from bkspark.metadata.tree import Callback, Tree
 from bkspark.metadata.underreplication import RecoveryDelay, UnderreplicationStore
 from bookie_service.replication.ledger_check import LedgerCheck
+from bookie_service.replication.listing import read_all
 from bookie_service.replication.lost_bookies import LostBookies, lost_in
 from bookie_service.replication.options import AuditOptions
 
@@ -49,6 +50,7 @@ class Auditor:
         self._was_elected = False
         self._delay: RecoveryDelay | None = None
         self._bookies_due_s = 0.0
+        self._checking: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
         """Audit while elected, for ever. Failures of the metadata store are waited out."""
@@ -61,6 +63,7 @@ class Auditor:
                         pause_s = await self.look()
                         await self._sleep(pause_s)
             except BookKeeperError as error:
+                self._was_elected = False
                 logger.warning("the auditor cannot work now, it tries again: %s", error)
                 await asyncio.sleep(RETRY_S)
 
@@ -79,6 +82,7 @@ class Auditor:
                 ends.append(await watch(self._wake.set))
             yield
         finally:
+            self._stop_checking()
             for end in ends:
                 end()
 
@@ -98,12 +102,14 @@ class Auditor:
         await self._election.stand()
         if not await self._election.is_elected():
             self._was_elected = False
+            self._stop_checking()
             return None
         if not self._was_elected:
             self._was_elected, self._lost, self._delay = True, LostBookies(), None
-            self._bookies_due_s = time.monotonic() + self._options.bookie_check_interval_s
+            self._bookies_due_s = time.monotonic()
             logger.info("this process is the auditor now")
         if not await self._store.is_enabled():
+            self._stop_checking()
             return None
         waits = [await self._look_at_bookies(), await self._look_at_ledgers()]
         if self._options.bookie_check_interval_s > 0:
@@ -111,17 +117,21 @@ class Auditor:
         return min((wait for wait in waits if wait is not None), default=None)
 
     async def _look_at_bookies(self) -> float | None:
-        now_s = time.monotonic()
-        if self._options.bookie_check_interval_s > 0 and now_s >= self._bookies_due_s:
-            self._bookies_due_s = now_s + self._options.bookie_check_interval_s
+        interval_s, now_s = self._options.bookie_check_interval_s, time.monotonic()
+        is_due = interval_s > 0 and now_s >= self._bookies_due_s
+        if is_due:
             self._lost.forget_audits()
         delay_s = await self._recovery_delay_s()
         known, registered = await self._bookies()
         verdict = self._lost.look(known, registered, now_s, delay_s)
-        if verdict.audit:
+        if verdict.audit or is_due:
+            # One that is due finds also the bookies that ledgers name and nobody knows any more.
             listed = await self.audit(verdict.audit, self._is_still_elected)
             self._lost.on_audited(verdict.audit)
-            logger.warning("lost bookies %s: %d ledgers listed", ", ".join(sorted(verdict.audit)), listed)
+            self._bookies_due_s = now_s + interval_s
+            if verdict.audit or listed:
+                lost = ", ".join(sorted(verdict.audit)) or "without a cookie"
+                logger.warning("lost bookies %s: %d ledgers listed", lost, listed)
         return verdict.look_after_s
 
     async def _recovery_delay_s(self) -> float:
@@ -138,19 +148,38 @@ class Auditor:
         return float(self._delay.seconds)
 
     async def _look_at_ledgers(self) -> float | None:
+        """Check all ledgers when that is due. It may take hours, and lost bookies are not to wait: it runs beside."""
         interval_s = self._options.ledger_check_interval_s
+        if self._checking is not None:
+            if not self._checking.done():
+                return None
+            checked, self._checking = self._checking, None
+            checked.result()
         if interval_s <= 0:
             return None
         checked_ms = await self._store.all_checked_ms()
         now_ms = _now_ms()
         if checked_ms is not None and 0 <= now_ms - checked_ms < interval_s * 1000:
             return interval_s - (now_ms - checked_ms) / 1000
+        self._checking = asyncio.ensure_future(self._check_ledgers())
+        self._checking.add_done_callback(lambda _: self._wake.set())
+        return None
+
+    async def _check_ledgers(self) -> None:
         check = LedgerCheck(self._services, self._options.verified_share, blames_silent=False)
-        async for ledger_id, missing in check.all_ledgers():
-            await self._is_still_elected()
-            await self._store.mark(ledger_id, missing, _now_ms())
+        async for found in check.findings():
+            if found.error is not None:
+                logger.warning("ledger %d is not checked: %s", found.ledger_id, found.error)
+            if found.bookies:
+                await self._is_still_elected()
+                await self._store.mark(found.ledger_id, found.bookies, _now_ms())
+        await self._is_still_elected()
         await self._store.set_all_checked_ms(_now_ms())
-        return interval_s
+
+    def _stop_checking(self) -> None:
+        if self._checking is not None:
+            self._checking.cancel()
+            self._checking = None
 
     async def _is_still_elected(self) -> None:
         if not await self._election.is_elected():
@@ -164,11 +193,13 @@ class Auditor:
         read_only = frozenset(await registry.read_only())
         return known, writable | read_only | frozenset(await registry.writable())
 
-    async def audit(self, lost: Collection[str], before_write: Callable | None = None) -> int:
+    async def audit(self, lost: Collection[str], before_write: Callable[[], Awaitable[None]] | None = None) -> int:
         """List every ledger that names a lost bookie; return how many.
 
         Args:
             before_write: awaited before each write; its error ends the audit.
+
+        A ledger whose metadata cannot be read is left out, with a warning; the others are not to wait for it.
 
         Raises:
             BookKeeperError: the metadata store failed: some may not be listed.
@@ -177,9 +208,9 @@ class Auditor:
         registered -= frozenset(lost)
         listed = 0
 
-        async def look_at(ledger_id: int) -> bool:
-            metadata = await self._metadata(ledger_id)
-            if metadata is None:
+        async def look_at(ledger_id: int, metadata: LedgerMetadata | MetadataFormat) -> bool:
+            if isinstance(metadata, MetadataFormat):
+                logger.warning("ledger %d is not looked at: %s", ledger_id, metadata)
                 return False
             ensembles = [fragment.bookies for fragment in metadata.fragments]
             missing = lost_in(ensembles, lost, known, registered)
@@ -190,26 +221,9 @@ class Auditor:
             await self._store.mark(ledger_id, missing, _now_ms())
             return True
 
-        async for some in _in_groups(self._services.ledgers.ids(), self._options.ledgers_at_once):
-            listed += sum(await asyncio.gather(*map(look_at, some)))
+        async for some in read_all(self._services.ledgers, self._options.ledgers_at_once):
+            listed += sum(await asyncio.gather(*(look_at(*each) for each in some)))
         return listed
-
-    async def _metadata(self, ledger_id: int) -> LedgerMetadata | None:
-        try:
-            return (await self._services.ledgers.read(ledger_id)).metadata
-        except NoSuchLedger:
-            return None
-
-
-async def _in_groups(ids: AsyncIterator[int], size: int) -> AsyncIterator[list[int]]:
-    group: list[int] = []
-    async for each in ids:
-        group.append(each)
-        if len(group) == size:
-            yield group
-            group = []
-    if group:
-        yield group
 
 
 def _now_ms() -> int:

@@ -18,21 +18,27 @@ from bkspark.client.reader import last_entries
 from bkspark.client.stored import HeldEntries
 from bkspark.client.writer import Services
 from bkspark.core.metadata import Fragment, LedgerMetadata
-from bkspark.errors import BookKeeperError, NoSuchLedger, ReadFailed
+from bkspark.errors import BookKeeperError, MetadataFormat, NoSuchLedger, ReadFailed
 from bkspark.wire.digest import EntryDigest
 from bookie_service.replication.repair import settled_fragments, stored_entries
 
 LEDGERS_AT_ONCE = 16
+OPEN_LOOKS = 4
+OPEN_PAUSE_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerFindings:
-    """What one ledger lacks: the bookies, how many copies, and entries that no bookie gives (of those looked at)."""
+    """What one ledger lacks: the bookies, how many copies, and entries that no bookie gives (of those looked at).
+
+    `error`: its metadata cannot be decoded, and nothing is known of it.
+    """
 
     ledger_id: int
     bookies: tuple[str, ...]
     copies: int
     entries: int
+    error: MetadataFormat | None = None
 
 
 class LedgerCheck:
@@ -51,18 +57,12 @@ class LedgerCheck:
         self._password = password
         self.ledgers = 0
 
-    async def all_ledgers(self) -> AsyncIterator[tuple[int, tuple[str, ...]]]:
-        """Yield (id, bookies whose copies are missing) of every ledger that lacks any.
+    async def findings(self) -> AsyncIterator[LedgerFindings]:
+        """Yield what was found of every ledger, complete or not; a few are checked at a time.
 
         Raises:
             MetadataError: the listing could not be finished.
         """
-        async for findings in self.findings():
-            if findings.bookies:
-                yield findings.ledger_id, findings.bookies
-
-    async def findings(self) -> AsyncIterator[LedgerFindings]:
-        """Yield what was found of every ledger, complete or not; a few are checked at a time."""
         tasks: set[asyncio.Task[LedgerFindings | None]] = set()
         ids = self._services.ledgers.ids()
         try:
@@ -89,18 +89,26 @@ class LedgerCheck:
     async def check(self, ledger_id: int) -> LedgerFindings | None:
         """Return what one ledger lacks; None when it does not exist (any more).
 
-        What a bookie was found to lack counts only while metadata still name it for that fragment: a repair may be
-        under way.
+        What a bookie was found to lack counts only while metadata still name it for that fragment, as a repair may be
+        under way; and of an open last fragment only when it is so for OPEN_LOOKS looks: an entry is confirmed before
+        its last bookie has it.
         """
         try:
             metadata = (await self._services.ledgers.read(ledger_id)).metadata
             found = await self._check(ledger_id, metadata)
-            if found.bookies:
+            for _ in range(OPEN_LOOKS - 1):
+                if not found.bookies:
+                    break
+                if not metadata.is_closed:
+                    await asyncio.sleep(OPEN_PAUSE_S)
                 current = (await self._services.ledgers.read(ledger_id)).metadata
-                if current.fragments != metadata.fragments or current.state is not metadata.state:
-                    return await self._check(ledger_id, current)
+                if current.is_closed and current == metadata:
+                    break
+                metadata, found = current, await self._check(ledger_id, current)
         except NoSuchLedger:
             return None
+        except MetadataFormat as error:
+            return LedgerFindings(ledger_id, (), 0, 0, error)
         return found
 
     async def _check(self, ledger_id: int, metadata: LedgerMetadata) -> LedgerFindings:

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bkspark.errors import ConfigurationError, MetadataError, NoSuchLedger, NoSuchNode
+from bkspark.core.metadata import LedgerMetadata
+from bkspark.errors import ConfigurationError, MetadataError, MetadataFormat, NoSuchLedger, NoSuchNode
 from bkspark.ids import check_bookie_id
 from bookie_service.replication.autorecovery import Cluster
 from bookie_service.replication.ledger_check import LedgerCheck
+from bookie_service.replication.listing import read_all
 from bookie_service.replication.options import AutoRecoveryOptions
+from bookie_service.replication.worker import ReplicationWorker
 
 Progress = Callable[[str], None]
 
 POLL_S = 0.5
+REPORT_S = 10.0
+LEDGERS_AT_ONCE = 64
+"""Metadata that are read together."""
+
 REPORT_LEDGERS = 1000
 """A line of progress every so many ledgers."""
 
@@ -27,16 +35,20 @@ def this_process() -> str:
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """What a cluster lacks: `missing_copies` of entries, and `missing_entries` that no bookie gives at all."""
+    """What a cluster lacks: `missing_copies` of entries, and `missing_entries` that no bookie gives at all.
+
+    `unreadable`: ledgers of which nothing is known, as their metadata cannot be decoded.
+    """
 
     ledgers: int
     underreplicated: int
     missing_entries: int
     missing_copies: int
+    unreadable: int
 
     @property
     def ok(self) -> bool:
-        return not self.underreplicated
+        return not self.underreplicated and not self.unreadable
 
 
 async def check_cluster(cluster: Cluster, options: AutoRecoveryOptions, progress: Progress) -> CheckResult:
@@ -46,8 +58,11 @@ async def check_cluster(cluster: Cluster, options: AutoRecoveryOptions, progress
         MetadataError: the metadata store failed: nothing is known.
     """
     check = LedgerCheck(cluster.services, 1.0, blames_silent=True, password=options.repair.password)
-    underreplicated = entries = copies = 0
+    underreplicated = entries = copies = unreadable = 0
     async for found in check.findings():
+        if found.error is not None:
+            unreadable += 1
+            progress(f"ledger {found.ledger_id}: {found.error}")
         if found.bookies:
             underreplicated += 1
             entries += found.entries
@@ -57,36 +72,55 @@ async def check_cluster(cluster: Cluster, options: AutoRecoveryOptions, progress
             progress(f"ledger {found.ledger_id}: {found.copies} copies are missing at {bookies}{lost}")
         if check.ledgers % REPORT_LEDGERS == 0:
             progress(f"{check.ledgers} ledgers checked, {underreplicated} lack copies")
-    return CheckResult(check.ledgers, underreplicated, entries, copies)
+    return CheckResult(check.ledgers, underreplicated, entries, copies, unreadable)
 
 
 async def move_away(cluster: Cluster, bookie: str, options: AutoRecoveryOptions, progress: Progress) -> int:
     """Copy all that a bookie held to others, until no ledger names it; return how many ledgers did.
 
-    Works beside any autorecovery: ledgers that others have locked are theirs. Open ledgers wait for the grace period.
+    Works beside any autorecovery, and while it is disabled: ledgers that others have locked are theirs. Open ledgers
+    wait for the grace period.
 
     Raises:
         ConfigurationError: the bookie is unknown, or still serves.
         NotEnoughBookies, ReadFailed, ...: what stands in the way, once nothing else is left to do.
+        MetadataFormat: a ledger's metadata cannot be decoded; the others are moved.
         MetadataError: the metadata store failed.
     """
     await _check_is_down(cluster, bookie)
-    who = this_process()
-    worker = cluster.worker(who, options)
-    listed = await cluster.auditor(who, options).audit([bookie])
-    progress(f"{listed} ledgers have data at {bookie}")
-    left = await _naming(cluster, bookie)
+    worker = cluster.worker(this_process(), options)
+    moved = 0
+    while True:
+        # Looked for until there is none: a writer that does not know yet may name the bookie once more.
+        left, unreadable = await _naming(cluster, bookie)
+        if not left:
+            break
+        await _move(cluster, bookie, left, worker, progress)
+        moved += len(left)
+    if unreadable is not None:
+        raise unreadable
+    return moved
+
+
+async def _move(
+    cluster: Cluster, bookie: str, ledger_ids: frozenset[int], worker: ReplicationWorker, progress: Progress
+) -> None:
+    """Return when none of these ledgers names the bookie."""
+    left, reported_s = ledger_ids, time.monotonic()
+    progress(f"{len(left)} ledgers have data at {bookie}")
     while left:
+        listed = {ledger_id async for ledger_id in cluster.store.ids()}
+        for ledger_id in left - listed:
+            await cluster.store.mark(ledger_id, [bookie], time.time_ns() // 1_000_000)
         done = await worker.repair_listed(left)
-        still = {ledger_id for ledger_id in left if await _names(cluster, ledger_id, bookie)}
-        if len(still) < len(left):
-            progress(f"{listed - len(still)} of {listed} ledgers are moved")
-        if still == left and not done:
+        still = frozenset([ledger_id for ledger_id in left if await _names(cluster, ledger_id, bookie)])
+        if not done:
             worker.raise_failure(still)
             await asyncio.sleep(POLL_S)
+        if len(still) < len(left) or time.monotonic() - reported_s > REPORT_S:
+            reported_s = time.monotonic()
+            progress(f"{len(ledger_ids) - len(still)} of {len(ledger_ids)} ledgers are moved")
         left = still
-    # Created meanwhile by a writer that did not know yet: looked for until there is none.
-    return listed + (await move_away(cluster, bookie, options, progress) if await _naming(cluster, bookie) else 0)
 
 
 async def decommission(cluster: Cluster, bookie: str, options: AutoRecoveryOptions, progress: Progress) -> int:
@@ -109,12 +143,20 @@ async def _check_is_down(cluster: Cluster, bookie: str) -> None:
     if bookie in await registry.writable() or bookie in await registry.read_only():
         raise MetadataError(f"bookie {bookie} is serving: stop it first, then run this again")
     known = await registry.known()
-    if bookie not in known and not await _naming(cluster, bookie):
+    if bookie not in known and not (await _naming(cluster, bookie))[0]:
         raise MetadataError(f"there is no bookie {bookie}; known are {', '.join(sorted(known)) or 'none'}")
 
 
-async def _naming(cluster: Cluster, bookie: str) -> set[int]:
-    return {id async for id in cluster.services.ledgers.ids() if await _names(cluster, id, bookie)}
+async def _naming(cluster: Cluster, bookie: str) -> tuple[frozenset[int], MetadataFormat | None]:
+    """Return the ledgers that name a bookie, and why of one of the others nothing is known."""
+    naming, unreadable = set(), None
+    async for some in read_all(cluster.services.ledgers, LEDGERS_AT_ONCE):
+        for ledger_id, metadata in some:
+            if isinstance(metadata, MetadataFormat):
+                unreadable = metadata
+            elif _is_named(metadata, bookie):
+                naming.add(ledger_id)
+    return frozenset(naming), unreadable
 
 
 async def _names(cluster: Cluster, ledger_id: int, bookie: str) -> bool:
@@ -122,4 +164,8 @@ async def _names(cluster: Cluster, ledger_id: int, bookie: str) -> bool:
         metadata = (await cluster.services.ledgers.read(ledger_id)).metadata
     except NoSuchLedger:
         return False
+    return _is_named(metadata, bookie)
+
+
+def _is_named(metadata: LedgerMetadata, bookie: str) -> bool:
     return any(bookie in fragment.bookies for fragment in metadata.fragments)

@@ -178,6 +178,10 @@ class RepairCore:
             self._holes[inspected.fragment.first_entry, bookie] = holes
         return self._next()
 
+    def on_busy(self, error: BookKeeperError) -> list[Effect]:
+        """A bookie that serves has no time to be looked at: it must not get more to do."""
+        return self._end(Outcome.DEFERRED, error)
+
     def on_copied(self) -> list[Effect]:
         """Every target has acknowledged all of its entries."""
         copying = self._copying

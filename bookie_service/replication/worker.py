@@ -11,7 +11,6 @@ import logging
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from bkspark.client.bookies import Candidates
 from bkspark.client.metadata_steps import write_metadata
 from bkspark.client.recovery import recover
 from bkspark.client.stored import HeldEntries
@@ -19,7 +18,7 @@ from bkspark.client.writer import Services
 from bkspark.core.effects import WriteMetadata
 from bkspark.core.metadata import Fragment
 from bkspark.core.writer import WriterLimits
-from bkspark.errors import BookKeeperError, NoSuchLedger, SessionExpired
+from bkspark.errors import BookKeeperError, MetadataFormat, NoSuchLedger, SessionExpired, TooManyRequests
 from bkspark.metadata.tree import Tree
 from bkspark.metadata.underreplication import Underreplicated, UnderreplicationStore
 from bookie_service.replication.copying import ByteRate, CopyFailed, FragmentCopier
@@ -102,35 +101,40 @@ class ReplicationWorker:
             return
 
     async def repair_listed(self, only: Collection[int] | None = None) -> int:
-        """Try every listed ledger that is due (and in `only`) once; return how many left the list.
+        """Try every listed ledger that is due once; return how many left the list.
+
+        Args:
+            only: these and no others, whether autorecovery is enabled or not: an operator asks for them.
 
         Raises:
             MetadataError: the store failed.
         """
-        if not await self._store.is_enabled():
-            return 0
         listed = [ledger_id async for ledger_id in self._store.ids() if only is None or ledger_id in only]
         self._deferred = {ledger_id: self._deferred[ledger_id] for ledger_id in listed if ledger_id in self._deferred}
         now_s = self._now_s()
         due = [id for id in listed if id not in self._deferred or self._deferred[id].due_s <= now_s]
         # Other workers see the same list: they begin elsewhere.
         self._services.random.shuffle(due)
-        candidates = await self._services.view.replacements()
-        registered = candidates.writable | frozenset(await self._services.registry.read_only())
         waiting = iter(due)
         done = 0
 
         async def lane() -> None:
             nonlocal done
             for ledger_id in waiting:
-                done += await self.repair(ledger_id, candidates, registered)
+                if only is None and not await self._store.is_enabled():
+                    return
+                done += await self.repair(ledger_id)
 
-        async with asyncio.TaskGroup() as group:
-            for _ in range(self._options.ledgers_at_once):
-                group.create_task(lane())
+        lanes = [asyncio.ensure_future(lane()) for _ in range(min(self._options.ledgers_at_once, len(due)))]
+        try:
+            await asyncio.gather(*lanes)
+        finally:
+            for task in lanes:
+                task.cancel()
+            await asyncio.gather(*lanes, return_exceptions=True)
         return done
 
-    async def repair(self, ledger_id: int, candidates: Candidates, registered: frozenset[str]) -> bool:
+    async def repair(self, ledger_id: int) -> bool:
         """Repair one listed ledger under its lock; return whether it left the list.
 
         Raises:
@@ -140,10 +144,13 @@ class ReplicationWorker:
             return False
         session = self._tree.session_id
         try:
-            work = await self._store.find(ledger_id)
-            if work is None:
-                return False
-            ended, fragment = await self._repaired(work, candidates, registered, session)
+            try:
+                work = await self._store.find(ledger_id)
+                if work is None:
+                    return False
+                ended, fragment = await self._repaired(work, session)
+            except MetadataFormat as error:
+                ended, fragment = Ended(Outcome.DEFERRED, error), None
             if ended.outcome not in (Outcome.COMPLETE, Outcome.GONE):
                 self._defer(ledger_id, ended, fragment)
                 return False
@@ -193,11 +200,12 @@ class ReplicationWorker:
 
     # ---- one ledger ----
 
-    async def _repaired(
-        self, work: Underreplicated, candidates: Candidates, registered: frozenset[str], session: int
-    ) -> tuple[Ended, Fragment | None]:
+    async def _repaired(self, work: Underreplicated, session: int) -> tuple[Ended, Fragment | None]:
         """Return how the repair ended, and the last fragment that it saw."""
         ledger_id = work.ledger_id
+        # Read after the list was: a bookie reported since then is not taken for one that serves.
+        candidates = await self._services.view.replacements()
+        registered = candidates.writable | frozenset(await self._services.registry.read_only())
         try:
             stored = await self._services.ledgers.read(ledger_id)
         except NoSuchLedger:
@@ -262,6 +270,8 @@ class _RepairRun:
         wanted = stored_entries(effect.fragment, effect.end_entry, effect.slot, core.metadata.write_quorum)
         try:
             holes = await held.missing(effect.fragment.bookies[effect.slot], wanted)
+        except TooManyRequests as error:
+            return core.on_busy(error)
         except BookKeeperError:
             # What cannot be asked is replaced: a copy too many does no harm.
             return core.on_inspected(effect, None)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from bkspark.errors import MetadataError, MetadataFormat
 from bkspark.metadata import underreplication
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.election import AuditorElection
+from bkspark.metadata.memory import Fault, MemoryStore
 from bkspark.metadata.underreplication import RecoveryDelay, UnderreplicationStore
+from bkspark.metadata.uri import MetadataUri
 
 
 async def store_of(trees, tree):
@@ -170,12 +174,53 @@ def test_smallest_vote_is_the_auditor_and_the_next_one_follows(trees):
         assert (await first.is_elected(), await second.is_elected()) == (True, False)
         assert await second.auditor() == "b-1"
         assert (await two.get(root))[0] == b'bookieId: "b-1"\n'
-        await first.withdraw()
-        assert not await first.is_elected()
+        await one.close()
         assert await second.is_elected()
         assert (await two.get(root))[0] == b'bookieId: "b-2"\n'
-        await first.stand()
-        await two.close()
-        assert await first.is_elected()
 
     trees.run(test, sessions=2)
+
+
+def test_a_vote_whose_answer_was_lost_elects_its_session_and_blocks_nobody():
+    async def test():
+        store = MemoryStore()
+        uri = MetadataUri.parse("zk://127.0.0.1:2181/ledgers")
+        one, two = store.session(), store.session()
+        root = f"{uri.root}/underreplication/auditorelection"
+        await one.create(root, make_parents=True)
+        first, second = AuditorElection(one, uri, "b-1"), AuditorElection(two, uri, "b-2")
+        store.faults[store.writes] = Fault.LOST_AFTER
+        with pytest.raises(MetadataError):
+            await first.stand()
+        await second.stand()
+        await first.stand()
+        assert len(await two.children(root)) == 3
+        assert (await first.is_elected(), await second.is_elected()) == (True, False)
+        await one.close()
+        assert await second.is_elected()
+
+    asyncio.run(test())
+
+
+def test_a_lock_whose_answer_was_lost_is_held_and_can_be_given_back():
+    async def test():
+        store = MemoryStore()
+        uri = MetadataUri.parse("zk://127.0.0.1:2181/ledgers")
+        one, two = store.session(), store.session()
+        mine, theirs = UnderreplicationStore(one, uri), UnderreplicationStore(two, uri)
+        await one.create(f"{uri.root}/underreplication/locks", make_parents=True)
+        for fault in Fault:
+            store.faults[store.writes] = fault
+            with pytest.raises(MetadataError):
+                await mine.lock(5, "one")
+            assert await mine.lock(5, "one")
+            assert not await mine.lock(5, "one")
+            assert not await theirs.lock(5, "two")
+            store.faults[store.writes] = fault
+            with pytest.raises(MetadataError):
+                await mine.unlock(5)
+            assert await mine.lock(5, "one")
+            await mine.unlock(5)
+            assert await theirs.locked() == set()
+
+    asyncio.run(test())

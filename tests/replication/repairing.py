@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -15,6 +16,8 @@ from typing import Any
 from bkspark.blocking import Client
 from bkspark.cli.child_process import ChildProcess
 from bkspark.cli.cluster import repair_command
+from bkspark.metadata.uri import MetadataUri
+from bkspark.metadata.zookeeper import open_tree
 from tests.polling import wait_until
 
 WAIT_S = 120.0
@@ -41,6 +44,19 @@ def command(uri: str, *words: str, code: int = 0) -> tuple[dict[str, Any], str]:
     )
     assert done.returncode == code, done.stderr
     return json.loads(done.stdout) if done.stdout else {}, done.stderr
+
+
+def overwrite(uri: str, path: str, data: bytes) -> None:
+    """Put other data into a metadata node."""
+
+    async def write() -> None:
+        tree = await open_tree(MetadataUri.parse(uri))
+        try:
+            await tree.set(path, data, -1)
+        finally:
+            await tree.close()
+
+    asyncio.run(write())
 
 
 def naming(client: Client, ledger_ids: Sequence[int], bookie: str) -> list[int]:

@@ -9,9 +9,13 @@ from pathlib import Path
 import pytest
 
 from bkspark.blocking import Client
-from tests.cluster import Cluster, ClusterBookie
+from bkspark.cli.cluster_process import BookieProcess
+from bkspark.cli.ports import free_ports
+from bkspark.metadata.paths import ledger_path
+from bkspark.metadata.uri import LedgerManager
+from tests.cluster import SESSION_TIMEOUT_MS, Cluster, ClusterBookie
 from tests.polling import wait_until
-from tests.replication.repairing import WAIT_S, autorecovery, command, naming, wait_until_moved
+from tests.replication.repairing import WAIT_S, autorecovery, command, naming, overwrite, wait_until_moved
 
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("repair")]
 
@@ -125,3 +129,60 @@ def test_decommission_moves_everything_and_forgets_the_bookie(cluster: Cluster, 
         shutil.rmtree(victim.dir / folder)
     victim.restart()
     assert command(cluster.uri, "check")[0]["ok"]
+
+
+def test_bookie_with_the_daemon_in_its_process_repairs_and_its_own_data_are_recovered_by_hand(
+    cluster: Cluster, client: Client, tmp_path: Path
+) -> None:
+    """`autoRecoveryDaemonEnabled`; then `recover`, which an operator may ask for while everything is disabled."""
+    settings = {"autoRecoveryDaemonEnabled": "true", "zkTimeout": SESSION_TIMEOUT_MS}
+    repairing = BookieProcess(6, free_ports(1)[0], tmp_path / "bookie6", cluster.uri, settings)
+    repairing.launch()
+    try:
+        repairing.wait_until_serving()
+        ledgers = []
+        while len(naming(client, ledgers, repairing.id)) < 3:
+            ledgers.append(write(client, (3, 2, 2), 50))
+        assert command(cluster.uri, "autorecovery", "--status")[0]["auditor"] == repairing.id
+        lost = most_named(client, cluster, ledgers)
+        lost.kill()
+        wait_until_moved(client, ledgers, lost.id)
+        assert command(cluster.uri, "autorecovery", "--disable")[0]["enabled"] is False
+        _, refusal = command(cluster.uri, "recover", repairing.id, code=1)
+        assert "is serving: stop it first" in refusal
+    finally:
+        repairing.stop()
+    named = len(naming(client, list(client.ledgers()), repairing.id))
+    assert named >= 3
+    lost.restart()
+    found, progress = command(cluster.uri, "recover", repairing.id, "--set", "replicationRateByBytes=20000")
+    assert found == {"bookie": repairing.id, "ledgers": named}
+    assert f"{named} of {named} ledgers are moved" in progress
+    assert naming(client, ledgers, repairing.id) == []
+    assert command(cluster.uri, "autorecovery", "--enable")[0]["enabled"] is True
+    assert command(cluster.uri, "check")[0]["ok"]
+    for ledger_id in ledgers:
+        assert_whole(client, ledger_id, 50)
+    found, _ = command(cluster.uri, "decommission", repairing.id)
+    assert found["ledgers"] == 0
+
+
+def test_a_ledger_with_damaged_metadata_is_named_and_stands_in_nobodys_way(
+    cluster: Cluster, client: Client, tmp_path: Path
+) -> None:
+    good = [write(client, (3, 2, 2), 30) for _ in range(4)]
+    bad = write(client, (3, 2, 2), 30)
+    lost = most_named(client, cluster, good)
+    path = f"/ledgers{ledger_path(bad, LedgerManager.HIERARCHICAL)}"
+    overwrite(cluster.uri, path, b"BookieMetadataFormatVersion\t9\nnonsense")
+    try:
+        with autorecovery(cluster.uri, tmp_path / "log"):
+            lost.kill()
+            wait_until_moved(client, good, lost.id)
+        found, progress = command(cluster.uri, "check", code=1)
+        assert (found["unreadable"], found["underreplicated"], found["ok"]) == (1, 0, False)
+        assert f"ledger {bad}: " in progress
+        _, refusal = command(cluster.uri, "recover", lost.id, code=1)
+        assert "BookieMetadataFormatVersion" in refusal or str(bad) in refusal
+    finally:
+        client.delete(bad)

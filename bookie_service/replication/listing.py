@@ -1,0 +1,40 @@
+"""All ledgers' metadata, a group at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from bkspark.core.metadata import LedgerMetadata
+from bkspark.errors import MetadataFormat, NoSuchLedger
+from bkspark.metadata.ledgers import LedgerStore
+
+Listed = tuple[int, LedgerMetadata | MetadataFormat]
+"""A ledger's id, and its metadata or why they cannot be decoded."""
+
+
+async def read_all(ledgers: LedgerStore, at_once: int) -> AsyncIterator[list[Listed]]:
+    """Yield every ledger, in groups that are read together; who is deleted meanwhile is left out.
+
+    Raises:
+        MetadataError: the store failed: there may be more ledgers.
+    """
+    group: list[int] = []
+    async for ledger_id in ledgers.ids():
+        group.append(ledger_id)
+        if len(group) == at_once:
+            yield await _read(ledgers, group)
+            group = []
+    yield await _read(ledgers, group)
+
+
+async def _read(ledgers: LedgerStore, ledger_ids: list[int]) -> list[Listed]:
+    async def read(ledger_id: int) -> Listed | None:
+        try:
+            return ledger_id, (await ledgers.read(ledger_id)).metadata
+        except NoSuchLedger:
+            return None
+        except MetadataFormat as error:
+            return ledger_id, error
+
+    return [each for each in await asyncio.gather(*map(read, ledger_ids)) if each is not None]
