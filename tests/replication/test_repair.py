@@ -1,0 +1,275 @@
+"""What may be done to a ledger that lacks copies, and when metadata may say so (reliability.md A1 to A5, M2)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import numpy as np
+import pytest
+
+from bkspark.core.effects import WriteMetadata
+from bkspark.core.metadata import Fragment, LedgerMetadata, LedgerState
+from bkspark.core.placement import Topology
+from bkspark.core.striping import write_set
+from bkspark.errors import BookieUnavailable, MetadataError, NotEnoughBookies, ReadFailed
+from bookie_service.replication.repair import (
+    CONFLICTS_MAX,
+    TARGETS_TRIED_MAX,
+    CopyEntries,
+    Effect,
+    Ended,
+    InspectCopies,
+    Outcome,
+    RecoverLedger,
+    RepairCore,
+    settled_fragments,
+    stored_entries,
+)
+
+ERROR = BookieUnavailable("it went away")
+
+
+def closed(*fragments: tuple[int, str], last_entry: int = 29) -> LedgerMetadata:
+    """A closed ledger with E = Qw = 3; each fragment is its first entry and its bookies, one letter each."""
+    return opened(*fragments, state=LedgerState.CLOSED, last_entry=last_entry, length=7 * (last_entry + 1))
+
+
+def opened(*fragments: tuple[int, str], **facts: object) -> LedgerMetadata:
+    rows = tuple(Fragment(first_entry, tuple(bookies)) for first_entry, bookies in fragments)
+    return LedgerMetadata(3, 3, 2, rows, **{"custom_metadata": {"k": b"v"}, "ctime": 5, **facts})
+
+
+def core(metadata: LedgerMetadata, *, lost: str = "a", alive: str = "bcdef", **more: object) -> RepairCore:
+    facts = {"reported": lost, "writable": alive, "registered": alive, "random": Random(1), **more}
+    return RepairCore(7, metadata, 3, **facts)
+
+
+def only(todo: list[Effect]) -> Effect:
+    assert len(todo) == 1
+    return todo[0]
+
+
+def outcome(todo: list[Effect]) -> Outcome:
+    ended = only(todo)
+    assert isinstance(ended, Ended)
+    assert (ended.error is not None) == (ended.outcome is Outcome.DEFERRED)
+    return ended.outcome
+
+
+def test_a1_metadata_name_the_new_bookie_only_once_it_has_acknowledged_every_entry() -> None:
+    repair = core(closed((0, "abc")), alive="bcd")
+    copy = only(repair.start())
+    assert isinstance(copy, CopyEntries)
+    assert (copy.fragment.first_entry, copy.end_entry) == (0, 30)
+    assert [(each.slot, each.target, each.missing) for each in copy.copies] == [(0, "d", None)]
+    write = only(repair.on_copied())
+    assert isinstance(write, WriteMetadata)
+    assert write.expected_version == 3
+    assert write.metadata == closed((0, "dbc"))
+    assert outcome(repair.on_metadata_written(write.metadata, 4)) is Outcome.COMPLETE
+
+
+def test_m2_nothing_but_names_of_bookies_changes() -> None:
+    before = closed((0, "abc"), (10, "bcd"), (20, "cab"))
+    repair = core(before)
+    todo = repair.start()
+    while not isinstance(only(todo), Ended):
+        effect = only(todo)
+        if isinstance(effect, WriteMetadata):
+            assert replace(effect.metadata, fragments=before.fragments) == before
+            assert [row.first_entry for row in effect.metadata.fragments] == [0, 10, 20]
+            todo = repair.on_metadata_written(effect.metadata, effect.expected_version + 1)
+        else:
+            todo = repair.on_copied()
+    assert outcome(todo) is Outcome.COMPLETE
+    assert repair.metadata.fragments[1] == before.fragments[1]
+    assert all("a" not in row.bookies and len(set(row.bookies)) == 3 for row in repair.metadata.fragments)
+
+
+def test_a3_open_last_fragment_is_left_alone_for_the_grace_period_and_the_others_are_not() -> None:
+    repair = core(opened((0, "abc"), (10, "abd")), alive="bcde")
+    copy = only(repair.start())
+    assert (copy.fragment.first_entry, copy.end_entry) == (0, 10)
+    write = only(repair.on_copied())
+    assert "a" not in write.metadata.fragments[0].bookies
+    assert write.metadata.fragments[1].bookies == tuple("abd")
+    assert outcome(repair.on_metadata_written(write.metadata, 4)) is Outcome.OPEN
+
+
+def test_a3_after_the_grace_period_the_ledger_is_closed_first_and_repaired_then() -> None:
+    repair = core(opened((0, "abc")), may_recover=True)
+    assert isinstance(only(repair.start()), RecoverLedger)
+    copy = only(repair.on_recovered(closed((0, "abc"), last_entry=4), 5))
+    assert (copy.fragment.first_entry, copy.end_entry) == (0, 5)
+    assert only(repair.on_copied()).expected_version == 5
+
+
+def test_open_ledger_whose_last_fragment_names_nobody_lost_is_complete_and_never_fenced() -> None:
+    repair = core(opened((0, "abc"), (10, "bcd")), may_recover=True)
+    only(repair.start())
+    write = only(repair.on_copied())
+    assert outcome(repair.on_metadata_written(write.metadata, 4)) is Outcome.COMPLETE
+
+
+@pytest.mark.parametrize("rows", [((0, "abc"),), ((0, "bcd"), (10, "abc"))], ids=["empty ledger", "empty fragment"])
+def test_s36_where_nothing_is_to_be_copied_only_metadata_change(rows: tuple[tuple[int, str], ...]) -> None:
+    repair = core(closed(*rows, last_entry=rows[-1][0] - 1))
+    write = only(repair.start())
+    assert isinstance(write, WriteMetadata)
+    assert "a" not in write.metadata.last_fragment.bookies
+    assert outcome(repair.on_metadata_written(write.metadata, 4)) is Outcome.COMPLETE
+
+
+def test_s36_a_fragment_that_nobody_gives_does_not_keep_the_others_from_being_repaired() -> None:
+    repair = core(closed((0, "abc"), (10, "abd"), (20, "abe")))
+    only(repair.start())
+    second = only(repair.on_unreadable(ReadFailed("entry 3 is damaged everywhere")))
+    assert second.fragment.first_entry == 10
+    todo = repair.on_copied()
+    third = only(repair.on_metadata_written(only(todo).metadata, 4))
+    assert third.fragment.first_entry == 20
+    todo = repair.on_copied()
+    ended = only(repair.on_metadata_written(only(todo).metadata, 5))
+    assert ended.outcome is Outcome.DEFERRED
+    assert "entry 3" in str(ended.error)
+    assert repair.metadata.fragments[0].bookies == tuple("abc")
+
+
+def test_a4_a_slot_that_somebody_else_repaired_meanwhile_keeps_his_bookie() -> None:
+    repair = core(closed((0, "abc")), alive="bcd")
+    only(repair.start())
+    only(repair.on_copied())
+    assert outcome(repair.on_metadata_conflict(closed((0, "ebc")), 9)) is Outcome.COMPLETE
+
+
+def test_a4_what_others_changed_elsewhere_is_kept_and_the_swap_is_tried_again_on_it() -> None:
+    repair = core(closed((0, "abc"), (10, "bcd")), alive="bcd")
+    only(repair.start())
+    only(repair.on_copied())
+    write = only(repair.on_metadata_conflict(closed((0, "abc"), (10, "xyd")), 9))
+    assert write == WriteMetadata(closed((0, "dbc"), (10, "xyd")), 9)
+
+
+def test_a_bookie_that_others_put_into_the_ensemble_meanwhile_is_not_named_twice() -> None:
+    repair = core(closed((0, "abc")), alive="bde", lost="ac")
+    first, second = (copy.target for copy in only(repair.start()).copies)
+    only(repair.on_copied())
+    copy = only(repair.on_metadata_conflict(closed((0, f"ab{first}")), 9))
+    assert [(each.slot, each.target) for each in copy.copies] == [(0, second)]
+
+
+def test_a_fragment_whose_end_moved_is_copied_anew() -> None:
+    repair = core(closed((0, "abc"), last_entry=9), alive="bcd")
+    only(repair.start())
+    only(repair.on_copied())
+    again = only(repair.on_metadata_conflict(closed((0, "abc"), last_entry=19), 9))
+    assert isinstance(again, CopyEntries)
+    assert again.end_entry == 20
+
+
+def test_a5_lost_compare_and_sets_end_some_time() -> None:
+    repair = core(closed((0, "abc")), alive="bcd")
+    only(repair.start())
+    todo = repair.on_copied()
+    for version in range(CONFLICTS_MAX):
+        assert isinstance(only(todo), WriteMetadata)
+        todo = repair.on_metadata_conflict(closed((0, "abc")), version)
+    assert outcome(todo) is Outcome.DEFERRED
+
+
+def test_a5_bookies_that_take_no_copies_are_left_for_others_a_few_times() -> None:
+    repair = core(closed((0, "abc")), alive="bcdefgh")
+    tried = []
+    todo = repair.start()
+    for _ in range(TARGETS_TRIED_MAX):
+        target = only(todo).copies[0].target
+        tried.append(target)
+        todo = repair.on_copy_failed(target, ERROR)
+    assert len(set(tried)) == TARGETS_TRIED_MAX
+    assert outcome(todo) is Outcome.DEFERRED
+
+
+def test_without_a_spare_bookie_the_ledger_is_deferred_and_the_operator_told_what_to_do() -> None:
+    ended = only(core(closed((0, "abc")), alive="bc").start())
+    assert ended.outcome is Outcome.DEFERRED
+    assert isinstance(ended.error, NotEnoughBookies)
+    assert "start more bookies" in str(ended.error)
+
+
+def test_a5_deleted_ledger_is_over() -> None:
+    repair = core(closed((0, "abc")))
+    only(repair.start())
+    assert outcome(repair.on_gone()) is Outcome.GONE
+    repair = core(opened((0, "abc")), may_recover=True)
+    only(repair.start())
+    assert outcome(repair.on_gone()) is Outcome.GONE
+
+
+def test_failed_metadata_store_and_busy_bookie_defer() -> None:
+    for fail in (RepairCore.on_metadata_failed, RepairCore.on_busy):
+        repair = core(closed((0, "abc")))
+        repair.start()
+        assert outcome(fail(repair, MetadataError("away"))) is Outcome.DEFERRED
+
+
+def test_a_bookie_that_serves_is_looked_at_and_gets_what_it_lacks() -> None:
+    repair = core(closed((0, "abc")), alive="abcd")
+    look = only(repair.start())
+    assert look == InspectCopies(Fragment(0, tuple("abc")), 30, 0)
+    copy = only(repair.on_inspected(look, np.array([3, 4])))
+    assert [(each.slot, each.target, each.missing.tolist()) for each in copy.copies] == [(0, "a", [3, 4])]
+    assert outcome(repair.on_copied()) is Outcome.COMPLETE
+
+
+def test_a_bookie_that_serves_and_lacks_nothing_stays() -> None:
+    repair = core(closed((0, "abc"), (10, "abd")), alive="abcd")
+    for _ in range(2):
+        look = only(todo := repair.start())
+        todo = repair.on_inspected(look, np.empty(0, np.int64))
+    assert outcome(todo) is Outcome.COMPLETE
+
+
+@pytest.mark.parametrize("holes", [None, np.array([3])], ids=["cannot be asked", "takes no writes"])
+def test_a_bookie_that_cannot_be_given_what_it_lacks_is_replaced(holes: np.ndarray | None) -> None:
+    repair = core(closed((0, "abc")), lost="a", alive="bcd", registered="abcd")
+    look = only(repair.start())
+    copy = only(repair.on_inspected(look, holes))
+    assert [(each.slot, each.target, each.missing) for each in copy.copies] == [(0, "d", None)]
+
+
+def test_a_bookie_that_does_not_take_its_own_missing_copies_is_replaced() -> None:
+    repair = core(closed((0, "abc")), alive="abcd")
+    look = only(repair.start())
+    only(repair.on_inspected(look, np.array([3])))
+    copy = only(repair.on_copy_failed("a", ERROR))
+    assert [(each.slot, each.target, each.missing) for each in copy.copies] == [(0, "d", None)]
+
+
+def test_only_reported_bookies_are_replaced_and_without_a_report_all_that_do_not_serve() -> None:
+    assert outcome(core(closed((0, "abc")), lost="x", alive="bcd").start()) is Outcome.COMPLETE
+    copy = only(core(closed((0, "abc")), lost="", alive="cdef").start())
+    assert [each.slot for each in copy.copies] == [0, 1]
+
+
+def test_a_new_bookie_stands_where_the_write_set_spans_racks() -> None:
+    racks = {"b": "/1", "c": "/1", "d": "/1", "e": "/2", "f": "/1"}
+    for seed in range(20):
+        repair = core(closed((0, "abc")), topology=Topology(racks), random=Random(seed))
+        assert only(repair.start()).copies[0].target == "e"
+
+
+def test_the_entries_of_a_slot_are_those_whose_write_set_has_it() -> None:
+    for size in range(1, 7):
+        for quorum in range(1, size + 1):
+            fragment = Fragment(5, tuple("abcdef"[:size]))
+            for slot in range(size):
+                wanted = [id for id in range(5, 23) if slot in write_set(id, size, quorum)]
+                assert stored_entries(fragment, 23, slot, quorum).tolist() == wanted
+
+
+def test_fragments_that_get_no_more_entries_are_all_of_a_closed_ledger_and_all_but_the_last_of_an_open_one() -> None:
+    rows = ((0, "abc"), (10, "bcd"))
+    assert [end for _, end in settled_fragments(closed(*rows))] == [10, 30]
+    assert [end for _, end in settled_fragments(opened(*rows))] == [10]
+    assert [end for _, end in settled_fragments(opened(*rows, state=LedgerState.IN_RECOVERY))] == [10]
