@@ -167,7 +167,7 @@ async def _repairing(configuration: Configuration, who: str) -> AsyncIterator[li
     # Most bookies do without it, and without the client that it loads.
     from bookie_service.replication.autorecovery import AutoRecovery
 
-    recovery = AutoRecovery(str(configuration.metadata_uri), who, configuration.auto_recovery)
+    recovery = AutoRecovery.of_cluster(str(configuration.metadata_uri), who, configuration.auto_recovery)
     try:
         await recovery.start()
         yield [recovery.failed]

@@ -63,7 +63,7 @@ async def _autorecovery(arguments: argparse.Namespace, configuration: Configurat
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    recovery = AutoRecovery(str(configuration.metadata_uri), this_process(), configuration.auto_recovery)
+    recovery = AutoRecovery.of_cluster(str(configuration.metadata_uri), this_process(), configuration.auto_recovery)
     asked = asyncio.ensure_future(stopping.wait())
     try:
         await recovery.start()

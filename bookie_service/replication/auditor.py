@@ -106,18 +106,18 @@ class Auditor:
             return None
         if not self._was_elected:
             self._was_elected, self._lost, self._delay = True, LostBookies(), None
-            self._bookies_due_s = time.monotonic()
+            self._bookies_due_s = _now_s()
             logger.info("this process is the auditor now")
         if not await self._store.is_enabled():
             self._stop_checking()
             return None
         waits = [await self._look_at_bookies(), await self._look_at_ledgers()]
         if self._options.bookie_check_interval_s > 0:
-            waits.append(max(0.0, self._bookies_due_s - time.monotonic()))
+            waits.append(max(0.0, self._bookies_due_s - _now_s()))
         return min((wait for wait in waits if wait is not None), default=None)
 
     async def _look_at_bookies(self) -> float | None:
-        interval_s, now_s = self._options.bookie_check_interval_s, time.monotonic()
+        interval_s, now_s = self._options.bookie_check_interval_s, _now_s()
         is_due = interval_s > 0 and now_s >= self._bookies_due_s
         if is_due:
             self._lost.forget_audits()
@@ -224,6 +224,10 @@ class Auditor:
         async for some in read_all(self._services.ledgers, self._options.ledgers_at_once):
             listed += sum(await asyncio.gather(*(look_at(*each) for each in some)))
         return listed
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def _now_ms() -> int:

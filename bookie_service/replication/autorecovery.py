@@ -46,14 +46,22 @@ class Cluster:
 
 
 class AutoRecovery:
-    """Runs in the background of an event loop from `start` to `stop`. `failed` gets the error of a defect."""
+    """Runs in the background of an event loop from `start` to `stop`. `failed` gets the error of a defect.
 
-    def __init__(self, uri: str, who: str, options: AutoRecoveryOptions) -> None:
-        self._client = Client(uri)
+    The client is its own, and closed at the end.
+    """
+
+    def __init__(self, client: Client, who: str, options: AutoRecoveryOptions) -> None:
+        self._client = client
         self._who = who
         self._options = options
         self._tasks: list[asyncio.Task[None]] = []
         self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+
+    @classmethod
+    def of_cluster(cls, uri: str, who: str, options: AutoRecoveryOptions) -> AutoRecovery:
+        """Return one for the cluster at a metadata URI."""
+        return cls(Client(uri), who, options)
 
     async def start(self) -> None:
         """Begin. Raises MetadataError: there is no cluster, or its store cannot be reached."""

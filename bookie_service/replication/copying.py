@@ -8,7 +8,6 @@ What is under way is bounded: `READ_AHEAD` reads of about 512 KiB each, and as m
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Iterator
 
@@ -49,7 +48,7 @@ class ByteRate:
         """Return when `size` more bytes may go."""
         if self._bytes_per_s <= 0:
             return
-        now_s = time.monotonic()
+        now_s = asyncio.get_running_loop().time()
         begin_s = max(self._free_at_s, now_s - 1.0)
         self._free_at_s = begin_s + size / self._bytes_per_s
         if self._free_at_s > now_s:
