@@ -9,7 +9,8 @@ Invariants (A1 to A5, M2):
   new bookie has acknowledged every entry of that slot. So at no instant do fewer valid copies lie on named bookies.
 * Fragments that can get no more entries are all of a closed ledger, and all but the last of an open one: its owner
   begins a new fragment behind what is acknowledged. The last fragment of an open ledger that names a lost bookie is
-  left alone for the grace period; then the ledger is recovered (fenced and closed) and repaired as a closed one.
+  left alone for the grace period; then the ledger is recovered (fenced and closed) and repaired as a closed one. A
+  recovery ends with Qa copies of what it rewrote, so every bookie of that fragment is looked at then.
 * A bookie that serves is never taken for lost: its copies are looked at, and it is sent those that it lacks. Only where
   it cannot be asked or does not take them, another one takes its slot.
 * Compare-and-set decides against everybody else. What is stored instead is looked at again: a slot that has
@@ -161,6 +162,7 @@ class RepairCore:
         self._holes: dict[tuple[int, str], np.ndarray] = {}
         self._done: set[tuple[int, str]] = set()
         self._copying: CopyEntries | None = None
+        self._recovered_from: int | None = None
         self._failed_targets = 0
         self._conflicts = 0
         self._shortage: BookKeeperError | None = None
@@ -228,6 +230,7 @@ class RepairCore:
 
     def on_recovered(self, metadata: LedgerMetadata, version: int) -> list[Effect]:
         """The ledger is closed."""
+        self._recovered_from = self.metadata.last_fragment.first_entry
         self.metadata, self.version = metadata, version
         return self._next()
 
@@ -248,14 +251,19 @@ class RepairCore:
                 return todo
         if self._shortage is not None:
             return self._end(Outcome.DEFERRED, self._shortage)
-        if self.metadata.is_closed or not any(map(self._is_lost, self.metadata.last_fragment.bookies)):
+        last = self.metadata.last_fragment
+        if self.metadata.is_closed or not any(self._is_lost(last, bookie) for bookie in last.bookies):
             return self._end(Outcome.COMPLETE, None)
         return [RecoverLedger()] if self._may_recover else self._end(Outcome.OPEN, None)
 
-    def _is_lost(self, bookie: str) -> bool:
+    def _is_suspect(self, fragment: Fragment, bookie: str) -> bool:
+        is_recovered = self._recovered_from is not None and fragment.first_entry >= self._recovered_from
+        return is_recovered or bookie in self._reported
+
+    def _is_lost(self, fragment: Fragment, bookie: str) -> bool:
         if bookie in self._distrusted:
             return True
-        return bookie not in self._registered and (not self._reported or bookie in self._reported)
+        return bookie not in self._registered and (not self._reported or self._is_suspect(fragment, bookie))
 
     def _repair(self, fragment: Fragment, end_entry: int) -> list[Effect] | None:
         """Return the next step for a fragment; None when there is nothing more to do for it."""
@@ -264,9 +272,9 @@ class RepairCore:
         for slot, bookie in enumerate(fragment.bookies):
             if (first, bookie) in self._done:
                 continue
-            if self._is_lost(bookie):
+            if self._is_lost(fragment, bookie):
                 lost.append(slot)
-            elif bookie in self._reported:
+            elif self._is_suspect(fragment, bookie):
                 holes = self._holes.get((first, bookie))
                 if holes is None:
                     return [InspectCopies(fragment, end_entry, slot)]

@@ -10,14 +10,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from bkspark.blocking import Client
 from bkspark.cli.child_process import ChildProcess
 from bkspark.cli.cluster import repair_command
+from bkspark.client import Client as AsyncClient
 from bkspark.metadata.uri import MetadataUri
 from bkspark.metadata.zookeeper import open_tree
+from bookie_service.replication.autorecovery import Cluster as RepairedCluster
+from bookie_service.replication.operations import check_cluster, decommission
+from bookie_service.replication.options import AutoRecoveryOptions
 from tests.polling import wait_until
 
 WAIT_S = 120.0
@@ -36,14 +41,35 @@ def autorecovery(uri: str, log: Path, **settings: object) -> Iterator[ChildProce
         process.stop(10)
 
 
-def command(uri: str, *words: str, code: int = 0) -> tuple[dict[str, Any], str]:
-    """Return (what `bkspark cluster ... --json` prints, its stderr); assert the exit code."""
+def command(uri: str, *words: str, code: int | None = 0) -> tuple[dict[str, Any], str]:
+    """Return (what `bkspark cluster ... --json` prints, its stderr); assert the exit code, unless it is None."""
     line = [sys.executable, "-m", "bkspark.cli", "cluster", *words, "--json"]
     done = subprocess.run(
         line, capture_output=True, text=True, timeout=WAIT_S, env={**os.environ, "BKSPARK_URI": uri}, check=False
     )
-    assert done.returncode == code, done.stderr
+    assert code is None or done.returncode == code, done.stderr
     return json.loads(done.stdout) if done.stdout else {}, done.stderr
+
+
+def check(uri: str) -> dict[str, Any]:
+    """Return what a check of the cluster finds, in this process."""
+
+    async def run() -> dict[str, Any]:
+        async with AsyncClient(uri) as client:
+            found = await check_cluster(await RepairedCluster.of(client), AutoRecoveryOptions(), lambda _: None)
+        return {**asdict(found), "ok": found.ok}
+
+    return asyncio.run(run())
+
+
+def forget(uri: str, bookie: str) -> int:
+    """Decommission a bookie, in this process; return how many ledgers were moved."""
+
+    async def run() -> int:
+        async with AsyncClient(uri) as client:
+            return await decommission(await RepairedCluster.of(client), bookie, AutoRecoveryOptions(), lambda _: None)
+
+    return asyncio.run(run())
 
 
 def overwrite(uri: str, path: str, data: bytes) -> None:

@@ -100,9 +100,27 @@ def test_a3_open_last_fragment_is_left_alone_for_the_grace_period_and_the_others
 def test_a3_after_the_grace_period_the_ledger_is_closed_first_and_repaired_then() -> None:
     repair = core(opened((0, "abc")), may_recover=True)
     assert isinstance(only(repair.start()), RecoverLedger)
-    copy = only(repair.on_recovered(closed((0, "abc"), last_entry=4), 5))
+    todo = repair.on_recovered(closed((0, "abc"), last_entry=4), 5)
+    for slot in (1, 2):
+        assert (only(todo).slot, only(todo).end_entry) == (slot, 5)
+        todo = repair.on_inspected(only(todo), np.empty(0, np.int64))
+    copy = only(todo)
     assert (copy.fragment.first_entry, copy.end_entry) == (0, 5)
     assert only(repair.on_copied()).expected_version == 5
+
+
+def test_of_a_recovered_fragment_every_bookie_gets_what_it_lacks() -> None:
+    """A recovery ends with Qa copies, and may itself have put a bookie into the ensemble that has not everything."""
+    repair = core(opened((0, "bcd"), (10, "abc")), alive="bcd", may_recover=True)
+    assert isinstance(only(repair.start()), RecoverLedger)
+    todo = repair.on_recovered(closed((0, "bcd"), (10, "dbc"), last_entry=19), 5)
+    looked = []
+    for _ in range(3):
+        looked.append((only(todo).fragment.first_entry, only(todo).slot))
+        todo = repair.on_inspected(only(todo), np.array([12, 13] if only(todo).slot == 0 else [], np.int64))
+    assert looked == [(10, 0), (10, 1), (10, 2)]
+    assert [(copy.slot, copy.target, copy.missing.tolist()) for copy in only(todo).copies] == [(0, "d", [12, 13])]
+    assert outcome(repair.on_copied()) is Outcome.COMPLETE
 
 
 def test_open_ledger_whose_last_fragment_names_nobody_lost_is_complete_and_never_fenced() -> None:
