@@ -80,6 +80,7 @@ class RangeReader:
         return _interleave(parts, span)
 
     async def read_group(self, group: GroupRead) -> EntryBatch:
+        """Return the entries of a group, in its order, numbered on from its first. Raises as `read_span`."""
         parts: list[EntryBatch] = []
         step = int(group.missing[1] - group.missing[0]) if len(group.missing) > 1 else 1
         first_entry = int(group.missing[0])

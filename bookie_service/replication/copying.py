@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Iterator
 
 import numpy as np
 
-from bkspark.client.reader import RangeReader
+from bkspark.client.range_reader import RangeReader
 from bkspark.client.stored import StoredEntryWriter, entries_at_once
 from bkspark.client.writer import Services
 from bkspark.core.metadata import LedgerMetadata
