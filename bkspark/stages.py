@@ -1,4 +1,4 @@
-"""Stages of a write, by name: places at which a test ends a process, exactly there and not about there.
+"""Stages of a read or write, by name: places at which a test ends a process, exactly there and not about there.
 
     task.begun         a task attempt of a write has started
     task.wrote         it has sent entries, or holds them, and has not reported
@@ -8,7 +8,7 @@
     commit.published   the log lists the epoch; attempts that lost are not deleted, Spark has no note of it
     commit.done        everything is done, but Spark has no note of it
     source.planned     the partitions of a micro-batch are planned
-    source.read        a task has read some of its partition
+    source.read        a task has received entries of its partition that Spark does not have
 
 The variable BKSPARK_STAGES names what is called with the stage's name, `module:function`; without it nothing happens.
 """

@@ -23,18 +23,26 @@ INLINE_BYTES_MAX = 16 * MIB
 """Greatest size of rows that travel with a task's report: Spark's driver holds the reports of all tasks."""
 ENTRY_BYTES_MAX = 4 * MIB
 """Greatest target for an entry of many rows: with head and digest it stays below Apache's default frame of 5 MiB."""
+DURATION_MS_MAX = 36_500 * 86_400_000
+"""Greatest time in an option, a hundred years: beyond it clocks and floats overflow."""
+SHOWN_CHARACTERS_MAX = 200
+"""Of a wrong value a message shows so many characters."""
 EARLIEST = "earliest"
 LATEST = "latest"
 Offset = str | int | dict[str, Any]
 """`earliest`, `latest`, entries before the end (below 0), or a JSON object: a position, or with `logsPattern` such an
 offset for each log named."""
 
-_SIZE = re.compile(r"(\d+)\s*(?:([kmgt])(?:i?b)?|b)?", re.IGNORECASE)
+# Python refuses to read numbers of thousands of digits, in words of its own.
+_DIGITS = r"\d{1,30}"
+_NUMBER = re.compile(_DIGITS)
+_BEHIND = re.compile(f"-{_DIGITS}")
+_SIZE = re.compile(rf"({_DIGITS})\s*(?:([kmgt])(?:i?b)?|b)?", re.IGNORECASE)
 _SIZE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-_DURATION = re.compile(r"(\d+)\s*(ms|s|m|h|d)?", re.IGNORECASE)
+_DURATION = re.compile(rf"({_DIGITS})\s*(ms|s|m|h|d)?", re.IGNORECASE)
 _DURATION_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_LEDGERS = re.compile(r"(\d+)(?:\s*-\s*(\d+))?")
-_ENTRIES = re.compile(r"(\d+)\s*:\s*(\d+)\s*-\s*(\d*)")
+_LEDGERS = re.compile(rf"({_DIGITS})(?:\s*-\s*({_DIGITS}))?")
+_ENTRIES = re.compile(rf"({_DIGITS})\s*:\s*({_DIGITS})\s*-\s*({_DIGITS})?")
 _INT64_MAX = (1 << 63) - 1
 
 
@@ -51,6 +59,12 @@ class IdRange:
 EVERY_LEDGER = IdRange(0, LEDGER_ID_MAX + 1)
 
 
+def shown(value: object) -> str:
+    """Return a value as a message shows it: on one line, and not for ever."""
+    whole = repr(value)
+    return whole if len(whole) <= SHOWN_CHARACTERS_MAX else f"{whole[:SHOWN_CHARACTERS_MAX]}…"
+
+
 def text(value: str) -> str:
     if not value:
         raise ValueError("is empty")
@@ -61,7 +75,7 @@ def uri(value: str) -> str:
     try:
         return str(MetadataUri.parse(value))
     except ConfigurationError as error:
-        raise ValueError(f"is no metadata URI: {error}") from None
+        raise ValueError(f"is no metadata URI: {str(error)[-SHOWN_CHARACTERS_MAX:]}") from None
 
 
 def password(value: str) -> bytes:
@@ -75,13 +89,13 @@ def flag(value: str) -> bool:
 
 
 def count(value: str) -> int:
-    if not value.isdecimal() or not 1 <= int(value) <= _INT64_MAX:
+    if not _NUMBER.fullmatch(value) or not 1 <= int(value) <= _INT64_MAX:
         raise ValueError("is not a whole number of at least 1")
     return int(value)
 
 
 def version(value: str) -> int:
-    if not value.isdecimal() or int(value) > _INT64_MAX:
+    if not _NUMBER.fullmatch(value) or int(value) > _INT64_MAX:
         raise ValueError("is not a whole number of at least 0")
     return int(value)
 
@@ -121,11 +135,11 @@ def one_of(*choices: str) -> Callable[[str], str]:
 def offset(value: str) -> Offset:
     if value.lower() in (EARLIEST, LATEST):
         return value.lower()
-    if re.fullmatch(r"-\d+", value.strip()) and 1 <= -int(value) <= _INT64_MAX:
+    if _BEHIND.fullmatch(value.strip()) and 1 <= -int(value) <= _INT64_MAX:
         return int(value)
     try:
         parsed = json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         parsed = None
     if not isinstance(parsed, dict):
         raise ValueError("is neither earliest, latest, -N (entries before the end) nor the JSON of a position")
@@ -135,8 +149,8 @@ def offset(value: str) -> Offset:
 def pattern(value: str) -> str:
     try:
         re.compile(text(value))
-    except re.error as error:
-        raise ValueError(f"is no regular expression: {error}") from None
+    except (re.error, RecursionError, OverflowError) as error:
+        raise ValueError(f"is no regular expression: {str(error)[:SHOWN_CHARACTERS_MAX]}") from None
     return value
 
 
@@ -145,8 +159,8 @@ def moment(value: str) -> int:
     text = value.strip()
     relative = _DURATION.fullmatch(text[1:]) if text.startswith("-") else None
     if relative is not None and relative[2]:
-        return -int(relative[1]) * _DURATION_MS[relative[2].lower()]
-    if text.isdecimal() and int(text) <= _INT64_MAX:
+        return -duration(text[1:])
+    if _NUMBER.fullmatch(text) and int(text) <= _INT64_MAX:
         return int(text)
     try:
         parsed = datetime.fromisoformat(text)
@@ -160,9 +174,10 @@ def moment(value: str) -> int:
 def duration(value: str) -> int:
     """Return milliseconds."""
     match = _DURATION.fullmatch(value.strip())
-    if not match:
-        raise ValueError("is not a time such as 500ms, 30s, 15m or 1h")
-    return int(match[1]) * _DURATION_MS[(match[2] or "ms").lower()]
+    milliseconds = int(match[1]) * _DURATION_MS[(match[2] or "ms").lower()] if match else 0
+    if not match or milliseconds > DURATION_MS_MAX:
+        raise ValueError("is not a time such as 500ms, 30s, 15m or 1h, up to 36500d")
+    return milliseconds
 
 
 def age(value: str) -> int:
@@ -187,7 +202,7 @@ def parse_ledgers(value: str) -> tuple[IdRange, ...]:
     if text.startswith("["):
         try:
             items = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise ValueError("is not a JSON list of ledger ids") from None
         if not all(type(item) is int for item in items):
             raise ValueError("is not a JSON list of ledger ids")
@@ -210,15 +225,15 @@ def _id_range(part: str) -> IdRange:
         ledger_id, first_entry = int(entries[1]), int(entries[2])
         end_entry = int(entries[3]) + 1 if entries[3] else None
         if ledger_id > LEDGER_ID_MAX or not first_entry < (end_entry or ENTRY_ID_MAX + 1) <= ENTRY_ID_MAX + 1:
-            raise ValueError(f"holds {part!r}, which names no entry")
+            raise ValueError(f"holds {shown(part)}, which names no entry")
         return IdRange(ledger_id, ledger_id + 1, first_entry, end_entry)
     match = _LEDGERS.fullmatch(part)
     if not match:
         raise ValueError(
-            f"holds {part!r}, which is neither a ledger id, nor a range such as 5-9, nor entries as 5:0-99"
+            f"holds {shown(part)}, which is neither a ledger id, nor a range such as 5-9, nor entries as 5:0-99"
         )
     first = int(match[1])
     last = int(match[2]) if match[2] else first
     if last < first or last > LEDGER_ID_MAX:
-        raise ValueError(f"holds {part!r}, which is empty or beyond the greatest ledger id")
+        raise ValueError(f"holds {shown(part)}, which is empty or beyond the greatest ledger id")
     return IdRange(first, last + 1)

@@ -222,7 +222,7 @@ class SourceOptions:
         try:
             return named if named is None or isinstance(named, dict) else values.offset(str(named))
         except ValueError as error:
-            raise ConfigurationError(f"the offset of log {log} is {named!r}, which {error}") from None
+            raise ConfigurationError(f"the offset of log {log} is {values.shown(named)}, which {error}") from None
 
     def for_batch_read(self) -> SourceOptions:
         """Return these options with the defaults of a batch read, checked.
@@ -368,7 +368,7 @@ def _checked(option: Option, value: str) -> Any:
     try:
         return option.check(value)
     except ValueError as error:
-        shown = "***" if option.field == "password" else repr(value)
+        shown = "***" if option.field == "password" else values.shown(value)
         raise ConfigurationError(f"option '{option.name}' is {shown}, which {error} ({option.meaning})") from None
 
 

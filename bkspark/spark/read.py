@@ -21,6 +21,7 @@ from bkspark.spark.formats.registry import columns_of
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.plan import LedgerRead, ReadPartition, ReadPlanner
 from bkspark.spark.ranges import EntryRange, between, cut
+from bkspark.stages import reach
 
 BATCH_BYTES = 4 << 20
 """Payload bytes of a record batch for Spark, which takes them fastest between 1 and 10 MiB. What a bookie sends in one
@@ -101,9 +102,13 @@ def read_partition(partition: InputPartition, schema: StructType, options: Sourc
     if not isinstance(partition, ReadPartition):
         return iter(())
     assembler = RowAssembler(schema, options)
-    return _joined(
-        batch for read, entries in iterate(lambda: _entries(partition)) for batch in assembler.batches(entries, read)
-    )
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for read, entries in iterate(lambda: _entries(partition)):
+            reach("source.read")
+            yield from assembler.batches(entries, read)
+
+    return _joined(batches())
 
 
 async def _entries(partition: ReadPartition) -> AsyncIterator[tuple[LedgerRead, EntryBatch]]:

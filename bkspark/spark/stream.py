@@ -39,6 +39,7 @@ from bkspark.spark.versions import (
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
+from bkspark.stages import reach
 
 CHECKPOINT = "the checkpoint's offset"
 
@@ -245,7 +246,9 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         async def plan() -> list[ReadPartition]:
             return await planner.partitions([entries for log, *part in parts for entries in await log.ranges(*part)])
 
-        return list(run(plan))
+        planned: list[InputPartition] = list(run(plan))
+        reach("source.planned")
+        return planned
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one partition."""

@@ -67,6 +67,40 @@ def test_wrong_value_names_option_value_and_remedy(name, value, part):
     assert part in message
 
 
+HOSTILE = [
+    "", " ", "\0", "\n", "x", "-1", "0", "1e400", "NaN", "null", "[]", "{}", '{"a": 1}', "[" * 5000, "(" * 5000,
+    "9" * 400, "-" + "9" * 400 + "d", "9" * 30 + "d", "1" * 5000, "é" * 300, "1,2", "-", "*", "١٢", "0x10", "1_000",
+    "+5", "-0", "\ud800",
+]  # fmt: skip
+
+
+def told(action) -> str | None:
+    """Return what the user is told, None where it is accepted."""
+    try:
+        action()
+    except ConfigurationError as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.filterwarnings("ignore:Possible nested set")
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
+def test_any_text_is_a_value_or_refused_in_one_line_that_names_the_option(option):
+    """Bad input: wrong type and out of range, of every option and in every use; never another exception."""
+    chosen = {} if option.name in ("ledgers", "logsPattern", "inspect") else {"log": "a"}
+    for text in HOSTILE:
+        given = chosen | {option.name: text}
+        reason = told(lambda given=given: parse(**given))
+        if reason is None:
+            parsed = parse(**given)
+            uses = (parsed.for_batch_read, parsed.for_stream_read, parsed.for_stream_write)
+            assert all("\n" not in (told(use) or "") for use in uses)
+        else:
+            assert option.name in reason
+            assert "\n" not in reason
+            assert len(reason) < 1_000
+
+
 def test_sizes_take_units():
     for text, size in {"512": 512, "64k": 65536, "2MiB": 2 << 20, "3mb": 3 << 20, "1G": 1 << 30, "1t": 1 << 40}.items():
         assert parse(log="a", maxLedgerBytes=text).ledger_bytes_max == size
