@@ -1,0 +1,24 @@
+"""A short campaign on real processes; `python -m tests.chaos` runs longer ones."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.campaign import run_campaign
+
+pytestmark = pytest.mark.cluster
+
+BUDGET_S = 15.0
+"""Of faults; starting, healing and checking come to as much again. BKSPARK_BUDGET and BKSPARK_SEED: another run."""
+
+
+def test_no_checker_complains_of_real_processes_under_kills_pauses_and_partitions(tmp_path: Path) -> None:
+    """Issue 5, proof 7."""
+    seed = int(os.environ.get("BKSPARK_SEED") or 5)
+    report = run_campaign(tmp_path, seed, float(os.environ.get("BKSPARK_BUDGET") or BUDGET_S))
+    assert report.violations == []
+    assert report.acknowledged > 0
+    assert sum(report.faults.values()) > 5
