@@ -10,10 +10,11 @@ import gc
 import multiprocessing
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.simulation.plan import plan_of
+from tests.simulation.plan import Plan, plan_of
 from tests.simulation.schedule import Outcome, run_plan
 
 VIOLATIONS_MAX = 20
@@ -97,7 +98,9 @@ class Tally:
         }
 
 
-def run_seeds(first: int, step: int, count: int | None, seconds: float | None) -> Tally:
+def run_seeds(
+    first: int, step: int, count: int | None, seconds: float | None, plans: Callable[[int], Plan] = plan_of
+) -> Tally:
     """Run every `step`-th seed from `first` on: so many, or for so long."""
     ends = None if seconds is None else time.monotonic() + seconds
     tally = Tally()
@@ -107,7 +110,7 @@ def run_seeds(first: int, step: int, count: int | None, seconds: float | None) -
     try:
         seed = first
         while (count is None or tally.runs < count) and (ends is None or time.monotonic() < ends):
-            plan = plan_of(seed)
+            plan = plans(seed)
             tally.count(seed, run_plan(plan), plan.is_control)
             seed += step
             if tally.runs % _COLLECT_EVERY == 0:
@@ -118,12 +121,12 @@ def run_seeds(first: int, step: int, count: int | None, seconds: float | None) -
     return tally
 
 
-def run_campaign(seed: int, seconds: float, processes: int) -> Tally:
+def run_campaign(seed: int, seconds: float, processes: int, plans: Callable[[int], Plan] = plan_of) -> Tally:
     """Run seeds from `seed` on for so long, every process its own."""
     if processes == 1:
-        return run_seeds(seed, 1, None, seconds)
+        return run_seeds(seed, 1, None, seconds, plans)
     with multiprocessing.get_context("fork").Pool(processes) as pool:
-        parts = [pool.apply_async(run_seeds, (seed + i, processes, None, seconds)) for i in range(processes)]
+        parts = [pool.apply_async(run_seeds, (seed + i, processes, None, seconds, plans)) for i in range(processes)]
         tally = Tally()
         for part in parts:
             tally.add(part.get())

@@ -12,10 +12,11 @@ import pytest
 
 from tests.simulation.__main__ import main
 from tests.simulation.campaign import run_seeds
-from tests.simulation.plan import plan_of
+from tests.simulation.plan import plan_of, relaxed_plan_of
 from tests.simulation.schedule import run_plan
 
 SCHEDULES = 20_000
+RELAXED_SCHEDULES = 600
 _PARTS = 8
 
 
@@ -25,6 +26,13 @@ def test_no_checker_complains_of_any_schedule(part: int) -> None:
     assert tally.failing == {}
     assert tally.unmet() == []
     print(json.dumps(tally.report(1 + part, 0)))
+
+
+def test_no_checker_complains_of_ledgers_with_relaxed_durability() -> None:
+    """C11: what a LAC or `sync` said is synced survives the crash of all bookies at once."""
+    tally = run_seeds(1, 1, RELAXED_SCHEDULES, None, relaxed_plan_of)
+    assert tally.failing == {}
+    assert tally.faults["crash"] > RELAXED_SCHEDULES // 2
 
 
 def test_every_kind_of_fault_strikes() -> None:

@@ -14,7 +14,7 @@ QUICK_SCHEDULES = 4_000
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_mutant_is_killed_by_random_schedules(mutant: Mutant) -> None:
-    assert hunt(mutant, 1, QUICK_SCHEDULES).seed is not None, f"{mutant.bug}: nothing noticed it"
+    assert hunt(mutant, mutant.first_seed, QUICK_SCHEDULES).seed is not None, f"{mutant.bug}: nothing noticed it"
 
 
 def test_there_are_at_least_thirty_five_and_each_has_its_own_name() -> None:

@@ -1,0 +1,117 @@
+"""Defects of relaxed durability for `mutants`, each a context in which product or model has it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from bkspark.core import effects, relaxed
+from bkspark.core.relaxed import SyncProgress, confirmed_up_to
+from bkspark.core.relaxed_writer import RelaxedWriterCore
+from bkspark.core.writer import WriterCore
+from bkspark.wire.v2 import Status
+from bookie_service.sync_cursor import Run, SyncCursor
+from tests.planting import Plant, changed, replaced
+from tests.simulation.bookies import ModelBookie
+
+
+def _around(kind: Any, name: str, new: Any) -> Plant:
+    return changed(kind, name, lambda old: lambda self, *arguments, **named: new(old, self, *arguments, **named))
+
+
+# ---- what the writer makes of LastAddSynced ----
+
+
+def confirmed_by_one_less() -> Plant:
+    def rule(last_synced: Sequence[int], write_quorum: int, ack_quorum: int) -> int:
+        return confirmed_up_to(last_synced, write_quorum, max(1, ack_quorum - 1))
+
+    return replaced(relaxed, "confirmed_up_to", rule)
+
+
+def confirmed_by_the_quickest() -> Plant:
+    return replaced(relaxed, "confirmed_up_to", lambda last_synced, write_quorum, ack_quorum: max(last_synced))
+
+
+def striping_ignored() -> Plant:
+    def rule(last_synced: Sequence[int], write_quorum: int, ack_quorum: int) -> int:
+        return sorted(last_synced)[len(last_synced) - ack_quorum]
+
+    return replaced(relaxed, "confirmed_up_to", rule)
+
+
+def confirmed_when_acknowledged() -> Plant:
+    def advance(self: SyncProgress, acknowledged: int) -> bool:
+        before, self.lac = self.lac, max(self.lac, acknowledged)
+        return self.lac > before
+
+    return replaced(SyncProgress, "advance", advance)
+
+
+# ---- forces ----
+
+
+def confirmed_when_forced() -> Plant:
+    def force(old: Any, self: RelaxedWriterCore) -> list[effects.Effect]:
+        forces = old(self)
+        for one in forces:
+            self._syncs.on_forced(one.slot)
+        return [*forces, *self._confirm()]
+
+    return _around(RelaxedWriterCore, "_force", force)
+
+
+def force_not_synced() -> Plant:
+    def on_force(self: ModelBookie, ledger_id: int) -> tuple[Status, int]:
+        return Status.EOK, self._world.now
+
+    return replaced(ModelBookie, "on_force", on_force)
+
+
+# ---- bookies that go away ----
+
+
+def lost_connection_ignored() -> Plant:
+    return replaced(RelaxedWriterCore, "has_outstanding", WriterCore.has_outstanding)
+
+
+def returning_bookie_trusted() -> Plant:
+    def on_forced(self: SyncProgress, slot: int) -> None:
+        self.on_last_synced(slot, self._forced.pop(slot, -1))
+
+    return replaced(SyncProgress, "on_forced", on_forced)
+
+
+def new_bookie_inherits() -> Plant:
+    def take_in(old: Any, self: SyncProgress, slot: int, first_entry: int, *, is_new: bool) -> None:
+        old(self, slot, first_entry, is_new=False)
+
+    return _around(SyncProgress, "take_in", take_in)
+
+
+# ---- the bookie's cursor ----
+
+
+def cursor_over_a_hole() -> Plant:
+    def on_synced(self: SyncCursor, runs: Sequence[Run]) -> None:
+        self.last_synced = max([self.last_synced, *(last for _, last in runs)])
+
+    return replaced(SyncCursor, "on_synced", on_synced)
+
+
+def cursor_when_taken() -> Plant:
+    def on_taken(self: SyncCursor, runs: Sequence[Run]) -> None:
+        self.on_synced(runs)
+
+    return replaced(SyncCursor, "on_taken", on_taken)
+
+
+def cursor_outlives_a_crash() -> Plant:
+    def start(old: Any, self: ModelBookie) -> None:
+        cursors, unsynced = self._cursors, self._unsynced
+        for _, ledger_id, runs in unsynced:
+            cursors[ledger_id].on_synced(runs)
+        old(self)
+        self._cursors = cursors
+
+    return _around(ModelBookie, "start", start)
