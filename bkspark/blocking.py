@@ -31,9 +31,9 @@ from bkspark import log as aio_log
 from bkspark.client.bookies import PlacementOptions
 from bkspark.client.range_reader import BATCH_BYTES
 from bkspark.client.writer_options import WriterOptions
+from bkspark.core.add_pipeline import WriterLimits
 from bkspark.core.metadata import LedgerMetadata
 from bkspark.core.relaxed import RelaxedDurability
-from bkspark.core.writer import WriterLimits
 from bkspark.entries import EntryBatch
 from bkspark.log.log import VACUUM_AGE_S
 from bkspark.log.positions import LogBatch, Place, Position, PositionRange

@@ -12,7 +12,9 @@ Plant = AbstractContextManager[None]
 
 @contextlib.contextmanager
 def changed(owner: Any, name: str, make: Callable[[Any], Any]) -> Iterator[None]:
-    """Replace an attribute by what `make` returns for the old one."""
+    """Replace an attribute, of a class in whichever of its bases has it, by what `make` returns for the old one."""
+    if isinstance(owner, type):
+        owner = next(kind for kind in owner.__mro__ if name in vars(kind))
     old = vars(owner)[name]
     setattr(owner, name, make(old))
     try:

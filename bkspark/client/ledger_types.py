@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from bkspark.core.add_pipeline import WriterLimits
 from bkspark.core.metadata import LEDGER_TYPE_KEY, LedgerMetadata, LedgerType
 from bkspark.core.placement import RandomSource
 from bkspark.core.relaxed import RelaxedDurability
 from bkspark.core.relaxed_writer import RelaxedWriterCore
-from bkspark.core.writer import WriterCore, WriterLimits
+from bkspark.core.writer import WriterCore
 from bkspark.errors import ConfigurationError
 from bkspark.wire.adds import AddFlags
 

@@ -11,10 +11,11 @@ from bkspark.client.range_reader import RangeReader, read_error
 from bkspark.client.writer import LedgerWriter, Services
 from bkspark.client.writer_options import WriterOptions
 from bkspark.core import effects
+from bkspark.core.add_pipeline import WriterLimits
 from bkspark.core.metadata import LedgerMetadata
 from bkspark.core.reader import spans
 from bkspark.core.recovery import Answer, RecoveryCore
-from bkspark.core.writer import WriterCore, WriterLimits
+from bkspark.core.writer import WriterCore
 from bkspark.entries import EntryBatch
 from bkspark.errors import BookKeeperError, UnauthorizedAccess
 from bkspark.metadata.ledgers import Versioned

@@ -15,10 +15,11 @@ from collections.abc import Collection
 import numpy as np
 
 from bkspark.core import effects
+from bkspark.core.add_pipeline import WriterLimits
 from bkspark.core.metadata import LedgerMetadata
 from bkspark.core.placement import RandomSource
 from bkspark.core.relaxed import RelaxedDurability, SyncProgress
-from bkspark.core.writer import WriterCore, WriterLimits, WriterState
+from bkspark.core.writer import WriterCore, WriterState
 from bkspark.errors import NotEnoughBookies
 from bkspark.wire.digest import SealedEntries
 

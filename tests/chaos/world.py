@@ -8,7 +8,7 @@ from random import Random
 
 from bkspark.client import Client
 from bkspark.client.writer import WriterOptions
-from bkspark.core.writer import WriterLimits
+from bkspark.core.add_pipeline import WriterLimits
 from bkspark.metadata.ledgers import Versioned
 from bkspark.metadata.uri import MetadataUri
 from bkspark.metadata.zookeeper import open_tree

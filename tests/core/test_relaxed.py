@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from bkspark.core import effects
+from bkspark.core.add_pipeline import WriterLimits
 from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.core.relaxed import RelaxedDurability, confirmed_up_to
 from bkspark.core.relaxed_writer import RelaxedWriterCore
 from bkspark.core.striping import write_set
-from bkspark.core.writer import WriterLimits, WriterState
+from bkspark.core.writer import WriterState
 from bkspark.errors import NotEnoughBookies
 from bkspark.wire.digest import SealedEntries
 from bkspark.wire.v2 import Status

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from bkspark.core import effects
+from bkspark.core.add_pipeline import WriterLimits
 from bkspark.core.metadata import Fragment, LedgerMetadata
-from bkspark.core.writer import WriterCore, WriterLimits, WriterState
+from bkspark.core.writer import WriterCore, WriterState
 from bkspark.errors import LedgerClosed, LedgerFenced, MetadataError, NotEnoughBookies, UnauthorizedAccess
 from bkspark.wire.digest import SealedEntries
 from bkspark.wire.v2 import Status

@@ -10,9 +10,9 @@ from random import Random
 from bkspark.client import Client
 from bkspark.client.writer import LedgerWriter
 from bkspark.client.writer_options import WriterOptions
+from bkspark.core.add_pipeline import WriterLimits
 from bkspark.core.metadata import LedgerMetadata
 from bkspark.core.striping import write_set
-from bkspark.core.writer import WriterLimits
 from bkspark.errors import BookKeeperError
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.uri import MetadataUri

@@ -10,9 +10,10 @@ import numpy as np
 
 from bkspark.client.metadata_steps import write_metadata
 from bkspark.core import effects
+from bkspark.core.add_pipeline import WriterLimits
 from bkspark.core.relaxed import RelaxedDurability
 from bkspark.core.relaxed_writer import RelaxedWriterCore
-from bkspark.core.writer import WriterCore, WriterLimits, WriterState
+from bkspark.core.writer import WriterCore, WriterState
 from bkspark.errors import BookieUnavailable, BookKeeperError, LedgerFenced
 from bkspark.metadata.ledgers import Versioned
 from bkspark.wire.digest import SealedEntries
