@@ -26,6 +26,8 @@ SESSION_TIMEOUT_S = 10.0
 CALL_TIMEOUT_S = 10.0
 CLOSE_TIMEOUT_S = 2.0
 REARM_PAUSE_S = 0.1
+READ_TRIES_MAX = 5
+"""Times that a read is sent when connections are lost under it."""
 # For ever, and never more than a second apart: a session outlives its connection by seconds only.
 _RECONNECTION = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0}
 REQUEST_BYTES_MAX = 0xFFFFF
@@ -151,25 +153,22 @@ class ZooKeeperTree(Tree):
 
     # ---- calls ----
 
-    async def _call(self, what: str, path: str, start: Callable[[], Any], data_bytes: int = 0) -> Any:
-        """Run one of kazoo's asynchronous calls, which sends `data_bytes` of data, and translate its outcome."""
-        outcome: asyncio.Future[Any] = self._loop.create_future()
+    async def _call(
+        self, what: str, path: str, start: Callable[[], Any], data_bytes: int = 0, *, is_read: bool = False
+    ) -> Any:
+        """Run one of kazoo's asynchronous calls, which sends `data_bytes` of data, and translate its outcome.
 
-        def settle(result: Any) -> None:
-            if outcome.done():
-                return
-            if result.exception is not None:
-                outcome.set_exception(result.exception)
-            else:
-                outcome.set_result(result.value)
-
+        A read whose connection is lost is asked again, within the same time limit: it changes nothing. Of a write only
+        the caller knows how to find out whether it took effect.
+        """
         try:
             async with asyncio.timeout(self._call_timeout_s):
-                await self._connected.wait()
-                if self._is_closed:
-                    raise SessionExpired(f"the session at ZooKeeper {self._address} is closed")
-                start().rawlink(lambda result: self._on_loop(settle, result))
-                return await outcome
+                for losses_left in reversed(range(READ_TRIES_MAX if is_read else 1)):
+                    try:
+                        return await self._call_once(start)
+                    except kazoo_errors.ConnectionLoss:
+                        if not losses_left:
+                            raise
         except TimeoutError:
             raise MetadataError(
                 f"ZooKeeper at {self._address} did not answer {what} of {path} in {self._call_timeout_s:g} s"
@@ -181,6 +180,23 @@ class ZooKeeperTree(Tree):
                     f"{REQUEST_BYTES_MAX} unless configured)"
                 ) from None
             raise self._translated(error, what, path) from None
+
+    async def _call_once(self, start: Callable[[], Any]) -> Any:
+        outcome: asyncio.Future[Any] = self._loop.create_future()
+
+        def settle(result: Any) -> None:
+            if outcome.done():
+                return
+            if result.exception is not None:
+                outcome.set_exception(result.exception)
+            else:
+                outcome.set_result(result.value)
+
+        await self._connected.wait()
+        if self._is_closed:
+            raise SessionExpired(f"the session at ZooKeeper {self._address} is closed")
+        start().rawlink(lambda result: self._on_loop(settle, result))
+        return await outcome
 
     def _translated(self, error: Exception, what: str, path: str) -> MetadataError:
         if isinstance(error, kazoo_errors.NoNodeError):
@@ -197,15 +213,17 @@ class ZooKeeperTree(Tree):
         return MetadataError(f"ZooKeeper at {self._address} failed {what} of {path}: {detail}")
 
     async def get(self, path: str) -> tuple[bytes, Stat]:
-        data, stat = await self._call("the read", path, lambda: self._client.get_async(path))
+        data, stat = await self._call("the read", path, lambda: self._client.get_async(path), is_read=True)
         return data, _stat(stat)
 
     async def exists(self, path: str) -> Stat | None:
-        stat = await self._call("the look-up", path, lambda: self._client.exists_async(path))
+        stat = await self._call("the look-up", path, lambda: self._client.exists_async(path), is_read=True)
         return None if stat is None else _stat(stat)
 
     async def children(self, path: str) -> list[str]:
-        return sorted(await self._call("the listing", path, lambda: self._client.get_children_async(path)))
+        return sorted(
+            await self._call("the listing", path, lambda: self._client.get_children_async(path), is_read=True)
+        )
 
     async def create(
         self,

@@ -67,6 +67,25 @@ def test_write_given_up_while_disconnected_never_takes_effect(run):
     run(test)
 
 
+@pytest.mark.parametrize(
+    "read", [lambda tree: tree.get("/"), lambda tree: tree.exists("/"), lambda tree: tree.children("/")]
+)
+def test_read_whose_connection_is_lost_is_asked_again(run, read):
+    async def test(link, severed, other, uri):
+        patient = await open_tree(uri, call_timeout_s=DEADLINE_S)
+        try:
+            for _ in range(3):
+                asked = asyncio.ensure_future(read(patient))
+                await asyncio.sleep(0)
+                link.cut()
+                link.restore()
+                assert await asked
+        finally:
+            await patient.close()
+
+    run(test)
+
+
 async def works(tree: Tree) -> bool:
     return not await loses(tree)
 
