@@ -14,7 +14,6 @@ SCENARIOS = (
     *(f"X{number:02d}" for number in range(1, 7)),
 )
 NOT_PLAYED = {
-    "P24": "long poll, of which the client has no reader yet",
     "P35": "deferred sync: the tests of relaxed durability are not named after it yet",
     "S36": "autorecovery and decommission, which this bookie does not have yet",
 }

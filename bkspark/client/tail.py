@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from bkspark.client.writer import Services
 from bkspark.core import effects
 from bkspark.core.metadata import LedgerMetadata
-from bkspark.core.tail import Tail
+from bkspark.core.tail import Tail, TailLimits
 from bkspark.entries import EntryBatch
 from bkspark.errors import BookKeeperError
 from bkspark.wire import v2
@@ -36,13 +36,15 @@ class Growing(Protocol):
 class TailWatch:
     """Waits for one reader's ledger to grow or to be closed; what it learns it tells the reader."""
 
-    def __init__(self, services: Services, reader: Growing, digest: EntryDigest) -> None:
+    def __init__(
+        self, services: Services, reader: Growing, digest: EntryDigest, limits: TailLimits = TailLimits()
+    ) -> None:
         self._services = services
         self._reader = reader
         self._digest = digest
         self._loop = asyncio.get_running_loop()
         ensemble_size = reader.metadata.ensemble_size
-        self._core = Tail(reader.metadata, reader.last_entry, services.random.randrange(ensemble_size))
+        self._core = Tail(reader.metadata, reader.last_entry, services.random.randrange(ensemble_size), limits)
         self._news: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()

@@ -58,6 +58,8 @@ class Tail:
         self._limits = limits
         self._is_waiting = False
         self._is_looking = False
+        # The metadata may have changed since they were last asked for.
+        self._is_stale = False
         # Long polls that owe an answer, by bookie: when each was sent, and the LAC that it named.
         self._polls: dict[str, tuple[int, int]] = {}
         # Bookies that are not asked before a time.
@@ -101,7 +103,8 @@ class Tail:
 
     def on_metadata_changed(self, now_ns: int) -> list[effects.Effect]:
         """The ledger's metadata may be another: closed, or with other bookies."""
-        return self._look() if self._is_waiting else []
+        self._is_stale = True
+        return self._ask(now_ns)
 
     def on_looked(self, metadata: LedgerMetadata, lac: int, now_ns: int) -> list[effects.Effect]:
         """What `LookAgain` found."""
@@ -135,9 +138,8 @@ class Tail:
         return pause_ns
 
     def _look(self) -> list[effects.Effect]:
-        if self._is_looking:
-            return []
         self._is_looking = True
+        self._is_stale = False
         return [effects.LookAgain()]
 
     def _ask(self, now_ns: int) -> list[effects.Effect]:
@@ -155,7 +157,9 @@ class Tail:
         look_ns = self._looked_ns + (self._limits.look_ns if is_covered else self._pause_ns)
         times = [*self._resting.values()]
         if not self._is_looking:
-            if look_ns <= now_ns:
+            if self._is_stale:
+                done += self._look()
+            elif look_ns <= now_ns:
                 self._next_pause()
                 done += self._look()
             else:

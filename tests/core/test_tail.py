@@ -157,6 +157,24 @@ def test_everything_is_looked_at_again_now_and_then_though_polls_are_out():
     assert tail.lac == 3
 
 
+def test_metadata_that_changed_while_nobody_waited_are_looked_at_before_anybody_waits():
+    tail = Tail(metadata_of(), 3)
+    tail.wait(0)
+    tail.on_polled("b0", 4, 1)
+    assert tail.on_metadata_changed(2) == []  # nobody waits now
+    assert looks(tail.wait(3)) == 1
+    assert looks(tail.wait(4)) == 0
+
+
+def test_metadata_that_changed_during_a_look_are_looked_at_again():
+    tail = Tail(metadata_of(), 3)
+    tail.wait(0)
+    assert looks(tail.on_metadata_changed(1)) == 1
+    assert looks(tail.on_metadata_changed(2)) == 0
+    assert looks(tail.on_looked(tail.metadata, 3, 3)) == 1
+    assert looks(tail.on_looked(tail.metadata, 3, 4)) == 0
+
+
 def test_look_that_found_a_higher_lac_is_news():
     tail = Tail(metadata_of(), 3)
     tail.wait(0)
