@@ -21,3 +21,22 @@ UNAUTHORIZED = -102
 FENCED_WRITER = (LEDGER_FENCED, -6)
 """What Java's writer says once somebody recovered its ledger. A bookie that refused an add because of the fence, but
 after Qa others had taken it, counts as a failed one at the next add: then there are not enough bookies (-6)."""
+
+CALLS_IN_BOTH = {
+    *(f"create, add, read, close with {digest}" for digest in ("CRC32", "CRC32C", "MAC", "DUMMY")),
+    "entries of 0 bytes to the frame limit",
+    "striped ledger",
+    "entry ids of the caller",
+    "ledger ids beyond 31 bits",
+    "LAC of an open ledger",
+    "explicit LAC",
+    "unconfirmed reads",
+    "recovery and fencing",
+    "wrong password",
+    "delete and list",
+    "bookie info",
+    "entries of a ledger by the administrator",
+}
+CALLS_IN_V2 = {"batch reads"}
+CALLS_IN_V3 = {"long poll", "deferred sync and force", "list of the entries of a ledger"}
+"""What Calls.java checks, by protocol."""

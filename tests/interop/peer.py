@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-ANSWER_SECONDS = 90.0
+ANSWER_SECONDS = 300.0
 JVM_OPTIONS = (
     "-Xmx512m",
     "-XX:+UseSerialGC",
@@ -112,11 +112,16 @@ def _write_all(descriptor: int, line: bytes) -> None:
 
 
 class JavaClient:
-    """Apache's client on one cluster: `Peer.call` with the URI filled in. A context manager that disconnects."""
+    """Apache's client on one cluster in one protocol: `Peer.call` with the URI filled in. A context manager that
+    disconnects."""
 
-    def __init__(self, peer: Peer, uri: str) -> None:
+    def __init__(self, peer: Peer, uri: str, protocol: str = "v2") -> None:
         self._peer = peer
-        self._uri = uri
+        self._arguments = {"uri": uri, "protocol": protocol}
+
+    def speaking(self, protocol: str) -> JavaClient:
+        """Return another client on the same cluster, v2 or v3; to be disconnected by itself."""
+        return JavaClient(self._peer, self._arguments["uri"], protocol)
 
     def __enter__(self) -> JavaClient:
         return self
@@ -125,7 +130,7 @@ class JavaClient:
         self.call("disconnect")
 
     def call(self, command: str, **arguments: Any) -> dict[str, Any]:
-        return self._peer.call(command, uri=self._uri, **arguments)
+        return self._peer.call(command, **self._arguments, **arguments)
 
     def create(self, quorums: tuple[int, int, int], digest: str, password: str, **arguments: Any) -> int:
         """Return the id of a new ledger that the JVM keeps open; `ledger=` chooses the id."""

@@ -39,7 +39,7 @@ def kill(bookies: Bookies, bookie_id: str) -> None:
 
 @EACH_DIGEST
 @EACH_QUORUM
-def test_java_reads_back_what_it_wrote_in_every_way(java: JavaClient, digest: str, quorums: Quorums) -> None:
+def test_items_4_5_java_reads_back_what_it_wrote_in_every_way(java: JavaClient, digest: str, quorums: Quorums) -> None:
     ledger = java.write(quorums, digest, PASSWORD, SIZES)
     for how in ("single", "batch", "unconfirmed"):
         answer = java.read(ledger, digest, PASSWORD, how=how)
@@ -51,7 +51,9 @@ def test_java_reads_back_what_it_wrote_in_every_way(java: JavaClient, digest: st
 
 @EACH_DIGEST
 @EACH_QUORUM
-def test_java_reads_what_our_client_wrote(java: JavaClient, bookies: Bookies, digest: str, quorums: Quorums) -> None:
+def test_items_4_5_java_reads_what_our_client_wrote(
+    java: JavaClient, bookies: Bookies, digest: str, quorums: Quorums
+) -> None:
     with (
         our_client(bookies, digest) as client,
         create(client, quorums) as writer,
@@ -65,7 +67,9 @@ def test_java_reads_what_our_client_wrote(java: JavaClient, bookies: Bookies, di
 
 @EACH_DIGEST
 @EACH_QUORUM
-def test_our_client_reads_what_java_wrote(java: JavaClient, bookies: Bookies, digest: str, quorums: Quorums) -> None:
+def test_items_4_5_our_client_reads_what_java_wrote(
+    java: JavaClient, bookies: Bookies, digest: str, quorums: Quorums
+) -> None:
     ledger = java.write(quorums, digest, PASSWORD, SIZES)
     with our_client(bookies, digest) as client:
         reader = client.open(ledger, recover=False)
@@ -75,7 +79,7 @@ def test_our_client_reads_what_java_wrote(java: JavaClient, bookies: Bookies, di
 
 @EACH_DIGEST
 @EACH_QUORUM
-def test_java_recovers_what_our_client_left_open(
+def test_items_4_5_java_recovers_what_our_client_left_open(
     java: JavaClient, bookies: Bookies, digest: str, quorums: Quorums
 ) -> None:
     with our_client(bookies, digest) as client:
@@ -97,7 +101,7 @@ def test_java_recovers_what_our_client_left_open(
 
 @EACH_DIGEST
 @EACH_QUORUM
-def test_our_client_recovers_what_java_left_open(
+def test_items_4_5_our_client_recovers_what_java_left_open(
     java: JavaClient, bookies: Bookies, digest: str, quorums: Quorums
 ) -> None:
     ledger = java.create(quorums, digest, PASSWORD)
@@ -114,7 +118,7 @@ def test_our_client_recovers_what_java_left_open(
 
 
 @EACH_QUORUM
-def test_our_client_recovers_a_ledger_that_java_never_wrote_to(
+def test_items_4_5_our_client_recovers_a_ledger_that_java_never_wrote_to(
     java: JavaClient, bookies: Bookies, quorums: Quorums
 ) -> None:
     ledger = java.create(quorums, "crc32c", PASSWORD)
@@ -124,7 +128,7 @@ def test_our_client_recovers_a_ledger_that_java_never_wrote_to(
     assert java.read(ledger, "crc32c", PASSWORD)["entries"] == []
 
 
-def test_both_see_the_same_confirmed_entries_of_an_open_ledger(java: JavaClient, bookies: Bookies) -> None:
+def test_items_4_5_both_see_the_same_confirmed_entries_of_an_open_ledger(java: JavaClient, bookies: Bookies) -> None:
     ledger = java.create((3, 3, 2), "crc32c", PASSWORD)
     java.append(ledger, [10] * 20)
     java.append(ledger, [10])
@@ -138,7 +142,9 @@ def test_both_see_the_same_confirmed_entries_of_an_open_ledger(java: JavaClient,
     java.call("close", ledger=ledger)
 
 
-def test_java_sees_our_confirmed_entries_and_does_not_fence_our_writer(java: JavaClient, bookies: Bookies) -> None:
+def test_items_4_5_java_sees_our_confirmed_entries_and_does_not_fence_our_writer(
+    java: JavaClient, bookies: Bookies
+) -> None:
     with our_client(bookies) as client, create(client, (3, 3, 2)) as writer:
         writer.append_many(payloads([100] * 5))
         writer.append(b"carries the LAC of the five")
@@ -149,7 +155,7 @@ def test_java_sees_our_confirmed_entries_and_does_not_fence_our_writer(java: Jav
 
 
 @pytest.mark.parametrize("ledger", [(1 << 31) - 1, 1 << 31, (1 << 40) + 12_345, (1 << 63) - 1])
-def test_ledger_ids_beyond_31_bits_work_both_ways(java: JavaClient, bookies: Bookies, ledger: int) -> None:
+def test_items_4_5_ledger_ids_beyond_31_bits_work_both_ways(java: JavaClient, bookies: Bookies, ledger: int) -> None:
     java.create((3, 3, 2), "crc32c", PASSWORD, ledger=ledger)
     java.append(ledger, [300] * 3)
     with our_client(bookies) as client:
@@ -167,7 +173,7 @@ def test_ledger_ids_beyond_31_bits_work_both_ways(java: JavaClient, bookies: Boo
         client.delete(another)
 
 
-def test_both_show_the_same_metadata_and_list_the_same_ledgers(java: JavaClient, bookies: Bookies) -> None:
+def test_items_4_5_both_show_the_same_metadata_and_list_the_same_ledgers(java: JavaClient, bookies: Bookies) -> None:
     with our_client(bookies, "mac") as client:
         with client.create(ensemble=3, write_quorum=2, ack_quorum=1, metadata={"who": "ünser"}) as writer:
             writer.append(b"entry")
@@ -190,7 +196,7 @@ def test_both_show_the_same_metadata_and_list_the_same_ledgers(java: JavaClient,
     }
 
 
-def test_deleted_by_one_is_gone_for_the_other(java: JavaClient, bookies: Bookies) -> None:
+def test_items_4_5_deleted_by_one_is_gone_for_the_other(java: JavaClient, bookies: Bookies) -> None:
     with our_client(bookies) as client:
         by_java = java.write((1, 1, 1), "crc32c", PASSWORD, [1])
         java.call("delete", ledger=by_java)
@@ -204,7 +210,7 @@ def test_deleted_by_one_is_gone_for_the_other(java: JavaClient, bookies: Bookies
     assert refused.value.code == NO_SUCH_LEDGER
 
 
-def test_a_wrong_password_opens_nothing_either_way(java: JavaClient, bookies: Bookies) -> None:
+def test_items_4_5_a_wrong_password_opens_nothing_either_way(java: JavaClient, bookies: Bookies) -> None:
     ledger = java.write((3, 3, 2), "crc32c", PASSWORD, [1])
     with our_client(bookies, password="wrong") as client, pytest.raises(UnauthorizedAccess):
         client.open(ledger)
@@ -215,7 +221,7 @@ def test_a_wrong_password_opens_nothing_either_way(java: JavaClient, bookies: Bo
     assert refused.value.code == UNAUTHORIZED
 
 
-def test_java_replaces_a_bookie_that_died_and_our_client_reads_both_fragments(
+def test_items_4_5_java_replaces_a_bookie_that_died_and_our_client_reads_both_fragments(
     java: JavaClient, bookies: Bookies
 ) -> None:
     ledger = java.create((2, 2, 2), "crc32c", PASSWORD)
@@ -232,7 +238,7 @@ def test_java_replaces_a_bookie_that_died_and_our_client_reads_both_fragments(
         assert list(reader.read(0, reader.last_entry)) == payloads([1000] * 100)
 
 
-def test_our_client_replaces_a_bookie_that_died_and_java_reads_both_fragments(
+def test_items_4_5_our_client_replaces_a_bookie_that_died_and_java_reads_both_fragments(
     java: JavaClient, bookies: Bookies
 ) -> None:
     with our_client(bookies) as client:
@@ -245,7 +251,7 @@ def test_our_client_replaces_a_bookie_that_died_and_java_reads_both_fragments(
     assert java.read(writer.ledger_id, "crc32c", PASSWORD)["entries"] == contents(payloads([1000] * 100))
 
 
-def test_java_recovers_while_one_bookie_is_down(java: JavaClient, bookies: Bookies) -> None:
+def test_items_4_5_java_recovers_while_one_bookie_is_down(java: JavaClient, bookies: Bookies) -> None:
     # Two of three: Java's recovery stores what it rewrites on Qw bookies, so it needs one to take the dead one's place.
     with our_client(bookies) as client:
         writer = create(client, (2, 2, 2))
@@ -258,7 +264,7 @@ def test_java_recovers_while_one_bookie_is_down(java: JavaClient, bookies: Booki
     assert answer["entries"] == contents(payloads([1000] * 100))
 
 
-def test_only_one_of_two_recoverers_decides_and_both_agree(java: JavaClient, bookies: Bookies) -> None:
+def test_items_4_5_only_one_of_two_recoverers_decides_and_both_agree(java: JavaClient, bookies: Bookies) -> None:
     ledger = java.create((3, 3, 2), "crc32c", PASSWORD)
     java.append(ledger, [500] * 30)
     with our_client(bookies) as client:
@@ -271,7 +277,7 @@ def test_only_one_of_two_recoverers_decides_and_both_agree(java: JavaClient, boo
     java.call("abandon", ledger=ledger)
 
 
-def test_our_writer_is_fenced_by_our_recovery(bookies: Bookies) -> None:
+def test_items_4_5_our_writer_is_fenced_by_our_recovery(bookies: Bookies) -> None:
     with our_client(bookies) as client, our_client(bookies) as other:
         writer = create(client, (3, 3, 2))
         writer.append_many(payloads([1000] * 200))

@@ -12,7 +12,7 @@ from tests.interop.peer import JavaClient, PeerError
 pytestmark = [pytest.mark.interop, pytest.mark.cluster]
 
 
-def test_every_bookie_is_registered_and_has_a_cookie(java: JavaClient, bookies: Bookies) -> None:
+def test_item_9_every_bookie_is_registered_and_has_a_cookie(java: JavaClient, bookies: Bookies) -> None:
     ids = sorted(bookie.id for bookie in bookies.bookies)
     answer = java.call("bookies")
     assert (answer["available"], answer["read_only"]) == (ids, [])
@@ -28,7 +28,7 @@ def test_every_configuration_key_of_apaches_code_is_known(java_on_ours: JavaClie
     assert sorted(names - APACHE_KEYS) == []
 
 
-def test_apaches_start_accepts_the_cookies_of_the_same_folders_only(java: JavaClient, bookies: Bookies) -> None:
+def test_item_3_apaches_start_accepts_the_cookies_of_the_same_folders_only(java: JavaClient, bookies: Bookies) -> None:
     bookie = bookies.bookies[0]
     host, port = bookie.id.split(":")
     folders = {"journalDirectories": str(bookie.dir / "journal"), "ledgerDirectories": str(bookie.dir / "ledgers")}
@@ -40,7 +40,7 @@ def test_apaches_start_accepts_the_cookies_of_the_same_folders_only(java: JavaCl
         java.call("check_cookies", settings=moved, directories=current)
 
 
-def test_a_call_that_needs_v3_is_answered(java: JavaClient, bookies: Bookies) -> None:
+def test_item_4_a_call_that_needs_v3_is_answered(java: JavaClient, bookies: Bookies) -> None:
     ledger = java.create((3, 3, 2), "crc32c", PASSWORD)
     java.append(ledger, [10] * 3)
     java.append(ledger, [10])

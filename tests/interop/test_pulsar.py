@@ -57,12 +57,12 @@ def ledgers_of(client: Client, topic: str) -> list[int]:
     return sorted(found)
 
 
-def test_messages_are_consumed_in_the_order_they_were_produced(broker: PulsarBroker) -> None:
+def test_item_10_messages_are_consumed_in_the_order_they_were_produced(broker: PulsarBroker) -> None:
     assert broker.run("produce", f"{NAMESPACE}/order", 0, 2000)[-1] == "sent 2000"
     assert broker.run("read", f"{NAMESPACE}/order", 2000) == ["read 2000"]
 
 
-def test_bookie_killed_under_a_producer_costs_no_message(broker: PulsarBroker, pulsar_cluster: Cluster) -> None:
+def test_item_10_bookie_killed_under_a_producer_costs_no_message(broker: PulsarBroker, pulsar_cluster: Cluster) -> None:
     """The broker replaces the dead bookie by the spare one and reads what it held from the others."""
     topic = f"{NAMESPACE}/killed-bookie"
     producer = broker.user("produce", topic, 0, 20_000)
@@ -80,7 +80,7 @@ def test_bookie_killed_under_a_producer_costs_no_message(broker: PulsarBroker, p
 
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
-def test_broker_that_starts_again_finds_every_message_and_goes_on(broker: PulsarBroker, end: str) -> None:
+def test_item_10_broker_that_starts_again_finds_every_message_and_goes_on(broker: PulsarBroker, end: str) -> None:
     """After SIGKILL it recovers its topics' open ledgers: fenced, read forward and closed on our bookies."""
     topic = f"{NAMESPACE}/{end}ped-broker"
     assert broker.run("produce", topic, 0, 500)[-1] == "sent 500"
@@ -91,7 +91,7 @@ def test_broker_that_starts_again_finds_every_message_and_goes_on(broker: Pulsar
     assert broker.run("read", topic, 1000) == ["read 1000"]
 
 
-def test_our_client_reads_the_ledgers_of_a_topic(broker: PulsarBroker, pulsar_cluster: Cluster) -> None:
+def test_item_10_our_client_reads_the_ledgers_of_a_topic(broker: PulsarBroker, pulsar_cluster: Cluster) -> None:
     """Up to LAC while the broker has the ledger open: the last entry is confirmed only by the one after it."""
     assert broker.run("produce", f"{NAMESPACE}/ours", 0, 300)[-1] == "sent 300"
     assert broker.run("produce", f"{NAMESPACE}/ours", 300, 301)[-1] == "sent 1"

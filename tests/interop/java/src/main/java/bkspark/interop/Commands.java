@@ -19,14 +19,18 @@ import org.apache.bookkeeper.conf.ClientConfiguration;
 import org.apache.bookkeeper.net.BookieId;
 
 /**
- * What a request may ask for. Every command takes {@code uri}, the cluster's metadata URI, too.
+ * What a request may ask for. Every command takes {@code uri}, the cluster's metadata URI, too, and those that use
+ * bookies {@code protocol}, v2 (the default) or v3.
  *
  * <pre>
  * initialize                                                 {"initialized"}
  * bookies                                                    {"available", "read_only", "all"}
  * check_cookies  settings directories                        {}                 or InvalidCookieException
+ * calls          first_id                                    {"passed", "failed"}    see {@link Calls}
+ * recover_bookie bookie ledger                               {}                 copies what a dead bookie had of a ledger
+ * shell          words                                       {"exit", "output"} see {@link Shell}
  * configuration_names                                        {"names"}          strings that configuration classes define
- * disconnect                                                 {}                 forgets the client of that uri
+ * disconnect                                                 {}                 forgets the client of that uri and protocol
  * create     ensemble write_quorum ack_quorum digest password [ledger]   {"ledger"}     left open
  * append     ledger sizes                                    {"last_entry", "last_confirmed", "length"}
  * close      ledger                                          {"last_entry", "length"}
@@ -59,6 +63,10 @@ final class Commands {
             case "check_cookies" ->
                     Operator.checkCookies(
                             text(request, "uri"), request.required("settings"), request.required("directories"));
+            case "calls" -> calls(request);
+            case "recover_bookie" ->
+                    Operator.recoverBookie(text(request, "uri"), text(request, "bookie"), ledgerId(request));
+            case "shell" -> shell(request);
             case "configuration_names" -> Operator.configurationNames();
             case "disconnect" -> disconnect(request);
             case "create" -> create(request);
@@ -75,7 +83,7 @@ final class Commands {
     }
 
     private ObjectNode disconnect(JsonNode request) throws Exception {
-        BookKeeper client = clients.remove(text(request, "uri"));
+        BookKeeper client = clients.remove(clientKey(request));
         if (client != null) {
             client.close();
         }
@@ -83,22 +91,41 @@ final class Commands {
     }
 
     private BookKeeper client(JsonNode request) throws Exception {
-        String uri = text(request, "uri");
-        BookKeeper client = clients.get(uri);
+        BookKeeper client = clients.get(clientKey(request));
         if (client == null) {
-            client = BookKeeper.newBuilder(clientConfiguration(uri)).build();
-            clients.put(uri, client);
+            client = BookKeeper.newBuilder(clientConfiguration(text(request, "uri"), isV2(request)))
+                    .build();
+            clients.put(clientKey(request), client);
         }
         return client;
     }
 
     static ClientConfiguration clientConfiguration(String uri) {
+        return clientConfiguration(uri, true);
+    }
+
+    static ClientConfiguration clientConfiguration(String uri, boolean isV2) {
         ClientConfiguration configuration = new ClientConfiguration();
         configuration.setMetadataServiceUri(uri);
-        configuration.setUseV2WireProtocol(true);
+        configuration.setUseV2WireProtocol(isV2);
         // With detection on, Java would not notice a digest type that the metadata states wrongly.
         configuration.setEnableDigestTypeAutodetection(false);
         return configuration;
+    }
+
+    private static ObjectNode calls(JsonNode request) throws Exception {
+        try (Calls calls = new Calls(text(request, "uri"), isV2(request), request.required("first_id").longValue())) {
+            return calls.run();
+        }
+    }
+
+    private static ObjectNode shell(JsonNode request) throws Exception {
+        JsonNode words = request.required("words");
+        String[] line = new String[words.size()];
+        for (int i = 0; i < line.length; i++) {
+            line[i] = words.get(i).textValue();
+        }
+        return Shell.run(text(request, "uri"), line);
     }
 
     private ObjectNode create(JsonNode request) throws Exception {
@@ -222,6 +249,14 @@ final class Commands {
 
     private static String text(JsonNode request, String name) {
         return request.required(name).textValue();
+    }
+
+    private static boolean isV2(JsonNode request) {
+        return request.path("protocol").asText("v2").equals("v2");
+    }
+
+    private static String clientKey(JsonNode request) {
+        return (isV2(request) ? "v2 " : "v3 ") + text(request, "uri");
     }
 
     private static WriterKey writerKey(JsonNode request) {

@@ -11,6 +11,7 @@ import java.util.ArrayList;
 import java.util.Collection;
 import java.util.List;
 import java.util.Optional;
+import java.util.Set;
 import org.apache.bookkeeper.bookie.BookieException;
 import org.apache.bookkeeper.bookie.LegacyCookieValidation;
 import org.apache.bookkeeper.client.BookKeeperAdmin;
@@ -40,6 +41,14 @@ final class Operator {
             answer.set("all", ids(admin.getAllBookies()));
         }
         return answer;
+    }
+
+    /** Copies what a bookie that is gone had of one ledger to another bookie, and names that in the metadata. */
+    static ObjectNode recoverBookie(String uri, String bookie, long ledger) throws Exception {
+        try (BookKeeperAdmin admin = new BookKeeperAdmin(Commands.clientConfiguration(uri, false))) {
+            admin.recoverBookieData(ledger, Set.of(BookieId.parse(bookie)), false, false);
+        }
+        return JSON.createObjectNode();
     }
 
     private static ArrayNode ids(Collection<BookieId> bookies) {
