@@ -6,6 +6,7 @@ python -m tests.error_docs > docs/errors.md
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -58,6 +59,7 @@ def error_types() -> list[type[BookKeeperError]]:
     return [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, BookKeeperError)]
 
 
+@functools.cache
 def facts_given() -> dict[str, list[set[str]]]:
     """Return, by error, which facts each place in bkspark that makes one gives it."""
     names = {kind.__name__ for kind in error_types()}

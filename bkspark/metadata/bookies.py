@@ -152,10 +152,13 @@ class BookieRegistry:
             try:
                 await self._tree.create(path, registration.encode(address), ephemeral=True, make_parents=True)
                 return
-            except NodeExists:
+            except MetadataError as error:
+                # An answer may have been lost: whose node stands there tells whether it was made.
                 stat = await self._tree.exists(path)
                 if stat is not None and stat.session_owner == self._tree.session_id:
                     return
+                if not isinstance(error, NodeExists):
+                    raise
                 if take_over and stat is not None:
                     await self._delete_stale(path, stat.version)
                     continue
@@ -180,10 +183,17 @@ class BookieRegistry:
         stat = await self._tree.exists(path)
         if stat is None or stat.session_owner != self._tree.session_id:
             return
+        await self._delete_surely(path)
+
+    async def _delete_surely(self, path: str) -> None:
+        """Delete a node; that it is gone after a lost answer, or by itself, is as good."""
         try:
             await self._tree.delete(path)
         except NoSuchNode:
             return
+        except MetadataError:
+            if await self._tree.exists(path) is not None:
+                raise
 
     async def read_cookie(self, bookie_id: str) -> StoredCookie | None:
         """Return a bookie's cookie, or None. Raises MetadataFormat where it cannot be read."""
@@ -202,14 +212,25 @@ class BookieRegistry:
         """
         path = f"{self._root}/{paths.COOKIES}/{cookie.bookie_id}"
         data = cookies.encode(cookie)
-        if version is None:
-            await self._tree.create(path, data, make_parents=True)
-        else:
-            await self._tree.set(path, data, version)
+        try:
+            if version is None:
+                await self._tree.create(path, data, make_parents=True)
+            else:
+                await self._tree.set(path, data, version)
+        except (NodeExists, NoSuchNode, MetadataVersion):
+            raise
+        except MetadataError:
+            # The answer was lost; what stands there tells whether the write took effect.
+            expected = 0 if version is None else version + 1
+            if await self.read_cookie(cookie.bookie_id) != StoredCookie(cookie, expected):
+                raise
 
     async def delete_cookie(self, bookie_id: str) -> None:
         """Forget a bookie. Raises NoSuchNode where there is no cookie."""
-        await self._tree.delete(f"{self._root}/{paths.COOKIES}/{bookie_id}")
+        path = f"{self._root}/{paths.COOKIES}/{bookie_id}"
+        if await self._tree.exists(path) is None:
+            raise NoSuchNode(f"metadata node {path} does not exist", bookie=bookie_id)
+        await self._delete_surely(path)
 
     async def instance_id(self) -> str | None:
         """Return the cluster's instance id; None where Pulsar's or an old initialisation wrote none."""
@@ -261,6 +282,10 @@ class BookieRegistry:
             await self._tree.transaction([*map(Create, nodes), Create(f"{self._root}/{paths.INSTANCE_ID}", identity)])
         except NodeExists:
             return False  # somebody else makes the same cluster at this moment
+        except MetadataError:
+            # The answer was lost; the identity that stands there tells whose cluster it is.
+            if await self.instance_id() != identity.decode():
+                raise
         return True
 
     async def _ensure_parents(self) -> None:

@@ -11,6 +11,7 @@ from bkspark.core.metadata import LedgerMetadata
 from bkspark.errors import (
     LedgerExists,
     MetadataError,
+    MetadataFormat,
     MetadataVersion,
     NodeExists,
     NoSuchLedger,
@@ -167,7 +168,11 @@ class LedgerStore:
             data, stat = await self._tree.get(path)
         except NoSuchNode:
             raise NoSuchLedger(f"ledger {ledger_id} does not exist", ledger_id=ledger_id) from None
-        return Versioned(encoding.decode(data, ledger_id), stat.version, stat.ctime_ms, stat.mtime_ms)
+        try:
+            metadata = encoding.decode(data, ledger_id)
+        except MetadataFormat as error:
+            raise MetadataFormat(f"metadata node {path} cannot be read: {error}", ledger_id=ledger_id) from None
+        return Versioned(metadata, stat.version, stat.ctime_ms, stat.mtime_ms)
 
     async def read_caught_up(self, ledger_id: int) -> Versioned:
         """`read`, of what anybody had written before the call. Raises as `read`, and MetadataError."""

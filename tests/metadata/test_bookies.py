@@ -6,11 +6,20 @@ import asyncio
 
 import pytest
 
-from bkspark.errors import BookieUnavailable, MetadataError, MetadataFormat, MetadataVersion, NodeExists
+from bkspark.errors import (
+    BookieUnavailable,
+    MetadataError,
+    MetadataFormat,
+    MetadataVersion,
+    NodeExists,
+    NoSuchNode,
+)
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.cookies import Cookie
+from bkspark.metadata.memory import Fault, MemoryStore
 from bkspark.metadata.registration import BookieAddress
 from bkspark.metadata.tree import parent_of
+from bkspark.metadata.uri import MetadataUri
 from bkspark.metadata.zookeeper import open_tree
 
 
@@ -111,6 +120,44 @@ def test_cookies_change_by_compare_and_set(trees):
         assert await tree.exists(parent_of(trees.uri.root)) is not None
 
     trees.run(test)
+
+
+@pytest.mark.parametrize("fault", Fault)
+@pytest.mark.parametrize("call", range(12))
+def test_lost_answer_at_any_write_of_the_registry_is_found_out(fault, call):
+    """M1: what took effect counts as done, and what did not is told and can be repeated."""
+
+    async def test():
+        store = MemoryStore()
+        uri = MetadataUri.parse("zk://h:1/ledgers")
+        registry = BookieRegistry(store.session(), uri)
+        address, cookie = BookieAddress("h", 1), Cookie("b-1", ("/j",), ("/l",), "instance")
+        store.faults[store.writes + call] = fault
+
+        async def surely(step):
+            """Do a step, once more where it says that it was not done."""
+            try:
+                return await step()
+            except (NodeExists, NoSuchNode, MetadataVersion):
+                raise
+            except MetadataError:
+                return await step()
+
+        await surely(registry.initialize_cluster)
+        identity = await registry.instance_id()
+        assert identity is not None
+        await surely(lambda: registry.register("b-1", address))
+        assert await registry.writable_ids() == {"b-1"}
+        await surely(lambda: registry.write_cookie(cookie, None))
+        await surely(lambda: registry.write_cookie(cookie, 0))
+        assert (await registry.read_cookie("b-1")).version == 1
+        await surely(lambda: registry.unregister("b-1"))
+        assert await registry.writable_ids() == set()
+        await surely(lambda: registry.delete_cookie("b-1"))
+        assert await registry.known() == []
+        assert await registry.instance_id() == identity
+
+    asyncio.run(test())
 
 
 def test_root_that_holds_something_else_is_refused_and_left_alone(trees):

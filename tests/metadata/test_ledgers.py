@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 
 import pytest
 
 from bkspark.core.metadata import Fragment, LedgerMetadata
-from bkspark.errors import LedgerExists, MetadataError, MetadataVersion, NoSuchLedger
+from bkspark.errors import LedgerExists, MetadataError, MetadataFormat, MetadataVersion, NoSuchLedger
+from bkspark.metadata import paths
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.ledgers import LedgerStore
-from bkspark.metadata.memory import Fault, MemoryStore
+from bkspark.metadata.memory import Fault, MemoryStore, MemoryTree
 from bkspark.metadata.uri import MetadataUri
 
 METADATA = LedgerMetadata(3, 3, 2, (Fragment(0, ("b:1", "b:2", "b:3")),), custom_metadata={"k": b"v"})
@@ -104,6 +106,93 @@ def test_lost_connection_at_any_write_never_leaves_a_wrong_answer(fault, call):
             assert await listed(ledgers) == []
         except MetadataError:
             assert await listed(ledgers) == [ledger_id]
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("scheme", ["hierarchical", "flat", "longhierarchical"])
+@pytest.mark.parametrize(
+    "garbage", [b"", b"garbage", b"BookieMetadataFormatVersion\t4\nfrom the future", b"\xff" * 100], ids=repr
+)
+def test_metadata_that_cannot_be_parsed_are_shown_by_path_and_never_overwritten(trees, scheme, garbage):
+    """Whoever knows the version of before loses the compare-and-set, and reads what is an error."""
+
+    async def test(tree):
+        uri = MetadataUri(trees.uri.hosts, trees.uri.root, MetadataUri.parse(f"zk+{scheme}://h/l").manager)
+        ledgers = await store_of(tree, uri)
+        ledger_id, stored = await ledgers.create(METADATA)
+        path = uri.root + paths.ledger_path(ledger_id, uri.manager)
+        version = (await tree.set(path, garbage, stored.version)).version
+        for metadata in (stored.metadata.in_recovery(), stored.metadata.closed(3, 30)):
+            with pytest.raises(MetadataVersion):
+                await ledgers.write(ledger_id, metadata, stored.version)
+        for read in (ledgers.read, ledgers.read_caught_up):
+            with pytest.raises(MetadataFormat, match=path) as shown:
+                await read(ledger_id)
+            assert shown.value.ledger_id == ledger_id
+        with pytest.raises(LedgerExists):
+            await ledgers.create(METADATA, ledger_id=ledger_id)
+        assert await listed(ledgers) == [ledger_id]
+        data, stat = await tree.get(path)
+        assert (data, stat.version) == (garbage, version)
+
+    trees.run(test)
+
+
+def test_listing_of_many_ledgers_goes_folder_by_folder(trees):
+    """What is kept meanwhile are the names of one folder a level, whatever the number of ledgers."""
+
+    async def test(tree):
+        ledgers = await store_of(tree, trees.uri)
+        ids = [*range(0, 2_000_000_000, 100_000_000), *range(20)]
+        for ledger_id in ids:
+            if ledger_id:
+                await ledgers.create(METADATA, ledger_id=ledger_id)
+        asked = []
+        children = tree.children
+
+        async def noting(path):
+            names = await children(path)
+            asked.append((path, len(names)))
+            return names
+
+        tree.children = noting
+        seen = []
+        async for ledger_id in ledgers.ids():
+            seen.append((ledger_id, len(asked)))
+        assert [ledger_id for ledger_id, _ in seen] == sorted({*ids} - {0})
+        # The first came before most folders were looked at.
+        assert seen[0][1] < seen[-1][1] / 3
+
+    trees.run(test)
+
+
+@pytest.mark.parametrize("folders", [4, 20])
+def test_memory_for_a_listing_does_not_grow_with_the_number_of_ledgers(folders):
+    """On a tree that makes the names up: 1,600 ledgers, and 40,000. A million ids alone would take 30 MiB."""
+
+    class Many(MemoryTree):
+        async def children(self, path):
+            depth = path.removeprefix("/ledgers").count("/")
+            if depth == 0:
+                return ["LAYOUT", "available", *(f"{n:02d}" for n in range(folders))]
+            return [f"{n:04d}" for n in range(folders)] if depth == 1 else [f"L{n:04d}" for n in range(100)]
+
+    async def test():
+        store = MemoryStore()
+        uri = MetadataUri.parse("zk://h:1/ledgers")
+        await BookieRegistry(store.session(), uri).initialize_cluster()
+        ledgers = LedgerStore(Many(store, 99, 10.0), uri)
+        tracemalloc.start()
+        count, last = 0, -1
+        async for ledger_id in ledgers.ids():
+            count += 1
+            assert ledger_id > last
+            last = ledger_id
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert count == folders * folders * 100
+        assert peak < 100_000
 
     asyncio.run(test())
 
