@@ -26,3 +26,12 @@ def changed(owner: Any, name: str, make: Callable[[Any], Any]) -> Iterator[None]
 def replaced(owner: Any, name: str, new: Callable[..., Any]) -> Plant:
     """Replace a function."""
     return changed(owner, name, lambda old: new)
+
+
+def around(kind: Any, name: str, wrap: Callable[..., Any]) -> Plant:
+    """Replace a method by `wrap(old, self, *arguments)`."""
+
+    def make(old: Any) -> Any:
+        return lambda self, *arguments, **named: wrap(old, self, *arguments, **named)
+
+    return changed(kind, name, make)

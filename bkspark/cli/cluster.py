@@ -7,6 +7,7 @@ process becomes it.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 from collections.abc import Awaitable, Callable
@@ -127,7 +128,7 @@ def bookies(arguments: argparse.Namespace) -> int:
     """List every bookie that serves, and those that have a cookie and do not."""
     import asyncio
 
-    found = asyncio.run(_with_metadata(cluster_uri(arguments), _bookies))
+    found = asyncio.run(_bookies(cluster_uri(arguments)))
     if arguments.json:
         print_json({"bookies": found})
     else:
@@ -135,14 +136,29 @@ def bookies(arguments: argparse.Namespace) -> int:
     return 0
 
 
-async def _bookies(metadata: _Metadata) -> list[dict[str, Any]]:
-    from bkspark.metadata.bookies import BookieRegistry
+async def _bookies(uri: str) -> list[dict[str, Any]]:
+    """Return every bookie; those that serve are asked for their disk space, all at a time."""
+    import asyncio
 
-    registry = BookieRegistry(metadata.tree, metadata.uri)
-    states = dict.fromkeys(await registry.known(), "down")
-    states |= dict.fromkeys(await registry.read_only(), "readonly")
-    states |= dict.fromkeys(await registry.writable(), "available")
-    return [{"id": id, "state": states[id], "free_bytes": None, "total_bytes": None} for id in sorted(states)]
+    from bkspark.client import Client
+    from bkspark.errors import BookKeeperError
+
+    async with Client(uri) as client:
+        services = await client.services()
+        states = dict.fromkeys(await services.registry.known(), "down")
+        states |= dict.fromkeys(await services.registry.read_only(), "readonly")
+        states |= dict.fromkeys(await services.registry.writable(), "available")
+
+        async def facts(bookie: str, state: str) -> dict[str, Any]:
+            free = total = None
+            if state != "down":
+                # One that does not tell is listed all the same: the list says what is registered.
+                with contextlib.suppress(BookKeeperError):
+                    space = await (await services.pool.v3_channel(bookie)).disk_space()
+                    free, total = space.free_bytes, space.total_bytes
+            return {"id": bookie, "state": state, "free_bytes": free, "total_bytes": total}
+
+        return await asyncio.gather(*(facts(bookie, states[bookie]) for bookie in sorted(states)))
 
 
 def underreplicated(arguments: argparse.Namespace) -> int:

@@ -9,7 +9,8 @@ Invariants (A1 to A5, M2):
   new bookie has acknowledged every entry of that slot. So at no instant do fewer valid copies lie on named bookies.
 * Fragments that can get no more entries are all of a closed ledger, and all but the last of an open one: its owner
   begins a new fragment behind what is acknowledged. The last fragment of an open ledger that names a lost bookie is
-  left alone for the grace period; then the ledger is recovered (fenced and closed) and repaired as a closed one. A
+  left alone for the grace period; then the ledger is recovered (claimed by compare-and-set, which an owner that is
+  alive makes fail by leaving the lost bookie; fenced and closed) and repaired as a closed one. A
   recovery ends with Qa copies of what it rewrote, so every bookie of that fragment is looked at then.
 * A bookie that serves is never taken for lost: its copies are looked at, and it is sent those that it lacks. Only where
   it cannot be asked or does not take them, another one takes its slot.
@@ -27,7 +28,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bkspark.core.effects import WriteMetadata
-from bkspark.core.metadata import Fragment, LedgerMetadata
+from bkspark.core.metadata import Fragment, LedgerMetadata, LedgerState
 from bkspark.core.placement import FLAT, RandomSource, Topology, choose_replacements
 from bkspark.core.striping import write_set
 from bkspark.errors import BookKeeperError, NotEnoughBookies
@@ -163,6 +164,7 @@ class RepairCore:
         self._done: set[tuple[int, str]] = set()
         self._copying: CopyEntries | None = None
         self._recovered_from: int | None = None
+        self._is_claiming = False
         self._failed_targets = 0
         self._conflicts = 0
         self._shortage: BookKeeperError | None = None
@@ -214,18 +216,27 @@ class RepairCore:
         return self._next()
 
     def on_metadata_written(self, metadata: LedgerMetadata, version: int) -> list[Effect]:
-        """The new bookies are named."""
-        self._copying = None
+        """The new bookies are named, or the ledger is claimed for recovery."""
         self.metadata, self.version = metadata, version
+        if self._is_claiming:
+            self._is_claiming = False
+            return [RecoverLedger()]
+        self._copying = None
         return self._next()
 
     def on_metadata_conflict(self, current: LedgerMetadata, version: int) -> list[Effect]:
         """The compare-and-set lost; `current` is stored now. What still fits it is tried again."""
+        judged = self.metadata.last_fragment
         self.metadata, self.version = current, version
         self._conflicts += 1
         if self._conflicts >= CONFLICTS_MAX:
             error = BookKeeperError(f"the metadata of ledger {self.ledger_id} change all the time")
             return self._end(Outcome.DEFERRED, error)
+        if self._is_claiming:
+            # Its owner may have left the lost bookie at this moment: then nobody's time is over.
+            self._is_claiming = False
+            self._may_recover = current.last_fragment == judged
+            return self._next()
         return self._write()
 
     def on_recovered(self, metadata: LedgerMetadata, version: int) -> list[Effect]:
@@ -252,9 +263,17 @@ class RepairCore:
         if self._shortage is not None:
             return self._end(Outcome.DEFERRED, self._shortage)
         last = self.metadata.last_fragment
-        if self.metadata.is_closed or not any(self._is_lost(last, bookie) for bookie in last.bookies):
+        # Of a bookie that serves its owner knows better than we do whether it answers.
+        lost = [bookie for bookie in last.bookies if bookie not in self._registered and self._is_lost(last, bookie)]
+        if self.metadata.is_closed or not lost:
             return self._end(Outcome.COMPLETE, None)
-        return [RecoverLedger()] if self._may_recover else self._end(Outcome.OPEN, None)
+        return self._recover() if self._may_recover else self._end(Outcome.OPEN, None)
+
+    def _recover(self) -> list[Effect]:
+        if self.metadata.state is not LedgerState.OPEN:
+            return [RecoverLedger()]
+        self._is_claiming = True
+        return [WriteMetadata(replace(self.metadata, state=LedgerState.IN_RECOVERY), self.version)]
 
     def _is_suspect(self, fragment: Fragment, bookie: str) -> bool:
         is_recovered = self._recovered_from is not None and fragment.first_entry >= self._recovered_from

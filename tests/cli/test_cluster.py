@@ -17,3 +17,17 @@ def test_init_makes_a_cluster_once_and_other_commands_find_it(console: Console, 
     assert made == {"uri": uri, "created": True, "instance_id": made["instance_id"]}
     assert console.json("cluster", "init", "--uri", uri) == {**made, "created": False}
     assert console.json("ledger", "list", "--uri", uri) == {"ledgers": []}
+
+
+def test_bookies_are_listed_with_their_state_and_disk_space(console: Console, cluster):
+    cluster.bookies[0].pause()
+    try:
+        found = console.json("cluster", "bookies", "--uri", cluster.uri)["bookies"]
+    finally:
+        cluster.bookies[0].resume()
+    facts = {bookie["id"]: bookie for bookie in found}
+    silent, *others = (facts[bookie.id] for bookie in cluster.bookies)
+    assert (silent["free_bytes"], silent["total_bytes"]) == (None, None)
+    for bookie in others:
+        assert bookie["state"] == "available"
+        assert 0 < bookie["free_bytes"] < bookie["total_bytes"]

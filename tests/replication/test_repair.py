@@ -97,9 +97,44 @@ def test_a3_open_last_fragment_is_left_alone_for_the_grace_period_and_the_others
     assert outcome(repair.on_metadata_written(write.metadata, 4)) is Outcome.OPEN
 
 
-def test_a3_after_the_grace_period_the_ledger_is_closed_first_and_repaired_then() -> None:
-    repair = core(opened((0, "abc")), may_recover=True)
+def claimed(metadata: LedgerMetadata, *, alive: str) -> RepairCore:
+    """Return the repair of an open ledger that it has claimed for recovery."""
+    repair = core(metadata, alive=alive, may_recover=True)
+    claim = only(repair.start())
+    assert claim == WriteMetadata(replace(metadata, state=LedgerState.IN_RECOVERY), 3)
+    assert isinstance(only(repair.on_metadata_written(claim.metadata, 4)), RecoverLedger)
+    return repair
+
+
+def test_a3_an_owner_that_leaves_the_lost_bookie_at_the_last_moment_is_not_fenced() -> None:
+    repair = core(opened((0, "abc")), alive="bcd", may_recover=True)
+    only(repair.start())
+    copy = only(repair.on_metadata_conflict(opened((0, "abc"), (5, "dbc")), 4))
+    assert (copy.fragment.first_entry, copy.end_entry) == (0, 5)
+    write = only(repair.on_copied())
+    assert outcome(repair.on_metadata_written(write.metadata, 5)) is Outcome.COMPLETE
+    # It left another bookie: the fragment is a new one, and so is its grace period.
+    repair = core(opened((0, "abc")), alive="bcd", may_recover=True)
+    only(repair.start())
+    assert outcome(repair.on_metadata_conflict(opened((0, "adc")), 4)) is Outcome.OPEN
+
+
+def test_a3_a_bookie_that_serves_and_does_not_answer_us_is_no_reason_to_fence_a_ledger() -> None:
+    repair = core(opened((0, "abc"), (5, "abd")), alive="abcde", may_recover=True)
+    look = only(repair.start())
+    copy = only(repair.on_inspected(look, None))
+    assert copy.copies[0].slot == 0
+    write = only(repair.on_copied())
+    assert outcome(repair.on_metadata_written(write.metadata, 4)) is Outcome.COMPLETE
+
+
+def test_a3_a_ledger_that_somebody_else_began_to_recover_is_recovered_at_once() -> None:
+    repair = core(opened((0, "abc"), state=LedgerState.IN_RECOVERY), alive="bcd", may_recover=True)
     assert isinstance(only(repair.start()), RecoverLedger)
+
+
+def test_a3_after_the_grace_period_the_ledger_is_closed_first_and_repaired_then() -> None:
+    repair = claimed(opened((0, "abc")), alive="bcdef")
     todo = repair.on_recovered(closed((0, "abc"), last_entry=4), 5)
     for slot in (1, 2):
         assert (only(todo).slot, only(todo).end_entry) == (slot, 5)
@@ -111,8 +146,7 @@ def test_a3_after_the_grace_period_the_ledger_is_closed_first_and_repaired_then(
 
 def test_of_a_recovered_fragment_every_bookie_gets_what_it_lacks() -> None:
     """A recovery ends with Qa copies, and may itself have put a bookie into the ensemble that has not everything."""
-    repair = core(opened((0, "bcd"), (10, "abc")), alive="bcd", may_recover=True)
-    assert isinstance(only(repair.start()), RecoverLedger)
+    repair = claimed(opened((0, "bcd"), (10, "abc")), alive="bcd")
     todo = repair.on_recovered(closed((0, "bcd"), (10, "dbc"), last_entry=19), 5)
     looked = []
     for _ in range(3):
@@ -219,9 +253,7 @@ def test_a5_deleted_ledger_is_over() -> None:
     repair = core(closed((0, "abc")))
     only(repair.start())
     assert outcome(repair.on_gone()) is Outcome.GONE
-    repair = core(opened((0, "abc")), may_recover=True)
-    only(repair.start())
-    assert outcome(repair.on_gone()) is Outcome.GONE
+    assert outcome(claimed(opened((0, "abc")), alive="bcd").on_gone()) is Outcome.GONE
 
 
 def test_failed_metadata_store_and_busy_bookie_defer() -> None:

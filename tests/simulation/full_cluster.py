@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from bkspark.errors import MetadataError
+from bkspark.errors import MetadataError, ProtocolError
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.memory import Fault, MemoryStore, MemoryTree
 from bkspark.metadata.registration import BookieAddress
@@ -108,12 +108,16 @@ class Served(TakingClient):
         self._waiting: list[tuple[np.ndarray, V2Runs]] = []
 
     def receive(self, data: bytes) -> None:
-        """Take whole frames: a client writes nothing else at once."""
+        """Take whole frames: a client writes nothing else at once. Whoever speaks V3 is left, as by an old bookie."""
         if self._bookie.twin is None or self._bookie.life != self._life:
             return
         buffer = bytearray(data)
         octets = np.frombuffer(buffer, np.uint8)
-        runs = V2Runs(_Door(self._bookie), self, octets, scan_frames(buffer, len(buffer)))  # type: ignore[arg-type]
+        try:
+            runs = V2Runs(_Door(self._bookie), self, octets, scan_frames(buffer, len(buffer)))  # type: ignore[arg-type]
+        except ProtocolError:
+            self._link.abort()
+            return
         self._waiting.append((octets, runs))
         self.resume()
 
@@ -133,7 +137,19 @@ class Served(TakingClient):
     def send(self, parts: Sequence[Any]) -> None:
         """Send a reply."""
         if self._bookie.life == self._life:
-            self._link.answer(b"".join(bytes(part) for part in parts))
+            data = b"".join(bytes(part) for part in parts)
+            self._link.answer(_damaged(data) if self._bookie.is_damaging else data)
+
+
+def _damaged(replies: bytes) -> bytes:
+    """Return replies in which the last byte of every entry is another one."""
+    buffer = bytearray(replies)
+    frames = scan_frames(buffer, len(buffer))
+    opcodes = v2.decode_replies(replies, frames).opcodes
+    has_entries = (opcodes != v2.ADD) & (frames.ends - frames.starts > v2.BATCH_REPLY_BYTES)
+    for end in frames.ends[has_entries].tolist():
+        buffer[end - 1] ^= 1
+    return bytes(buffer)
 
 
 class _Door:
@@ -163,6 +179,12 @@ class FullBookie:
         self.twin: BookieTwin | None = None
         # Adds are answered with TOOMANYREQUESTS, as Apache's bookies do under load.
         self.is_refusing = False
+        # Reads are answered with damaged entries.
+        self.is_damaging = False
+        # Its disk is gone for ever.
+        self.is_lost = False
+        # When it crashed first since somebody said None here, on the event loop's clock.
+        self.crashed_s: float | None = None
         self.setup = Setup()
         self.disk = self.setup.new_disk()
         self._cluster = cluster
@@ -171,7 +193,7 @@ class FullBookie:
 
     async def start(self) -> None:
         """Open the storage as it is on the disk, serve and register."""
-        if self.twin is not None:
+        if self.twin is not None or self.is_lost:
             return None
         self.life += 1
         self.twin = BookieTwin(self.disk, self.setup, storage_history.History())
@@ -212,6 +234,7 @@ class FullBookie:
             return
         self.life += 1
         self.twin = None
+        self.crashed_s = self.crashed_s or asyncio.get_running_loop().time()
         self.disk = crash_image(self.disk, loss, self._cluster.random)
         for link in sorted((it for it in self._cluster.links if it.bookie is self), key=lambda it: it.number):
             link.abort()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -22,7 +23,7 @@ from bkspark.wire.v2 import Status
 from tests.crash.images import Loss
 from tests.planting import changed
 from tests.simulation.checkers import violations
-from tests.simulation.full_cluster import URI, Cluster, FullBookie
+from tests.simulation.full_cluster import URI, Cluster, DelayedTree, FullBookie
 from tests.simulation.history import Audit, Close, Copies, History, LedgerHistory
 from tests.simulation.virtual_loop import Stuck, VirtualLoop
 
@@ -43,12 +44,16 @@ class FullOutcome:
 class FullSchedule:
     """One seed: a cluster, an owner, recoverers, faults, then healing and the audit."""
 
+    QUORUMS: Sequence[tuple[int, int, int]] = QUORUMS
+    SPARES: Sequence[int] = (0, 1, 2)
+    """How many bookies there may be above E."""
+
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
         self.history = History()
         self.ledger = LedgerHistory()
-        self.quorums = self.random.choice(QUORUMS)
-        self.cluster = Cluster(self.random, self.quorums[0] + self.random.choice((0, 1, 2)))
+        self.quorums = self.random.choice(self.QUORUMS)
+        self.cluster = Cluster(self.random, self.quorums[0] + self.random.choice(self.SPARES))
         self.loop = VirtualLoop(self.cluster.connect)
         self._ledger_id = -1
 
@@ -77,10 +82,10 @@ class FullSchedule:
         self.loop.run_until_complete(asyncio.sleep(0))
         self.loop.close()
 
-    def _client(self) -> Client:
+    def _client(self, tree: DelayedTree | None = None) -> Client:
         return Client(
             URI,
-            tree=self.cluster.session(),
+            tree=tree or self.cluster.session(),
             net=NetOptions(connect_timeout_s=1.0, read_timeout_s=1.0),
             writer=WriterOptions(close_timeout_s=10.0),
             limits=WriterLimits(add_timeout_ns=1_000_000_000, replacement_retry_ns=500_000_000),
@@ -112,6 +117,8 @@ class FullSchedule:
         return self.random.choice((0, 1, 1, 1, 2))
 
     async def _ended(self, tasks: list[asyncio.Future[None]], what: str) -> None:
+        if not tasks:
+            return
         _, pending = await asyncio.wait(tasks, timeout=PATIENCE_S)
         if pending:
             self.ledger.pending.append(f"{len(pending)} {what} did not end")

@@ -158,11 +158,18 @@ class Kill:
     said: str
 
 
-def hunt(mutant: Mutant, first_seed: int, schedules_max: int) -> Kill:
-    """Run schedules of ascending seeds until a checker complains."""
+def hunt(
+    mutant: Mutant, first_seed: int, schedules_max: int, violations: Callable[[int], list[str]] | None = None
+) -> Kill:
+    """Run schedules of ascending seeds until a checker complains.
+
+    Args:
+        violations: what is wrong with the schedule of a seed; None: that of the protocol tier.
+    """
+    judge = violations or (lambda seed: run_plan(mutant.plans(seed)).violations)
     with mutant.plant():
         for number in range(schedules_max):
-            found = run_plan(mutant.plans(first_seed + number)).violations
+            found = judge(first_seed + number)
             if found:
                 return Kill(mutant.name, first_seed + number, number + 1, found[0])
             if number % 500 == 499:
@@ -190,12 +197,13 @@ def main(arguments: list[str] | None = None) -> int:
         search = functools.partial(_hunt_by_index, options.seed, options.schedules)
         for kill in pool.imap(search, chosen):
             killed += kill.seed is not None
-            print(_row(kill, bugs[kill.name], options.markdown), flush=True)
+            print(row(kill, bugs[kill.name], options.markdown), flush=True)
     print(f"{killed} of {len(chosen)} killed by random schedules; {len(EQUIVALENT)} equivalent, by argument")
     return 0 if killed == len(chosen) else 1
 
 
-def _row(kill: Kill, bug: str, is_markdown: bool) -> str:
+def row(kill: Kill, bug: str, is_markdown: bool) -> str:
+    """Return one line of the report."""
     checker = kill.said.partition(":")[0] if kill.seed is not None else "-"
     count = str(kill.schedules) if kill.seed is not None else f"> {kill.schedules}"
     if is_markdown:

@@ -19,19 +19,10 @@ from bkspark.core.writer import WriterCore, WriterState
 from bkspark.errors import MetadataVersion, NoSuchEntry
 from bkspark.metadata.ledgers import LedgerStore, Versioned
 from bkspark.wire.v2 import Status
-from tests.planting import Plant, changed, replaced
+from tests.planting import Plant, around, changed, replaced
 from tests.simulation import clients, owner
 from tests.simulation.bookies import ModelBookie
 from tests.simulation.owner import SimulatedEntries
-
-
-def _around(kind: Any, name: str, wrap: Callable[..., Any]) -> Plant:
-    """Replace a method by `wrap(old, self, *arguments)`."""
-
-    def make(old: Any) -> Any:
-        return lambda self, *arguments, **named: wrap(old, self, *arguments, **named)
-
-    return changed(kind, name, make)
 
 
 def _both(*plants: Plant) -> Plant:
@@ -88,14 +79,14 @@ def acknowledged_by_refusals(*statuses: Status) -> Callable[[], Plant]:
         codes = np.where(np.isin(codes, statuses), Status.EOK, codes)
         return old(self, slot, bookie, ids, codes, now_ns)
 
-    return lambda: _around(WriterCore, "on_add_replies", wrap)
+    return lambda: around(WriterCore, "on_add_replies", wrap)
 
 
 def stale_answers_counted() -> Plant:
     def wrap(old: Any, self: WriterCore, slot: int, bookie: str, *rest: Any) -> Any:
         return old(self, slot, self._ensemble[slot], *rest)
 
-    return _around(WriterCore, "on_add_replies", wrap)
+    return around(WriterCore, "on_add_replies", wrap)
 
 
 def confirmed_too_high() -> Plant:
@@ -126,7 +117,7 @@ def votes_kept() -> Plant:
         finally:
             del self._resume
 
-    return _around(WriterCore, "_adopt", wrap)
+    return around(WriterCore, "_adopt", wrap)
 
 
 def released_before_withdrawal() -> Plant:
@@ -136,7 +127,7 @@ def released_before_withdrawal() -> Plant:
         self.state = WriterState.CHANGING
         return done + old(self, fragments)
 
-    return _around(WriterCore, "_adopt", wrap)
+    return around(WriterCore, "_adopt", wrap)
 
 
 def _changing_from(choose: Callable[[WriterCore], int]) -> Plant:
@@ -150,7 +141,7 @@ def _changing_from(choose: Callable[[WriterCore], int]) -> Plant:
         finally:
             self.acknowledged = acknowledged
 
-    return _around(WriterCore, "on_writable_bookies", wrap)
+    return around(WriterCore, "on_writable_bookies", wrap)
 
 
 def changed_from_lac() -> Plant:
@@ -169,7 +160,7 @@ def released_while_changing() -> Plant:
         finally:
             self.state = state
 
-    return _around(WriterCore, "_release", wrap)
+    return around(WriterCore, "_release", wrap)
 
 
 def used_before_stored() -> Plant:
@@ -185,11 +176,11 @@ def used_before_stored() -> Plant:
         self.metadata, self.version = metadata, version
         return []
 
-    return _both(_around(WriterCore, "on_writable_bookies", wrap), _around(WriterCore, "on_metadata_written", written))
+    return _both(around(WriterCore, "on_writable_bookies", wrap), around(WriterCore, "on_metadata_written", written))
 
 
 def nothing_resent() -> Plant:
-    return _around(WriterCore, "_resume", lambda old, self, slots: old(self, set()))
+    return around(WriterCore, "_resume", lambda old, self, slots: old(self, set()))
 
 
 def only_newest_resent() -> Plant:
@@ -202,7 +193,7 @@ def only_newest_resent() -> Plant:
             self._pending = pending
         return done
 
-    return _around(WriterCore, "_resume", wrap)
+    return around(WriterCore, "_resume", wrap)
 
 
 def resent_with_other_bytes() -> Plant:
@@ -213,7 +204,7 @@ def resent_with_other_bytes() -> Plant:
         values = tuple(value._replace(payload=b"again " + value.payload) for value in effect.entries.values)
         return replace(effect, entries=replace(effect.entries, values=values))
 
-    return _around(WriterCore, "_resume", lambda old, self, slots: [other(effect) for effect in old(self, slots)])
+    return around(WriterCore, "_resume", lambda old, self, slots: [other(effect) for effect in old(self, slots)])
 
 
 def overwrites_newer_state() -> Plant:
@@ -248,7 +239,7 @@ def closed_one_short() -> Plant:
             return done
         return [effects.WriteMetadata(self.metadata.closed(self.lac - 1, self.length), self.version)]
 
-    return _around(WriterCore, "close", wrap)
+    return around(WriterCore, "close", wrap)
 
 
 def lost_answer_believed() -> Plant:
@@ -258,7 +249,7 @@ def lost_answer_believed() -> Plant:
             return self.on_metadata_written(changed_, self.version + 1)
         return old(self, error)
 
-    return _around(WriterCore, "on_metadata_failed", failed)
+    return around(WriterCore, "on_metadata_failed", failed)
 
 
 def change_never_over() -> Plant:
@@ -268,7 +259,7 @@ def change_never_over() -> Plant:
             self.state = WriterState.CHANGING
         return done
 
-    return _around(WriterCore, "_resume", wrap)
+    return around(WriterCore, "_resume", wrap)
 
 
 def second_search_forgotten() -> Plant:
@@ -277,7 +268,7 @@ def second_search_forgotten() -> Plant:
         self._finding_bookies = True
         return done
 
-    return _around(WriterCore, "on_writable_bookies", wrap)
+    return around(WriterCore, "on_writable_bookies", wrap)
 
 
 def silence_ignored() -> Plant:
@@ -319,7 +310,7 @@ def fence_not_awaited() -> Plant:
         self._next_entry = self.lac + 1
         return done + self._read_window()
 
-    return _around(RecoveryCore, "_fence", wrap)
+    return around(RecoveryCore, "_fence", wrap)
 
 
 def error_covers() -> Plant:
@@ -328,7 +319,7 @@ def error_covers() -> Plant:
             answer, named = Answer.NEGATIVE, {}
         return old(self, slot, answer, *rest, **named)
 
-    return _around(RecoveryCore, "on_fence_answer", wrap)
+    return around(RecoveryCore, "on_fence_answer", wrap)
 
 
 def wrong_ensemble_fenced() -> Plant:
@@ -336,7 +327,7 @@ def wrong_ensemble_fenced() -> Plant:
         old(self, metadata, version)
         self._ensemble = metadata.fragments[0].bookies
 
-    return _around(RecoveryCore, "_begin", wrap)
+    return around(RecoveryCore, "_begin", wrap)
 
 
 def lac_from_nothing() -> Plant:
@@ -344,14 +335,14 @@ def lac_from_nothing() -> Plant:
         old(self, metadata, version)
         self.lac = -1
 
-    return _around(RecoveryCore, "_begin", wrap)
+    return around(RecoveryCore, "_begin", wrap)
 
 
 def lac_one_too_high() -> Plant:
     def wrap(old: Any, self: RecoveryCore, slot: int, answer: Answer, lac: int = -1, *rest: Any, **named: Any) -> Any:
         return old(self, slot, answer, lac + 1, *rest, **named)
 
-    return _around(RecoveryCore, "on_fence_answer", wrap)
+    return around(RecoveryCore, "on_fence_answer", wrap)
 
 
 def recovery_reads_do_not_fence() -> Plant:
@@ -376,7 +367,7 @@ def error_is_negative() -> Plant:
             answer, named = Answer.NEGATIVE, {}
         return old(self, slot, entry_id, answer, *rest, **named)
 
-    return _around(RecoveryCore, "on_read_answer", wrap)
+    return around(RecoveryCore, "on_read_answer", wrap)
 
 
 def undecided_is_the_end() -> Plant:
@@ -387,7 +378,7 @@ def undecided_is_the_end() -> Plant:
             return self._take_window()
         return done
 
-    return _around(RecoveryCore, "_decide", wrap)
+    return around(RecoveryCore, "_decide", wrap)
 
 
 def lac_moves() -> Plant:
@@ -404,7 +395,7 @@ def lac_moves() -> Plant:
         self._window = 1
         return old(self)
 
-    return _both(_around(RecoveryCore, "_take_window", wrap), _around(RecoveryCore, "_read_window", small))
+    return _both(around(RecoveryCore, "_take_window", wrap), around(RecoveryCore, "_read_window", small))
 
 
 def changes_published_early() -> Plant:
@@ -415,7 +406,7 @@ def changes_published_early() -> Plant:
         finally:
             self._is_recovery = was
 
-    return _around(WriterCore, "on_writable_bookies", wrap)
+    return around(WriterCore, "on_writable_bookies", wrap)
 
 
 def reads_follow_changes() -> Plant:
@@ -427,7 +418,7 @@ def reads_follow_changes() -> Plant:
         self._window = min(self._window, 2)
         return old(self)
 
-    return _both(_around(RecoveryCore, "on_ensemble_changed", wrap), _around(RecoveryCore, "_read_window", small))
+    return _both(around(RecoveryCore, "on_ensemble_changed", wrap), around(RecoveryCore, "_read_window", small))
 
 
 def failed_rewrite_is_the_end() -> Plant:
@@ -445,7 +436,7 @@ def nothing_rewritten() -> Plant:
             return self.on_rewritten()
         return done
 
-    return _around(RecoveryCore, "_take_window", wrap)
+    return around(RecoveryCore, "_take_window", wrap)
 
 
 def rewriting_not_awaited() -> Plant:
@@ -458,7 +449,7 @@ def rewriting_not_awaited() -> Plant:
     def rewritten(old: Any, self: RecoveryCore) -> Any:
         return old(self) if self.state is RecoveryState.REWRITING else []
 
-    return _both(_around(RecoveryCore, "_take_window", wrap), _around(RecoveryCore, "on_rewritten", rewritten))
+    return _both(around(RecoveryCore, "_take_window", wrap), around(RecoveryCore, "on_rewritten", rewritten))
 
 
 def _closing_at(shift: int) -> Callable[[], Plant]:
@@ -466,7 +457,7 @@ def _closing_at(shift: int) -> Callable[[], Plant]:
         self._next_entry = max(0, self._next_entry + shift)
         return old(self)
 
-    return lambda: _around(RecoveryCore, "_close", wrap)
+    return lambda: around(RecoveryCore, "_close", wrap)
 
 
 recovered_one_short = _closing_at(-1)
@@ -479,7 +470,7 @@ def recovery_overwrites_the_end() -> Plant:
             return [effects.WriteMetadata(self.metadata.closed(self.last_entry, self.length, self._fragments), version)]
         return old(self, current, version)
 
-    return _around(RecoveryCore, "on_metadata_conflict", conflict)
+    return around(RecoveryCore, "on_metadata_conflict", conflict)
 
 
 def changes_of_recovery_forgotten() -> Plant:
@@ -487,7 +478,7 @@ def changes_of_recovery_forgotten() -> Plant:
 
 
 def recovery_never_ends_on_conflict() -> Plant:
-    return _around(RecoveryCore, "on_metadata_conflict", lambda old, self, current, version: [])
+    return around(RecoveryCore, "on_metadata_conflict", lambda old, self, current, version: [])
 
 
 def rewritten_as_an_owner() -> Plant:
@@ -511,7 +502,7 @@ def first_negative_believed() -> Plant:
         if isinstance(error, NoSuchEntry):
             self._asked = self._negatives = len(self._replicas)
 
-    return _around(GroupRead, "on_failure", wrap)
+    return around(GroupRead, "on_failure", wrap)
 
 
 # ---- the metadata store ----
@@ -582,21 +573,21 @@ def negative_before_fence_durable() -> Plant:
         answers, when = old(self, ledger_id, entry_ids, fencing)
         return answers, when if any(stored for _, stored in answers) else self._world.now
 
-    return _both(_around(ModelBookie, "on_last_entry", last), _around(ModelBookie, "on_reads", reads))
+    return _both(around(ModelBookie, "on_last_entry", last), around(ModelBookie, "on_reads", reads))
 
 
 def fence_lets_adds_pass() -> Plant:
     def wrap(old: Any, self: ModelBookie, ledger_id: int, first: int, values: Any, positions: Any, _: bool) -> Any:
         return old(self, ledger_id, first, values, positions, True)
 
-    return _around(ModelBookie, "on_adds", wrap)
+    return around(ModelBookie, "on_adds", wrap)
 
 
 def unknown_ledger_not_fenced() -> Plant:
     def wrap(old: Any, self: ModelBookie, ledger_id: int) -> int:
         return old(self, ledger_id) if ledger_id in self.ledgers else self._world.now
 
-    return _around(ModelBookie, "fence", wrap)
+    return around(ModelBookie, "fence", wrap)
 
 
 def answered_before_synced() -> Plant:
@@ -604,11 +595,11 @@ def answered_before_synced() -> Plant:
         ids, statuses, _ = old(self, *arguments)
         return ids, statuses, self._world.now
 
-    return _around(ModelBookie, "on_adds", wrap)
+    return around(ModelBookie, "on_adds", wrap)
 
 
 def recovery_adds_refused() -> Plant:
     def wrap(old: Any, self: ModelBookie, ledger_id: int, first: int, values: Any, positions: Any, _: bool) -> Any:
         return old(self, ledger_id, first, values, positions, False)
 
-    return _around(ModelBookie, "on_adds", wrap)
+    return around(ModelBookie, "on_adds", wrap)

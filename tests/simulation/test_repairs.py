@@ -1,0 +1,42 @@
+"""Autorecovery on virtual time: no replica count falls, everything is repaired, and planted defects are noticed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from tests.simulation.mutants import Mutant, hunt
+from tests.simulation.repairs import MUTANTS, run_seeds, violations_of
+
+SCHEDULES = 40
+_PARTS = 2
+QUICK_SCHEDULES = 40
+QUICK = ("named before copied", "acks not awaited")
+"""Noticed within a few schedules; the command hunts them all."""
+
+
+@pytest.fixture(autouse=True)
+def quiet_processes() -> Iterator[None]:
+    """Bookies and autorecovery log each error that they meet."""
+    logging.disable()
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.parametrize("part", range(_PARTS))
+def test_a1_to_a5_hold_in_every_schedule_with_lost_bookies(part: int) -> None:
+    tally = run_seeds(1 + part, _PARTS, SCHEDULES // _PARTS, None)
+    assert tally.failing == {}
+    assert tally.schedules > SCHEDULES / _PARTS / 4
+    assert tally.swaps > tally.schedules
+
+
+@pytest.mark.parametrize("mutant", [it for it in MUTANTS if it.name in QUICK], ids=lambda mutant: mutant.name)
+def test_planted_defect_of_autorecovery_is_noticed(mutant: Mutant) -> None:
+    assert hunt(mutant, 1, QUICK_SCHEDULES, violations_of).seed is not None, f"{mutant.bug}: nothing noticed it"
+
+
+def test_defects_have_names_of_their_own() -> None:
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= 15
