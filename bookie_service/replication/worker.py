@@ -11,8 +11,6 @@ import logging
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from bkspark.core.add_pipeline import WriterLimits
-
 from bkspark.client.metadata_steps import write_metadata
 from bkspark.client.recovery import recover
 from bkspark.client.stored import HeldEntries

@@ -108,7 +108,7 @@ class Served(TakingClient):
         self._waiting: list[tuple[np.ndarray, V2Runs]] = []
 
     def receive(self, data: bytes) -> None:
-        """Take whole frames: a client writes nothing else at once. Whoever speaks V3 is left, as by an old bookie."""
+        """Take whole frames: a client writes nothing else at once. Whoever speaks V3 is not understood."""
         if self._bookie.twin is None or self._bookie.life != self._life:
             return
         buffer = bytearray(data)
@@ -116,7 +116,6 @@ class Served(TakingClient):
         try:
             runs = V2Runs(_Door(self._bookie), self, octets, scan_frames(buffer, len(buffer)))  # type: ignore[arg-type]
         except ProtocolError:
-            self._link.abort()
             return
         self._waiting.append((octets, runs))
         self.resume()

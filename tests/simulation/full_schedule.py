@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from bkspark.core.add_pipeline import WriterLimits
-
 from bkspark.client import Client
 from bkspark.client.writer import LedgerWriter
 from bkspark.client.writer_options import WriterOptions
