@@ -133,7 +133,10 @@ class Script:
 
     def _step(self) -> None:
         assert self.twin is not None
-        kind = self.random.choices(list(self.weights), list(self.weights.values()))[0]
+        self._do(self.random.choices(list(self.weights), list(self.weights.values()))[0])
+
+    def _do(self, kind: str) -> None:
+        assert self.twin is not None
         if kind == "add":
             self._add_some()
         elif kind == "journal":
@@ -181,8 +184,10 @@ class Script:
         return self.random.randbytes(self.random.choice(_SIZES))
 
     def _add_some(self) -> None:
+        self._add_to(self._ledger())
+
+    def _add_to(self, ledger_id: int) -> None:
         assert self.twin is not None
-        ledger_id = self._ledger()
         first = self._next_entry.get(ledger_id, 0)
         count = self.random.randint(1, 4)
         step = self.random.choice((1, 1, 1, 1, 1, 1, 1, 2))

@@ -77,13 +77,23 @@ class Setup:
         return disk
 
 
+class _Submission(NamedTuple):
+    """Records, which must be synced or may wait; or a wish to have all before it durable, and to know its end."""
+
+    sequence: int
+    records: Sequence[Record] = ()
+    syncs: bool = False
+    forces: bool = False
+    mark: Future[JournalPosition] | None = None
+
+
 class JournalTwin:
     """Stands in for `JournalThread`."""
 
     def __init__(self, journal: Journal, index: int) -> None:
         self._journal = journal
         self._index = index
-        self._queue: deque[tuple[int, Sequence[Record], Future[JournalPosition] | None]] = deque()
+        self._queue: deque[_Submission] = deque()
         self._sequence = 0
         self.bookie: Bookie
         self.failure: OSError | None = None
@@ -94,45 +104,48 @@ class JournalTwin:
         return not self._queue
 
     def submit(self, records: Sequence[Record], *, deferred: bool = False) -> int:
-        """Queue records; deferred ones are synced as the others are, which is sooner than they must be."""
         self._sequence += 1
-        self._queue.append((self._sequence, records, None))
+        self._queue.append(_Submission(self._sequence, records, syncs=not deferred))
         return self._sequence
 
     def force(self) -> int:
-        return self.submit(())
+        self._sequence += 1
+        self._queue.append(_Submission(self._sequence, forces=True))
+        return self._sequence
 
     def take_mark(self) -> Future[JournalPosition]:
         mark: Future[JournalPosition] = Future()
-        self._queue.append((self._sequence, (), mark))
+        self._queue.append(_Submission(self._sequence, mark=mark))
         return mark
 
     def forget_before(self, mark: JournalPosition) -> None:
         self._journal.forget_before(mark)
 
     def step(self, submissions_max: int = 1000) -> None:
-        """Make one group durable: up to so many submissions, and no further than a mark."""
-        records: list[Record] = []
-        mark = None
-        sequence = 0
-        while self._queue and submissions_max > 0 and mark is None:
-            sequence, more, mark = self._queue.popleft()
-            records.extend(more)
-            submissions_max -= 1
+        """Write one group: up to so many submissions, and no further than a mark. Without deferred ones alone it is
+        durable then."""
+        group: list[_Submission] = []
+        while self._queue and len(group) < submissions_max and not (group and group[-1].mark):
+            group.append(self._queue.popleft())
+        if not group:
+            return
+        records = [record for submission in group for record in submission.records]
+        mark, syncs = group[-1].mark, any(submission.syncs for submission in group)
+        forces = mark is not None or any(submission.forces for submission in group)
         if self.failure is not None:
             raise self.failure
         try:
             if records:
-                self._journal.append(records)
-            if mark is not None:
+                self._journal.append(records, deferred=not syncs)
+            if forces:
                 self._journal.sync()
         except OSError as error:
             self.failure = error
             raise
         if mark is not None:
             mark.set_result(self._journal.end)
-        if sequence:
-            self.bookie.on_durable(self._index, sequence)
+        report = self.bookie.on_durable if syncs or forces else self.bookie.on_written
+        report(self._index, group[-1].sequence)
 
     def settle(self) -> None:
         """Finish what is queued; then nothing comes for a moment."""
