@@ -390,6 +390,37 @@ class LogWriter(_Leaving):
         run(self._writer.close)
 
 
+class Election:
+    """One contender for a log's leadership, entered when this process leads; see `bkspark.log.Election`."""
+
+    def __init__(self, election: aio_log.Election) -> None:
+        self._election = election
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the leadership, or the place in the queue, is gone: stop acting as the leader."""
+        return self._election.is_lost
+
+    def win(self) -> None:
+        """Return when this contender leads."""
+        run(self._election.win)
+
+    def resign(self) -> None:
+        """Leave the queue, or give the leadership up."""
+        run(self._election.resign)
+
+    def contenders(self) -> list[str]:
+        """Return the identities of all contenders, the leader's first."""
+        return run(self._election.contenders)
+
+    def __enter__(self) -> Self:
+        self.win()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.resign()
+
+
 class Log:
     """One log, whether or not it exists yet; see `bkspark.log.Log`."""
 
@@ -408,6 +439,10 @@ class Log:
     def create(self, *, exist_ok: bool = False) -> None:
         """Create the log, empty."""
         run(lambda: self._log.create(exist_ok=exist_ok))
+
+    def election(self, identity: str) -> Election:
+        """Return a contender for the log's leadership; `with` waits until it leads. Nobody has to elect one."""
+        return Election(run(lambda: self._log.election(identity)))
 
     def open_for_writing(
         self,

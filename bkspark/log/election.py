@@ -44,6 +44,11 @@ class Election:
         self._stop_watching: Callback | None = None
         tree.on_session_expired(self.lost.set)
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether `lost` is set."""
+        return self.lost.is_set()
+
     async def __aenter__(self) -> Election:
         await self.win()
         return self

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import threading
 import uuid
 from collections.abc import Iterator
 
@@ -94,6 +95,27 @@ def test_a_second_opener_fences_the_first(cluster: Cluster, client: Client, name
             second.append(b"two")
         first.abandon()
     assert [entry for batch in client.log(name).read() for entry in batch] == [b"one", b"two"]
+
+
+def test_leaders_of_two_clients_write_one_after_the_other(cluster: Cluster, client: Client, name: str) -> None:
+    with Client(cluster.uri) as other:
+        with client.log(name).election("first") as first:
+            second = other.log(name).election("second")
+            waiting = threading.Thread(target=second.win)
+            waiting.start()
+            wait_until(lambda: first.contenders() == ["first", "second"] or None, "the second contender")
+            with client.log(name).open_for_writing() as log:
+                log.append(b"of the first")
+            assert waiting.is_alive()
+            assert not first.is_lost
+        waiting.join(120)
+        assert not waiting.is_alive()
+        with other.log(name).open_for_writing() as log:
+            log.append(b"of the second")
+        second.resign()
+        assert (first.is_lost, second.is_lost) == (True, True)
+        entries = [entry for batch in other.log(name).read() for entry in batch]
+        assert entries == [b"of the first", b"of the second"]
 
 
 def test_a_job_that_publishes_lets_readers_pass_an_open_writer(client: Client, name: str) -> None:
