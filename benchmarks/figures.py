@@ -111,3 +111,12 @@ def _result(figure: Figure, values: list[float]) -> dict[str, Any]:
 def _rounded(value: float) -> float:
     """Return four significant digits or whole numbers, whichever says more."""
     return round(value) if abs(value) >= 1000 else float(f"{value:.4g}")
+
+
+def table(results: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return what `results_of` returned as a Markdown table."""
+    lines = ["| Figure | Median | Unit | Target | Met |", "|---|---|---|---|---|"]
+    for name, result in results.items():
+        met = {True: "yes", False: "NO", None: ""}[result["met"]]
+        lines.append(f"| {name} | {result['median']:,} | {result['unit']} | {result['target']} | {met} |")
+    return "\n".join(lines)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import storage_scale, storage_speed
-from benchmarks.figures import FULL, results_of
+from benchmarks.figures import FULL, results_of, table
 from benchmarks.servers import Servers
 
 SECTIONS = storage_speed.SECTIONS | storage_scale.SECTIONS
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     machine = {"cores": os.cpu_count(), "python": platform.python_version(), "load_before": round(load_before, 2)}
     print(json.dumps({"machine": machine, "sizes": vars(sizes), "section_s": seconds, "figures": figures}))
     if arguments.table:
-        print(_table(figures), file=sys.stderr)
+        print(table(figures), file=sys.stderr)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -74,14 +74,6 @@ def _positive(kind: type) -> Any:
 
     parse.__name__ = kind.__name__
     return parse
-
-
-def _table(figures: dict[str, dict[str, Any]]) -> str:
-    lines = ["| Figure | Median | Unit | Target | Met |", "|---|---|---|---|---|"]
-    for name, figure in figures.items():
-        met = {True: "yes", False: "NO", None: ""}[figure["met"]]
-        lines.append(f"| {name} | {figure['median']:,} | {figure['unit']} | {figure['target']} | {met} |")
-    return "\n".join(lines)
 
 
 if __name__ == "__main__":

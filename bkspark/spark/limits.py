@@ -3,8 +3,9 @@
 `bkspark bench spark` measures them in the session in which it measures the connector: the ratio is what the
 connector costs.
 
-    bkspark_ready_arrow   rows, value_size, partitions -> `value binary`; every task yields one batch again and again
-    bkspark_null_arrow    takes any rows as Arrow batches, keeps none
+    bkspark_ready_arrow   rows, value_size, partitions -> `value binary`; every task yields one batch again and again.
+                          As a stream, in micro-batches of rows_per_trigger (all rows without it)
+    bkspark_null_arrow    takes any rows as Arrow batches, keeps none; batch and stream
 """
 
 from __future__ import annotations
@@ -12,16 +13,20 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
     DataSourceReader,
+    DataSourceStreamReader,
     InputPartition,
     WriterCommitMessage,
 )
 from pyspark.sql.types import StructType
+
+from bkspark.spark.versions import DataSourceStreamArrowWriter, SupportsTriggerAvailableNow
 
 BATCH_BYTES = 8 << 20
 BATCH_ROWS_MAX = 10_000
@@ -46,8 +51,34 @@ class ReadyArrowSource(DataSource):
         return "value binary"
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        rows, value_size, partitions = (int(self.options[name]) for name in ("rows", "value_size", "partitions"))
-        return ReadyArrowReader(rows, value_size, partitions)
+        return ReadyArrowReader(self._count("rows"), self._count("value_size"), self._count("partitions"))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        rows = self._count("rows")
+        rows_per_trigger = int(self.options.get("rows_per_trigger", rows))
+        return ReadyArrowStreamReader(rows, self._count("value_size"), self._count("partitions"), rows_per_trigger)
+
+    def _count(self, name: str) -> int:
+        return int(self.options[name])
+
+
+def _shares(rows: int, value_size: int, partitions: int) -> list[InputPartition]:
+    share, more = divmod(rows, partitions)
+    return [ReadyRows(share + (i < more), value_size) for i in range(partitions)]
+
+
+def _batches(partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    """Yield one batch until the partition's rows are out."""
+    assert isinstance(partition, ReadyRows)
+    batch_rows = max(1, min(BATCH_ROWS_MAX, BATCH_BYTES // partition.value_size))
+    value = os.urandom(partition.value_size)
+    batch = pa.record_batch([pa.array([value] * batch_rows, pa.binary())], names=["value"])
+    left = partition.rows
+    while left >= batch_rows:
+        yield batch
+        left -= batch_rows
+    if left:
+        yield batch.slice(0, left)
 
 
 class ReadyArrowReader(DataSourceReader):
@@ -57,21 +88,35 @@ class ReadyArrowReader(DataSourceReader):
         self._partitions = partitions
 
     def partitions(self) -> list[InputPartition]:
-        share, more = divmod(self._rows, self._partitions)
-        return [ReadyRows(share + (i < more), self._value_size) for i in range(self._partitions)]
+        return _shares(self._rows, self._value_size, self._partitions)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield one batch until the partition's rows are out."""
-        assert isinstance(partition, ReadyRows)
-        batch_rows = max(1, min(BATCH_ROWS_MAX, BATCH_BYTES // partition.value_size))
-        value = os.urandom(partition.value_size)
-        batch = pa.record_batch([pa.array([value] * batch_rows, pa.binary())], names=["value"])
-        left = partition.rows
-        while left >= batch_rows:
-            yield batch
-            left -= batch_rows
-        if left:
-            yield batch.slice(0, left)
+        return _batches(partition)
+
+
+class ReadyArrowStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Gives `rows` rows, `rows_per_trigger` in a micro-batch. An offset is the number of rows before it."""
+
+    def __init__(self, rows: int, value_size: int, partitions: int, rows_per_trigger: int) -> None:
+        self._rows = rows
+        self._value_size = value_size
+        self._partitions = partitions
+        self._rows_per_trigger = rows_per_trigger
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        return {"rows": 0}
+
+    def latestOffset(self, start: dict[str, Any], limit: object) -> dict[str, Any]:  # noqa: N802
+        return {"rows": min(self._rows, start["rows"] + self._rows_per_trigger)}
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """There is an end in any case."""
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        return _shares(end["rows"] - start["rows"], self._value_size, self._partitions)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _batches(partition)
 
 
 class NullArrowSink(DataSource):
@@ -84,12 +129,30 @@ class NullArrowSink(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         return NullArrowWriter()
 
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
+        return NullArrowStreamWriter()
+
+
+def _drop(batches: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+    for _ in batches:
+        pass
+    return WriterCommitMessage()
+
 
 class NullArrowWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        for _ in iterator:
-            pass
-        return WriterCommitMessage()
+        return _drop(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Nothing was kept, so there is nothing to publish."""
+
+
+class NullArrowStreamWriter(DataSourceStreamArrowWriter):
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return _drop(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Nothing was kept, so there is nothing to publish."""
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Nothing was kept, so there is nothing to remove."""

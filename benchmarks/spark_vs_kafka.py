@@ -1,0 +1,136 @@
+"""Our Spark connector and Kafka's on the same rows, in one session, in turns; a table, JSON and a plot.
+
+    python -m benchmarks.spark_vs_kafka [--only CASE]... [--rounds N] [--scale F] [--plot FILE] [--dir DIR]
+
+Spark, all servers and this program share the machine. One cluster of one bookie and one of three, with fsync; one
+Kafka broker without, as it comes; Kafka's connector at its defaults and with `fetch.max.wait.ms=5`; beside them a
+source of ready-made Arrow batches and a sink that drops them, which are what Spark's Python sources can do at most.
+Each round runs every contender of a case once, in another order; what is compared is of one round, results are
+medians. The session has the settings of `spark-conf/`. Without Kafka, which Maven fetches, it says why and measures
+nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pyspark
+from pyspark.sql import SparkSession
+
+import bkspark
+from benchmarks.figures import results_of, table
+from benchmarks.kafka_broker import KafkaBroker, KafkaUnavailable, connector_jars, kafka_jars
+from benchmarks.servers import MeasuredBookie, Servers
+from benchmarks.spark_cases import CASES, OURS, Case, Contenders, Sizes
+from benchmarks.spark_jobs import SparkJobs
+
+ROUNDS = 5
+WARM_UP_SCALE = 0.1
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    arguments = _parser().parse_args(argv)
+    try:
+        jars = kafka_jars()
+    except KafkaUnavailable as missing:
+        print(json.dumps({"skipped": str(missing)}))
+        return
+    cases = {name: CASES[name] for name in arguments.only or CASES}
+    load_before = os.getloadavg()[0]
+    sizes = Sizes().scaled(arguments.scale)
+    with _contenders(jars, arguments.dir, sizes) as contenders:
+        # What runs first pays for compiling and for caches; a small round of everything goes before.
+        for case in cases.values():
+            case.one_round(contenders, sizes.scaled(WARM_UP_SCALE), 0)
+        rounds = [_one_round(cases, contenders, sizes, number) for number in range(arguments.rounds)]
+    results = results_of([figure for case in cases.values() for figure in case.figures()], rounds)
+    machine = {
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "pyspark": pyspark.__version__,
+        "load_before": round(load_before, 2),
+    }
+    print(json.dumps({"machine": machine, "sizes": vars(sizes), "figures": results}))
+    print(table(results), file=sys.stderr)
+    if arguments.plot:
+        # An extra, so imported only when a plot is wanted.
+        from benchmarks.plots import bars
+
+        bars({name: case.bars(results) for name, case in cases.items()}, arguments.plot, OURS)
+
+
+def _one_round(cases: Mapping[str, Case], contenders: Contenders, sizes: Sizes, number: int) -> dict[str, float]:
+    figures: dict[str, float] = {}
+    for name, case in cases.items():
+        print(f"round {number + 1}: {name} ...", file=sys.stderr, flush=True)
+        figures |= case.one_round(contenders, sizes, number)
+    return figures
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--only", action="append", choices=list(CASES), help="this case; may be repeated")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"default: {ROUNDS}")
+    parser.add_argument("--scale", type=float, default=1.0, help="multiply all sizes by this")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw it, too: .png or .svg (needs bkspark[plot])")
+    parser.add_argument("--dir", type=Path, help="where to write (default: the temporary folder)")
+    return parser
+
+
+@contextmanager
+def _contenders(jars: list[Path], parent: Path | None, sizes: Sizes) -> Iterator[Contenders]:
+    """Start servers and Spark; end and remove them afterwards."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bkspark-versus-", dir=parent)))
+        one, three = (stack.enter_context(Servers(folder)) for _ in range(2))
+        bookie = stack.enter_context(one.bookies(1))
+        bookies = stack.enter_context(three.bookies(3))
+        broker = stack.enter_context(KafkaBroker(jars, folder / "kafka"))
+        spark = stack.enter_context(_session(folder, connector_jars(jars)))
+        yield Contenders(
+            SparkJobs(spark, folder), spark, broker, (one.uri, _pids(bookie)), (three.uri, _pids(bookies)), sizes
+        )
+
+
+def _pids(bookies: Sequence[MeasuredBookie]) -> list[int]:
+    return [bookie.pid for bookie in bookies]
+
+
+@contextmanager
+def _session(folder: Path, jars: Sequence[Path]) -> Iterator[SparkSession]:
+    spark = bkspark.session(
+        "spark_vs_kafka",
+        master="local[2]",
+        spark__driver__memory="2g",
+        spark__driver__host="127.0.0.1",
+        spark__driver__extraClassPath=":".join(map(str, jars)),
+        spark__driver__extraJavaOptions=f"-Djava.io.tmpdir={folder} -XX:-UsePerfData",
+        spark__local__dir=str(folder),
+        spark__ui__enabled="false",
+        spark__ui__showConsoleProgress="false",
+        spark__sql__shuffle__partitions="2",
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    try:
+        yield spark
+    finally:
+        gateway = spark.sparkContext._gateway
+        spark.stop()
+        gateway.shutdown()
+        gateway.proc.stdin.close()
+        gateway.proc.wait()
+
+
+if __name__ == "__main__":
+    # Servers and folders go in any case.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    main()

@@ -1,0 +1,65 @@
+"""The comparison with Kafka names every target of the specification, and says why it does not run."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+from benchmarks import spark_vs_kafka
+from benchmarks.processor_time import ProcessorClock
+from benchmarks.spark_cases import CASES, Comparison
+
+BURN = "import time\nwhile time.process_time() < 0.3: pass"
+PARENT = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {BURN!r}])\nprint(flush=True)\ninput()"
+
+
+def test_without_kafka_it_says_why_and_measures_nothing(monkeypatch, capsys, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    spark_vs_kafka.main([])
+    assert "mvn" in json.loads(capsys.readouterr().out)["skipped"]
+
+
+def test_every_target_of_the_specification_stands_beside_a_figure():
+    figures = [figure for case in CASES.values() for figure in case.figures()]
+    assert {figure.name: figure.target() for figure in figures if figure.target()} == {
+        "read_1KiB raw per Kafka": ">= 1.4",
+        "read_1KiB raw per limit": ">= 0.55",
+        "read_1KiB arrow per limit": ">= 0.75",
+        "read_1KiB raw processor": "<= 3.0",
+        "read_1KiB raw client": "<= 0.7",
+        "read_1KiB raw servers": "<= 0.5",
+        "read_100B raw": ">= 1,000,000",
+        "read_100B arrow per Kafka": ">= 2.0",
+        "write_1KiB arrow per Kafka": ">= 2.0",
+        "write_1KiB arrow_3_bookies per Kafka": ">= 1.0",
+        "write_1KiB raw per Kafka": ">= 1.0",
+        "stream_read raw per limit": ">= 0.8",
+        "stream_read raw per Kafka": ">= 1.0",
+        "stream_write raw per Kafka": ">= 1.0",
+        "stream_write arrow per Kafka": ">= 1.0",
+        "small_triggers raw per Kafka": "<= 1.1",
+        "small_triggers raw above limit": "<= 30.0",
+        "append_to_sink raw per Kafka": "<= 1.1",
+    }
+
+
+def test_a_comparison_takes_the_best_of_its_round():
+    values = {"raw": 300.0, "kafka": 100.0, "kafka_tuned": 200.0}
+    assert Comparison("", "raw", ("kafka", "kafka_tuned")).value(values, max) == 1.5
+    assert Comparison("", "raw", ("kafka", "kafka_tuned")).value(values, min) == 3.0
+    assert Comparison("", "raw", ("kafka_tuned",), is_difference=True).value(values, min) == 100.0
+
+
+def test_the_clock_counts_children_that_run_and_those_that_ended():
+    command = [sys.executable, "-c", PARENT]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
+        clock = ProcessorClock(parent.pid, [])
+        assert parent.stdout is not None
+        parent.stdout.readline()
+        used = clock.elapsed()
+        later = ProcessorClock(parent.pid, [parent.pid]).elapsed()
+        parent.communicate(b"\n")
+    assert used.python_s >= 0.2  # the kernel counts in ticks
+    assert used.jvm_s < used.total_s
+    assert later.python_s < 0.05
