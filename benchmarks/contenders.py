@@ -134,8 +134,7 @@ class Kafka:
         admin = self._jvm.org.apache.kafka.clients.admin.Admin.create(self._properties())
         try:
             topics = self._jvm.java.util.ArrayList()
-            one_replica = self._jvm.java.lang.Short.valueOf("1").shortValue()
-            topics.add(topic(str(place["subscribe"]), PARTITIONS, one_replica))
+            topics.add(topic(str(place["subscribe"]), PARTITIONS, 1))
             admin.createTopics(topics).all().get()
         finally:
             admin.close()
