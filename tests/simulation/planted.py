@@ -75,9 +75,9 @@ def acknowledged_before_lower_ids() -> Plant:
 
 
 def acknowledged_by_refusals(*statuses: Status) -> Callable[[], Plant]:
-    def wrap(old: Any, self: WriterCore, slot: int, bookie: str, ids: Any, codes: np.ndarray, now_ns: int) -> Any:
+    def wrap(old: Any, self: WriterCore, slot: int, bookie: str, ids: Any, codes: np.ndarray, *rest: Any) -> Any:
         codes = np.where(np.isin(codes, statuses), Status.EOK, codes)
-        return old(self, slot, bookie, ids, codes, now_ns)
+        return old(self, slot, bookie, ids, codes, *rest)
 
     return lambda: around(WriterCore, "on_add_replies", wrap)
 
