@@ -73,6 +73,13 @@ HARMLESS = frozenset(
 )
 """Keys whose every value is satisfied by what this bookie does anyway."""
 
+EXPLAINED = {
+    "dataIntegrityChecking": "a ledger of which something that was durable is lost goes into limbo, whatever is set; "
+    "nothing is copied back from other bookies at the start, that is autorecovery's work",
+    "dataIntegrityStampMissingCookies": "a directory whose cookie is missing is never stamped anew: the bookie does "
+    "not start, and says what to do",
+}
+"""Keys without effect of which it is worth knowing what happens instead."""
 
 DANGEROUS = {
     "journalSyncData": "entries are acknowledged before they are on a disk: a power cut or a crash of the system takes "

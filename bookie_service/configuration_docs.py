@@ -8,7 +8,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Sequence
 
-from bookie_service.configuration import DANGEROUS, HARMLESS, PROTECTING, Setting, served_settings
+from bookie_service.configuration import DANGEROUS, EXPLAINED, HARMLESS, PROTECTING, Setting, served_settings
 from bookie_service.configuration_keys import APACHE_KEYS, APACHE_PREFIXES, OWN_KEYS
 
 _INTRODUCTION = """\
@@ -38,7 +38,7 @@ def page() -> str:
     """Return the whole page, as Markdown."""
     served = served_settings()
     accepted = APACHE_KEYS | OWN_KEYS
-    accepted -= {*served, *HARMLESS, *PROTECTING}
+    accepted -= {*served, *HARMLESS, *PROTECTING, *EXPLAINED}
     families = ", ".join(f"`{prefix}`" for prefix in APACHE_PREFIXES)
     return "\n".join(
         [
@@ -59,6 +59,10 @@ def page() -> str:
             ),
             "## Accepted, without effect\n",
             _paragraph(accepted),
+            _table(
+                ("Key, without effect", "What happens instead"),
+                ((f"`{key}`", EXPLAINED[key]) for key in _sorted(EXPLAINED)),
+            ),
             f"And every key that begins with {families}: the stream and table service, which shares Apache's file.\n",
         ]
     )
