@@ -97,7 +97,7 @@ class BookieService:
         self._limbo_check: LimboCheck | None = None
         self._flushed: list[asyncio.Future[None]] = []
         self._admission = Admission(self._loop, options.received_bytes_max, options.reply_bytes_max)
-        self._fetches = FetchThreads(files, options.fetch_threads, self._post)
+        self._fetches = FetchThreads(files, options.fetch_threads, self._post, self._on_failure)
         self._listener: Listener | None = None
         self._timers: list[_Repeating] = []
         self._refused = 0

@@ -22,10 +22,19 @@ OnFetched = Callable[[Fetched], None]
 class FetchThreads:
     """Fetches places from `start` to `stop`. `fetch` is called on the event loop, and calls back there."""
 
-    def __init__(self, files: LocalFiles, threads: int, post: Callable[..., None]) -> None:
-        """`post(callback, *arguments)` calls back on the event loop, from a thread."""
+    def __init__(
+        self,
+        files: LocalFiles,
+        threads: int,
+        post: Callable[..., None],
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        """`post(callback, *arguments)` calls back on the event loop, from a thread; there `on_failure` gets an error of
+        our own, after which nobody would answer.
+        """
         self._files = files
         self._post = post
+        self._on_failure = on_failure
         self._queue: queue.SimpleQueue[tuple[Place, OnFetched] | None] = queue.SimpleQueue()
         self._stopping = threading.Event()
         self._threads = [
@@ -52,6 +61,12 @@ class FetchThreads:
         self._queue.put((place, on_fetched))
 
     def _run(self) -> None:
+        try:
+            self._fetch_all()
+        except BaseException as error:
+            self._post(self._on_failure, error)
+
+    def _fetch_all(self) -> None:
         while (wanted := self._queue.get()) is not None and not self._stopping.is_set():
             place, on_fetched = wanted
             fetched = self._read(place)
