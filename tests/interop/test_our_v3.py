@@ -10,6 +10,7 @@ import pytest
 
 from bkspark import client as aio
 from bkspark.blocking import Client
+from bkspark.core.relaxed import RelaxedDurability
 from bkspark.errors import LedgerFenced
 from bkspark.wire import v2
 from bkspark.wire.digest import EntryDigest, master_key
@@ -53,6 +54,23 @@ def test_item_5_what_our_client_writes_in_v3_it_reads_in_both_protocols(
         open_writer.abandon()
     answer = java.read(writer.ledger_id, digest, PASSWORD, recover=False)
     assert answer["entries"] == contents(payloads(SIZES))
+
+
+@pytest.mark.parametrize("ledger_type", ["VD_JOURNAL", "VD_BYPASS_JOURNAL"])
+def test_relaxed_durability_is_deferred_sync_and_force_on_apaches_bookies(
+    java: JavaClient, bookies: Bookies, ledger_type: str
+) -> None:
+    """bookkeeper-interop.md §5.5. They say no LastAddSynced, so that nothing is confirmed before a force."""
+    with Client(bookies.uri, password=PASSWORD.encode()) as client:
+        writer = client.create(ledger_type=ledger_type, relaxed=RelaxedDurability(force_interval_ns=0))
+        writer.append_many(payloads(SIZES))
+        assert writer.last_entry == -1
+        assert writer.sync() == writer.last_entry == len(SIZES) - 1
+        writer.append(b"behind the sync")
+        assert client.open(writer.ledger_id).last_entry == len(SIZES) - 1
+        assert writer.close().last_entry == len(SIZES)
+    answer = java.read(writer.ledger_id, "crc32c", PASSWORD, recover=False)
+    assert answer["entries"] == contents([*payloads(SIZES), b"behind the sync"])
 
 
 def on_one_bookie(bookies: Bookies, test: Callable[[aio.Client, aio.LedgerWriter], Awaitable[None]]) -> None:
