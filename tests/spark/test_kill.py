@@ -1,78 +1,44 @@
-"""Drivers killed with SIGKILL at random moments, restarted on their checkpoint: nothing lost, nothing twice."""
+"""A streaming copy goes through kills at named stages of its micro-batches: nothing lost, nothing twice, all in order.
 
-import os
-import random
-import signal
-import subprocess
-import sys
-from collections import Counter
-from pathlib import Path
+Every combination of stage and victim, many times: `python -m tests.spark.kills`.
+"""
+
+from __future__ import annotations
 
 import pytest
 
-from bkspark.blocking import Client
-from tests.polling import wait_until
+from tests.spark.copy_job import start
+from tests.spark.kills import Campaign
+from tests.spark.patience import patiently
 
 pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 
-ROOT = Path(__file__).parents[2]
-KILLS = 2
-BURST = 2_000
-SECONDS = 180
+KILLS = (
+    ("source.read", "task"),
+    ("task.wrote", "bookie"),
+    ("commit.begun", "connection"),
+    ("commit.appended", "worker"),
+    ("source.planned", "worker"),
+    ("commit.published", "driver"),
+)
+SECONDS = 300
 
 
-class Driver:
-    """The copying driver as a process group of its own: Python, JVM and Python workers die together."""
-
-    def __init__(self, uri: str, source: str, target: str, folder: Path) -> None:
-        command = [sys.executable, "-m", "tests.spark.copy_job", uri, source, target, str(folder)]
-        self._log = (folder / "driver.log").open("ab")
-        self._process = subprocess.Popen(
-            command, cwd=ROOT, stdout=self._log, stderr=self._log, stdin=subprocess.DEVNULL, start_new_session=True
-        )
-
-    def wait_for_entries(self, client: Client, log: str, count: int) -> None:
-        """Wait until the log holds so many entries, as its list of closed ledgers tells."""
-
-        def is_there() -> bool:
-            assert self._process.poll() is None, "the driver ended by itself: see driver.log"
-            return entry_count(client, log) >= count
-
-        wait_until(is_there, f"{count} entries in log {log}", SECONDS)
-
-    def kill(self) -> None:
-        if self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-        self._log.close()
-
-
-def entry_count(client: Client, log: str) -> int:
-    return sum(ledger["last_entry"] + 1 for ledger in client.log(log).show()["ledgers"])
-
-
-@pytest.mark.parametrize("seed", [11])
 @pytest.mark.admission_control
-def test_stream_through_driver_kills_copies_every_entry_once(cluster, client, tmp_path, seed):
-    chance = random.Random(seed)
-    source, target = f"source-{tmp_path.name}-{seed}", f"target-{tmp_path.name}-{seed}"
-    client.log(source).create()
-    client.log(target).create()
-    sent = 0
-    for kill in range(KILLS + 1):
-        driver = Driver(cluster.uri, source, target, tmp_path)
-        try:
-            before = entry_count(client, target)
-            with client.log(source).open_for_writing() as log:
-                log.append_many([b"%d" % n for n in range(sent, sent + BURST)])
-            sent += BURST
-            if kill == KILLS:
-                driver.wait_for_entries(client, target, sent)
-            else:
-                # At least one epoch of this run is published; then anywhere in the next ones.
-                driver.wait_for_entries(client, target, before + 1)
-                wait_until(lambda: chance.random() < 0.05, "a random moment")
-        finally:
-            driver.kill()
-    found = Counter(payload for batch in client.log(target).read() for payload in batch)
-    assert found == Counter(b"%d" % n for n in range(sent)), f"seed {seed}"
+def test_stream_through_kills_copies_every_entry_once_and_in_order(spark, cluster, client, tmp_path):
+    """Issue 6: driver, Python worker, executor task, bookie, ZooKeeper connection."""
+    with Campaign(cluster, client, tmp_path, f"kills-{tmp_path.name}", seed=11, epochs=(2, 3)) as campaign:
+        campaign.start()
+        for stage, victim in KILLS:
+            campaign.kill(stage, victim)
+            if victim != "driver":
+                campaign.go_on(victim)
+    # Another driver goes on: the session at hand, whose start costs nothing.
+    logs = (campaign.source, campaign.target)
+    assert patiently(
+        lambda: start(spark, cluster.uri, *logs, tmp_path, "512k", availableNow=True).awaitTermination(SECONDS)
+    )
+    result = campaign.check()
+    assert result.faults == []
+    assert result.kills == len(KILLS)
+    assert result.micro_batches >= 2 * len(KILLS)
