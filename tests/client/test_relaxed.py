@@ -27,7 +27,7 @@ async def confirmed(reader, entry_id):
 
 
 @pytest.mark.parametrize("ledger_type", TYPES)
-def test_sync_returns_the_last_entry_once_it_is_confirmed_and_close_syncs(tmp_path, ledger_type):
+def test_p35_sync_returns_the_last_entry_once_it_is_confirmed_and_close_syncs(tmp_path, ledger_type):
     async def test(cluster):
         client = cluster.client(password=b"secret")
         writer = await client.create(ledger_type=ledger_type, relaxed=NEVER_FORCES, metadata={"a": "b"})

@@ -327,7 +327,7 @@ def test_striped_ledger_is_confirmed_by_write_set():
     assert writer.core.lac == 3
 
 
-def test_ledger_is_closed_at_what_is_synced():
+def test_p35_ledger_is_closed_at_what_is_synced():
     writer = Writer((1, 1, 1))
     writer.add(2)
     writer.reply(0, 0, 1, synced=1)
