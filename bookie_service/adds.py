@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bkspark.wire import v2, v3
+from bkspark.wire import v2, v3, v3_adds
 from bkspark.wire.digest import MASTER_KEY_BYTES
 from bkspark.wire.framing import LENGTH_BYTES, gather_octets, scatter_i32
 from bkspark.wire.v2 import Requests
@@ -30,7 +30,7 @@ class AddRun:
 
     flags: V2's RECOVERY_ADD and HIGH_PRIORITY, per add.
     item_starts, sizes: where their items begin, and their bytes: the length word, then the entry.
-    key_offset: where the master key lies, from where the item begins.
+    key_starts: where their master keys lie.
     write_flags: of all of them: v3.DEFERRED_SYNC, or 0. `bypasses_journal`: with that, they are not journaled.
     """
 
@@ -39,7 +39,7 @@ class AddRun:
     flags: np.ndarray
     item_starts: np.ndarray
     sizes: np.ndarray
-    key_offset: int
+    key_starts: np.ndarray
     answers: Answers
     write_flags: int = 0
     bypasses_journal: bool = False
@@ -55,12 +55,12 @@ class AddRun:
             requests.flags[rows],
             item_starts,
             requests.ends[rows] - item_starts,
-            _V2_KEY_OFFSET,
+            item_starts + _V2_KEY_OFFSET,
             V2_ANSWERS,
         )
 
     @classmethod
-    def of_v3(cls, adds: v3.AddRequests) -> AddRun:
+    def of_v3(cls, adds: v3_adds.AddRequests) -> AddRun:
         """Return adds that came in V3."""
         flags = v2.HIGH_PRIORITY if adds.priority > 0 else 0
         # Recovery adds are always synced.
@@ -75,7 +75,7 @@ class AddRun:
             np.full(len(adds), flags, np.int32),
             item_starts,
             adds.body_ends - item_starts,
-            int(adds.key_starts[0] - item_starts[0]),
+            adds.key_starts,
             V3Answers(adds.txn_ids),
             write_flags,
             adds.bypasses_journal and write_flags & v3.DEFERRED_SYNC != 0,
@@ -94,7 +94,7 @@ class AddRun:
             self.flags[rows],
             self.item_starts[rows],
             self.sizes[rows],
-            self.key_offset,
+            self.key_starts[rows],
             self.answers.take(rows),
             self.write_flags,
             self.bypasses_journal,
@@ -121,14 +121,14 @@ class AddRun:
 
     def first_key(self, octets: np.ndarray) -> bytes:
         """Return the master key of the first add."""
-        at = self.item_starts.item(0) + self.key_offset
+        at = self.key_starts.item(0)
         return octets[at : at + MASTER_KEY_BYTES].tobytes()
 
     def keys_match(self, octets: np.ndarray, key: bytes) -> bool | np.ndarray:
         """Say whether all adds carry a master key, or which do (bool per add)."""
         if len(self) == 1:
             return self.first_key(octets) == key
-        keys = gather_octets(octets, self.item_starts + self.key_offset, MASTER_KEY_BYTES)
+        keys = gather_octets(octets, self.key_starts, MASTER_KEY_BYTES)
         equal = keys == np.frombuffer(key, np.uint8)
         return True if equal.all() else equal.all(axis=1)
 

@@ -13,7 +13,7 @@ import logging
 import numpy as np
 
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
-from bkspark.wire import v2, v3, v3_reads
+from bkspark.wire import v2, v3, v3_adds, v3_reads
 from bkspark.wire.digest import MASTER_KEY_BYTES
 from bkspark.wire.framing import LENGTH_BYTES, FrameTable, gather_i64
 from bookie_service import v3_answers
@@ -51,7 +51,7 @@ class V3Runs:
 
     def _serve_some(self, octets: np.ndarray) -> int:
         """Hand on the next request and those that are like it; return how many were taken."""
-        adds = v3.decode_adds(octets, self._table, self._row)
+        adds = v3_adds.decode_adds(octets, self._table, self._row)
         if adds is not None:
             return self._add(octets, adds)
         reads = v3_reads.decode_reads(octets, self._table, self._row)
@@ -63,7 +63,7 @@ class V3Runs:
         start, end = self._table.starts.item(self._row), self._table.ends.item(self._row)
         return int(self._serve_one(v3.decode_request(octets[start:end].tobytes())))
 
-    def _add(self, octets: np.ndarray, adds: v3.AddRequests) -> int:
+    def _add(self, octets: np.ndarray, adds: v3_adds.AddRequests) -> int:
         run = AddRun.of_v3(adds)
         is_right = adds.body_ends - adds.body_starts >= v2.ENTRY_BYTES_MIN
         if is_right.all():
@@ -122,7 +122,7 @@ class V3Runs:
             return True
         octets = np.frombuffer(bytearray(add.masterKey + bytes(LENGTH_BYTES) + add.body), np.uint8)
         entry_at = MASTER_KEY_BYTES + LENGTH_BYTES
-        adds = v3.AddRequests(
+        adds = v3_adds.AddRequests(
             txn_id_array(request.header.txnId),
             np.array([add.ledgerId]),
             np.array([add.entryId]),

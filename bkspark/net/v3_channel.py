@@ -1,7 +1,7 @@
 """One V3 connection to one bookie.
 
 Every request has a txnId, which no other request of the process has; answers are matched by it. Answers of adds are
-matched by ledger and entry, as V2's are: they come as arrays, and go to the ledger's listener.
+matched by ledger and entry, as V2's are: they go to the ledger's listener. Answers of adds and reads come as arrays.
 """
 
 from __future__ import annotations
@@ -234,8 +234,26 @@ class BookieV3Channel(BookieConnection):
                 self._deliver_adds(adds.ledger_ids, adds.entry_ids, v3.to_v2(adds.statuses), adds.last_synced)
                 row += len(adds)
                 continue
+            reads = v3_reads.decode_read_responses(octets, table, row)
+            # Reads that were asked for singly, as that of the last entry, have answers of the same form.
+            if reads is not None and not np.isin(reads.txn_ids, list(self._asked)).any():
+                self._take_reads(reads, view)
+                row += len(reads)
+                continue
             self._take_response(v3.decode_response(bytes(view[table.starts[row] : table.ends[row]])))
             row += 1
+
+    def _take_reads(self, reads: v3_reads.ReadResponses, buffer: memoryview) -> None:
+        """Settle the reads of groups that these answer; for the others nobody waits any more."""
+        statuses = v3.to_v2(reads.statuses)
+        for first_txn_id, group in self._groups.items():
+            at = reads.txn_ids - first_txn_id
+            mine = np.flatnonzero((at >= 0) & (at < len(group.entry_ids)))
+            # What was answered before, or twice here, is of no interest any more.
+            mine = mine[np.sort(np.unique(at[mine], return_index=True)[1])]
+            mine = mine[group.waiting[at[mine]]]
+            if len(mine):
+                group.settle(at[mine], statuses[mine], buffer, reads.body_starts[mine], reads.body_ends[mine])
 
     def _take_response(self, response: protocol.Response) -> None:
         operation, txn_id = response.header.operation, response.header.txnId

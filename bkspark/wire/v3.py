@@ -11,7 +11,7 @@ fields by ascending number, each once, numbers in as few bytes as they need:
               aa 06 A  08 status  10 ledger  18 entry  [c8 3e LastAddSynced]
 
 Frames of equal length that differ only in the numbers' values are a run, found and decoded by array operations over the
-first frame as a template. A frame in any other form is no error: it is left to protobuf's classes.
+first frame as a template (requests: `v3_adds`). A frame in any other form is no error: protobuf's classes take it.
 
 What stands behind `c8 3e`, field 1001, is our own (docs/relaxed-durability.md); Apache's peers ignore it.
 
@@ -33,8 +33,6 @@ from bkspark.wire import v2
 from bkspark.wire.digest import MASTER_KEY_BYTES, SealedEntries
 from bkspark.wire.framing import LENGTH_BYTES, FrameTable
 from bkspark.wire.v3_fields import (
-    ABSENT,
-    NOTHING,
     SAME,
     WIDTH_ONLY,
     NotOfTheForm,
@@ -96,9 +94,8 @@ class TxnIds:
 
 Buffer = bytes | bytearray | memoryview
 
-_HEADER, _STATUS, _ADD, _CONTEXT = 1, 2, 101, 200
-_VERSION, _OPERATION, _TXN_ID, _PRIORITY = 1, 2, 3, 4
-_LEDGER, _ENTRY, _KEY, _BODY, _WRITE_FLAGS, _FLAG, _BYPASS = 1, 2, 3, 4, 5, 100, 1001
+_HEADER, _STATUS, _ADD = 1, 2, 101
+_VERSION, _OPERATION, _TXN_ID = 1, 2, 3
 _LAST_SYNCED = 1001
 _ADD_HEAD = bytes((0x08, protocol.VERSION_THREE, 0x10, protocol.ADD_ENTRY))
 _ADD_TAG = b"\xaa\x06"
@@ -165,122 +162,6 @@ def header(operation: int, txn_id: int, priority: int = 0) -> protocol.BKPacketH
     if priority:
         made.priority = priority
     return made
-
-
-# ---- server side: adds in ----
-
-
-@dataclass(frozen=True, slots=True)
-class AddRequests:
-    """Adds that came together and have the same flags, as arrays of equal length in order of arrival.
-
-    `key_starts`, `body_starts`, `body_ends`: where the 20-byte master key and the entry lie in the buffer. The ids are
-    the request's own; an entry begins with its ids, too, and those count.
-    """
-
-    txn_ids: np.ndarray
-    ledger_ids: np.ndarray
-    entry_ids: np.ndarray
-    key_starts: np.ndarray
-    body_starts: np.ndarray
-    body_ends: np.ndarray
-    priority: int
-    is_recovery: bool
-    write_flags: int
-    bypasses_journal: bool = False
-
-    def __len__(self) -> int:
-        return len(self.txn_ids)
-
-
-def decode_adds(octets: np.ndarray, table: FrameTable, first: int) -> AddRequests | None:
-    """Return the adds in frames first, first + 1, ... that have the form of frame `first`, at least that one.
-
-    Args:
-        octets: uint8 of the buffer that `table` describes.
-
-    Returns:
-        None: frame `first` is no add in the form that this module specifies; `decode_request` takes it.
-    """
-    start, end = int(table.starts[first]), int(table.ends[first])
-    template = _AddTemplate.of(octets[start:end].tobytes())
-    if template is None:
-        return None
-    rows, starts = run_of(octets, table, first, template.frame, template.common)
-    return AddRequests(
-        values_in(rows, template.txn_id),
-        values_in(rows, template.ledger_id),
-        values_in(rows, template.entry_id),
-        starts + template.key_start,
-        starts + template.body[0],
-        starts + template.body[1],
-        template.priority,
-        template.is_recovery,
-        template.write_flags,
-        template.bypasses_journal,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _AddTemplate:
-    """One add request taken apart; (start, end) are offsets in the frame body.
-
-    `common` tells for each byte what of it others of a run share.
-    """
-
-    frame: np.ndarray
-    common: np.ndarray
-    txn_id: tuple[int, int]
-    ledger_id: tuple[int, int]
-    entry_id: tuple[int, int]
-    key_start: int
-    body: tuple[int, int]
-    priority: int
-    is_recovery: bool
-    write_flags: int
-    bypasses_journal: bool
-
-    @classmethod
-    def of(cls, frame: bytes) -> _AddTemplate | None:
-        """Return the template that a frame makes, None when it is not of the form."""
-        try:
-            outer = fields(frame, 0, len(frame))
-            if set(outer) - {_HEADER, _ADD, _CONTEXT}:
-                return None
-            head = fields(frame, *outer[_HEADER].span)
-            add = fields(frame, *outer[_ADD].span)
-            is_known = not (set(head) - {1, 2, 3, 4} or set(add) - {1, 2, 3, 4, 5, 100, _BYPASS})
-            key, body = add[_KEY], add[_BODY]
-            is_add = (head[_VERSION].number, head[_OPERATION].number) == (protocol.VERSION_THREE, protocol.ADD_ENTRY)
-            if not (is_known and is_add) or key.span[1] - key.span[0] != MASTER_KEY_BYTES:
-                return None
-            numbers = (head[_TXN_ID], add[_LEDGER], add[_ENTRY])
-            priority, write_flags = head.get(_PRIORITY, ABSENT), add.get(_WRITE_FLAGS, ABSENT)
-            flag = add.get(_FLAG, ABSENT)
-            if flag.number not in (0, protocol.AddRequest.RECOVERY_ADD):
-                return None
-            txn_id, ledger_id, entry_id = (each.at for each in numbers if each.varint is not None)
-            bodies = (key.span, body.span)
-        except (KeyError, NotOfTheForm):
-            return None
-        common = np.full(len(frame), SAME, np.uint8)
-        for span in (txn_id, ledger_id, entry_id):
-            common[slice(*span)] = WIDTH_ONLY
-        for span in bodies:
-            common[slice(*span)] = NOTHING
-        return cls(
-            np.frombuffer(frame, np.uint8),
-            common,
-            txn_id,
-            ledger_id,
-            entry_id,
-            key.span[0],
-            body.span,
-            priority.number,
-            bool(flag.number),
-            write_flags.number,
-            bool(add.get(_BYPASS, ABSENT).number),
-        )
 
 
 # ---- client side: answers of adds in ----

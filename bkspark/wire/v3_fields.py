@@ -1,7 +1,8 @@
 """How fields lie in V3 frames: what the array codecs of V3 (`v3` adds, `v3_reads` reads) are made of.
 
 A frame is taken apart once, as a template; others that have its form are found by comparing rows of bytes, and their
-numbers are read column by column. Numbers are varints, in as few bytes as they need: int64, below 0 in ten bytes.
+numbers are read column by column. Where frames differ in size, as entries do, a `Walk` goes through all of them in
+step. Numbers are varints, in as few bytes as they need: int64, below 0 in ten bytes.
 """
 
 from __future__ import annotations
@@ -174,3 +175,74 @@ def rows_of(count: int, *pieces: bytes | tuple[np.ndarray, int]) -> np.ndarray:
             rows[:, at + index] = (values >> np.uint64(7 * index)).astype(np.uint8) & 0x7F | more
         at += octets
     return rows
+
+
+WALK_FRAMES_MAX = 1024
+"""Most frames in one walk: where frames of many forms take turns, each walk looks at some in vain."""
+
+
+class Walk:
+    """Goes through frames in step, over one part of their form at a time.
+
+    `at` is where each frame's next byte lies. Frames that are not of the form drop out: what is read from them means
+    nothing, and `count` tells how many at the front are of the form to their end.
+    """
+
+    def __init__(self, octets: np.ndarray, table: FrameTable, first: int) -> None:
+        """Begin at frames first, first + 1, ...; at most WALK_FRAMES_MAX."""
+        self._octets = octets
+        self._last = len(octets) - 1
+        self._fits = np.ones(min(len(table) - first, WALK_FRAMES_MAX), bool)
+        self._ends = table.ends[first : first + len(self._fits)]
+        self.at = table.starts[first : first + len(self._fits)].copy()
+
+    def bytes(self, expected: bytes) -> None:
+        """Pass over bytes that all frames share."""
+        for octet in expected:
+            self._fits &= self._next() == octet
+            self.at += 1
+
+    def field(self, tag: int) -> np.ndarray:
+        """Pass over the tag of a field that a frame may lack; return which have it."""
+        has = (self._next() == tag) & (self.at < self._ends)
+        self.at += has
+        return has
+
+    def number(self, where: np.ndarray | None = None) -> np.ndarray:
+        """Pass over a varint; return its values, int64. `where`: only in these frames, 0 elsewhere."""
+        goes_on = np.ones(len(self.at), bool) if where is None else where.copy()
+        values = np.zeros(len(self.at), np.uint64)
+        for index in range(_VARINT_BYTES_MAX):
+            octet = self._next()
+            values |= np.where(goes_on, octet & np.uint8(0x7F), 0).astype(np.uint64) << np.uint64(7 * index)
+            self.at += goes_on
+            goes_on &= octet >= 0x80
+            if not goes_on.any():
+                break
+        self._fits &= ~goes_on
+        return values.view(np.int64)
+
+    def length(self, where: np.ndarray | None = None) -> np.ndarray:
+        """Pass over the length of something; return where that ends. It lies within its frame."""
+        ends = self.at + 0
+        lengths = self.number(where)
+        self._fits &= (lengths >= 0) & (lengths <= self._ends - self.at)
+        np.copyto(ends, self.at + lengths, where=self._fits)
+        return ends
+
+    def go_to(self, places: np.ndarray) -> None:
+        """Pass over whatever stands before the places."""
+        self.at = places.copy()
+
+    def stands_at(self, places: np.ndarray) -> None:
+        """Frames that are not at these places now are not of the form."""
+        self._fits &= self.at == places
+
+    def count(self) -> int:
+        """Return how many frames from the first on are of the form, and end here."""
+        self.stands_at(self._ends)
+        return len(self._fits) if self._fits.all() else int(np.argmin(self._fits))
+
+    def _next(self) -> np.ndarray:
+        # A frame that dropped out may point anywhere.
+        return self._octets[np.clip(self.at, 0, self._last)]

@@ -24,6 +24,7 @@ from bkspark.wire.v3_fields import (
     SAME,
     WIDTH_ONLY,
     NotOfTheForm,
+    Walk,
     equal_widths,
     fields,
     rows_of,
@@ -135,6 +136,61 @@ def encode_read_responses(
 
 
 # ---- client side ----
+
+
+@dataclass(frozen=True, slots=True)
+class ReadResponses:
+    """Answers of plain reads that came together, as arrays of equal length; statuses are V3's.
+
+    `body_starts`, `body_ends`: where the entry lies in the buffer; nowhere where the answer has none.
+    """
+
+    txn_ids: np.ndarray
+    statuses: np.ndarray
+    body_starts: np.ndarray
+    body_ends: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.txn_ids)
+
+
+def decode_read_responses(octets: np.ndarray, table: FrameTable, first: int) -> ReadResponses | None:
+    """Return the answers of reads in frames first, first + 1, ...; their entries may differ in size.
+
+    Args:
+        octets: uint8 of the buffer that `table` describes.
+
+    Returns:
+        None: frame `first` is no answer in the form that this module specifies; `v3.decode_response` takes it.
+    """
+    operation_at = int(table.starts[first]) + len(_HEAD) + 1
+    if operation_at >= table.ends[first] or octets[operation_at] != protocol.READ_ENTRY:
+        return None  # Most answers on a writer's connection: not worth a walk.
+    walk = Walk(octets, table, first)
+    walk.bytes(bytes((FIRST_BYTE,)))
+    head_ends = walk.length()
+    walk.bytes(_HEAD + b"\x18")
+    txn_ids = walk.number()
+    walk.stands_at(head_ends)
+    walk.bytes(b"\x10")
+    walk.number()  # the same as the one within
+    walk.bytes(_TAG)
+    read_ends = walk.length()
+    walk.bytes(b"\x08")
+    statuses = walk.number()
+    walk.bytes(b"\x10")
+    walk.number()
+    walk.bytes(b"\x18")
+    walk.number()
+    body_ends = walk.length(walk.field(0x22))
+    body_starts = walk.at
+    walk.go_to(body_ends)
+    walk.number(walk.field(0x28))
+    walk.stands_at(read_ends)
+    count = walk.count()
+    if not count:
+        return None
+    return ReadResponses(txn_ids[:count], statuses[:count], body_starts[:count], body_ends[:count])
 
 
 def read_message(ledger_id: int, entry_id: int, fencing_key: bytes | None = None) -> protocol.ReadRequest:

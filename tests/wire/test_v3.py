@@ -14,7 +14,7 @@ from bkspark.core.metadata import DigestType
 from bkspark.entries import EntryBatch
 from bkspark.errors import ProtocolError
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
-from bkspark.wire import v3
+from bkspark.wire import v3, v3_adds
 from bkspark.wire.digest import EntryDigest
 from bkspark.wire.framing import scan_frames
 
@@ -43,7 +43,7 @@ def adds_in(buffer: bytes) -> list[tuple]:
     octets, table = table_of(buffer)
     found, row = [], 0
     while row < len(table):
-        adds = v3.decode_adds(octets, table, row)
+        adds = v3_adds.decode_adds(octets, table, row)
         assert adds is not None
         assert len(adds) > 0
         for i in range(len(adds)):
@@ -81,7 +81,7 @@ def test_adds_are_read_as_protobuf_reads_them(seed):
 def test_adds_of_one_layout_are_one_run():
     frames = [v3.encode_message(add_message(1000 + i, 7, 200 + i, b"x" * 1024)) for i in range(100)]
     octets, table = table_of(b"".join(frames))
-    adds = v3.decode_adds(octets, table, 0)
+    adds = v3_adds.decode_adds(octets, table, 0)
     assert adds is not None
     assert len(adds) == 100
     assert adds.entry_ids.tolist() == list(range(200, 300))
@@ -112,7 +112,7 @@ def test_context_of_a_request_is_passed_over():
 )
 def test_other_frames_are_left_to_protobuf(body):
     octets, table = table_of(len(body).to_bytes(4, "big") + body)
-    assert v3.decode_adds(octets, table, 0) is None
+    assert v3_adds.decode_adds(octets, table, 0) is None
 
 
 def test_adds_whose_numbers_are_padded_are_left_to_protobuf():
@@ -121,7 +121,7 @@ def test_adds_whose_numbers_are_padded_are_left_to_protobuf():
     padded = b"\x0a\x07" + body[2:6] + b"\x18\x81\x00" + body[8:]
     assert v3.decode_request(padded).header.txnId == 1
     octets, table = table_of(len(padded).to_bytes(4, "big") + padded)
-    assert v3.decode_adds(octets, table, 0) is None
+    assert v3_adds.decode_adds(octets, table, 0) is None
 
 
 def test_every_truncation_and_random_bytes_are_no_add_or_an_error_of_ours():
@@ -135,7 +135,7 @@ def test_every_truncation_and_random_bytes_are_no_add_or_an_error_of_ours():
         tries.append(bytes(damaged))
     for body in tries:
         octets, table = table_of(len(body).to_bytes(4, "big") + body)
-        found = v3.decode_adds(octets, table, 0)
+        found = v3_adds.decode_adds(octets, table, 0)
         try:
             message = v3.decode_request(body)
         except ProtocolError:
@@ -253,7 +253,36 @@ def test_answers_of_adds_without_last_add_synced_tell_none():
 def test_adds_that_bypass_the_journal_are_marked_by_a_field_that_apaches_bookies_do_not_know():
     frame = v3.encode_message(add_message(1, 2, 3, b"body", writeFlags=1, bypassJournal=True))
     octets, table = table_of(frame)
-    adds = v3.decode_adds(octets, table, 0)
+    adds = v3_adds.decode_adds(octets, table, 0)
     assert (adds.bypasses_journal, adds.write_flags) == (True, v3.DEFERRED_SYNC)
     octets, table = table_of(v3.encode_message(add_message(1, 2, 3, b"body", writeFlags=1)))
-    assert not v3.decode_adds(octets, table, 0).bypasses_journal
+    assert not v3_adds.decode_adds(octets, table, 0).bypasses_journal
+
+
+@pytest.mark.parametrize("others", [{}, {"writeFlags": 1, "priority": 100, "flag": 1}], ids=["plain", "flags"])
+def test_adds_whose_entries_differ_in_size_are_one_run(others):
+    chance = random.Random(3)
+    messages = []
+    for i in range(1000):
+        ids = chance.choice(IDS), chance.choice((-1, *IDS))
+        messages.append(add_message(i, *ids, chance.randbytes(chance.choice((0, 1, 90, 127, 128, 3000))), **others))
+        messages[-1].requestContext.add(key="k", value="v")
+    octets, table = table_of(b"".join(map(v3.encode_message, messages)))
+    adds = v3_adds.decode_adds(octets, table, 0)
+    assert adds is not None
+    assert len(adds) == 1000
+    assert (adds.priority, adds.is_recovery, adds.write_flags) == ((100, True, 1) if others else (0, False, 0))
+    wanted = [(m.header.txnId, m.addRequest.ledgerId, m.addRequest.entryId, m.addRequest.body) for m in messages]
+    bodies = [octets[a:b].tobytes() for a, b in zip(adds.body_starts, adds.body_ends)]
+    assert list(zip(adds.txn_ids.tolist(), adds.ledger_ids.tolist(), adds.entry_ids.tolist(), bodies)) == wanted
+
+
+def test_adds_of_other_flags_end_a_run_of_mixed_sizes():
+    messages = [add_message(i, 7, i, bytes(i % 9), writeFlags=int(i >= 500)) for i in range(1000)]
+    octets, table = table_of(b"".join(map(v3.encode_message, messages)))
+    adds = v3_adds.decode_adds(octets, table, 0)
+    assert adds is not None
+    assert len(adds) == 500
+    rest = v3_adds.decode_adds(octets, table, 500)
+    assert rest is not None
+    assert (len(rest), rest.write_flags) == (500, 1)

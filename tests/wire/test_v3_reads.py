@@ -118,3 +118,76 @@ def test_reads_are_written_as_protobuf_writes_them(key, priority):
 def test_unknown_status_codes_count_as_no_certain_answer():
     codes = np.array([0, 402, 507, 1, -1, 508, 1 << 40])
     assert v3.to_v2(codes).tolist() == [0, 1, 107, 101, 101, 101, 101]
+
+
+def response(txn_id: int, status: int = 0, **others) -> protocol.Response:
+    read = protocol.ReadResponse(status=status, **{"ledgerId": 7, "entryId": txn_id, **others})
+    return protocol.Response(header=v3.header(protocol.READ_ENTRY, txn_id), status=status, readResponse=read)
+
+
+def check_against_protobuf(octets: np.ndarray, table, reads: v3_reads.ReadResponses, first: int) -> None:
+    for i in range(len(reads)):
+        frame = octets[table.starts[first + i] : table.ends[first + i]].tobytes()
+        wanted = protocol.Response.FromString(frame)
+        if not wanted.IsInitialized():  # protobuf leaves a status out that it does not know: no certain answer here
+            assert "status" in "".join(wanted.FindInitializationErrors())
+            continue
+        assert reads.txn_ids[i] == wanted.header.txnId
+        assert reads.statuses[i] == wanted.readResponse.status
+        assert octets[reads.body_starts[i] : reads.body_ends[i]].tobytes() == wanted.readResponse.body
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_answers_of_any_sizes_are_one_run(seed):
+    """Entries that differ in size, failures between them, with the LAC and without."""
+    chance = random.Random(seed)
+    messages = []
+    for _ in range(chance.randint(1, 400)):
+        status = chance.choice((0, 0, 0, v3.Status.ENOENTRY))
+        body = {} if status else {"body": chance.randbytes(chance.choice((0, 1, 100, 127, 128, 3000)))}
+        lac = {} if chance.random() < 0.3 else {"maxLAC": chance.choice((-1, *IDS))}
+        ids = {"ledgerId": chance.choice(IDS), "entryId": chance.choice((-1, *IDS))}
+        messages.append(response(chance.choice(IDS), int(status), **ids, **body, **lac))
+    octets, table = table_of(b"".join(map(v3.encode_message, messages)))
+    reads = v3_reads.decode_read_responses(octets, table, 0)
+    assert reads is not None
+    assert len(reads) == len(messages)
+    check_against_protobuf(octets, table, reads, 0)
+
+
+def test_a_run_of_answers_ends_before_what_is_none():
+    add = protocol.AddResponse(status=0, ledgerId=7, entryId=1)
+    added = protocol.Response(header=v3.header(protocol.ADD_ENTRY, 1), status=0, addResponse=add)
+    messages = [*(response(i, body=bytes(i)) for i in range(2000)), added, response(5)]
+    octets, table = table_of(b"".join(map(v3.encode_message, messages)))
+    counts, row = [], 0
+    while row < 2000:
+        reads = v3_reads.decode_read_responses(octets, table, row)
+        check_against_protobuf(octets, table, reads, row)
+        counts.append(len(reads))
+        row += len(reads)
+    assert counts == [1024, 976]
+    assert v3_reads.decode_read_responses(octets, table, 2000) is None
+    assert len(v3_reads.decode_read_responses(octets, table, 2001)) == 1
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_damaged_answers_are_read_as_protobuf_reads_them_or_left_to_it(seed):
+    """Bytes changed, lengths changed with the frame's, frames cut: no row that protobuf would read otherwise."""
+    chance = random.Random(seed)
+    good = [v3.encode_message(response(i, body=bytes(i % 50), maxLAC=i))[4:] for i in range(100)]
+    for _ in range(100):
+        damaged = [bytearray(frame) for frame in good]
+        for _ in range(chance.randint(1, 5)):
+            frame = chance.choice(damaged)
+            if chance.random() < 0.3:
+                del frame[chance.randrange(len(frame)) :]
+            elif frame:
+                frame[chance.randrange(len(frame))] = chance.randrange(256)
+        octets, table = table_of(b"".join(len(frame).to_bytes(4, "big") + frame for frame in damaged))
+        row = 0
+        while row < len(table):
+            reads = v3_reads.decode_read_responses(octets, table, row)
+            if reads is not None:
+                check_against_protobuf(octets, table, reads, row)
+            row += 1 if reads is None else len(reads)

@@ -1,0 +1,186 @@
+"""Requests of V3 adds taken apart, whole batches at a time; `v3` specifies them.
+
+Frames of one size are compared with the first as a template; where entries differ in size, frames that have the same
+fields are gone through in step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bkspark.wire import bookkeeper_protocol_pb2 as protocol
+from bkspark.wire.digest import MASTER_KEY_BYTES
+from bkspark.wire.framing import FrameTable
+from bkspark.wire.v3 import FIRST_BYTE
+from bkspark.wire.v3_fields import (
+    ABSENT,
+    NOTHING,
+    SAME,
+    WIDTH_ONLY,
+    NotOfTheForm,
+    Walk,
+    fields,
+    run_of,
+    values_in,
+)
+
+_HEADER, _ADD, _CONTEXT = 1, 101, 200
+_VERSION, _OPERATION, _TXN_ID, _PRIORITY = 1, 2, 3, 4
+_LEDGER, _ENTRY, _KEY, _BODY, _WRITE_FLAGS, _FLAG, _BYPASS = 1, 2, 3, 4, 5, 100, 1001
+_HEAD = bytes((0x08, protocol.VERSION_THREE, 0x10, protocol.ADD_ENTRY))
+_TAG = b"\xaa\x06"
+_LONG_RUN = 64
+"""Shorter runs of adds of one size are taken together with those of other sizes behind them."""
+
+
+@dataclass(frozen=True, slots=True)
+class AddRequests:
+    """Adds that came together and have the same flags, as arrays of equal length in order of arrival.
+
+    `key_starts`, `body_starts`, `body_ends`: where the 20-byte master key and the entry lie in the buffer. The ids are
+    the request's own; an entry begins with its ids, too, and those count.
+    """
+
+    txn_ids: np.ndarray
+    ledger_ids: np.ndarray
+    entry_ids: np.ndarray
+    key_starts: np.ndarray
+    body_starts: np.ndarray
+    body_ends: np.ndarray
+    priority: int
+    is_recovery: bool
+    write_flags: int
+    bypasses_journal: bool = False
+
+    def __len__(self) -> int:
+        return len(self.txn_ids)
+
+
+def decode_adds(octets: np.ndarray, table: FrameTable, first: int) -> AddRequests | None:
+    """Return the adds in frames first, first + 1, ... that have the form of frame `first`, at least that one.
+
+    Args:
+        octets: uint8 of the buffer that `table` describes.
+
+    Returns:
+        None: frame `first` is no add in the form that this module specifies; `v3.decode_request` takes it.
+    """
+    start, end = int(table.starts[first]), int(table.ends[first])
+    template = _AddTemplate.of(octets[start:end].tobytes())
+    if template is None:
+        return None
+    flags = (template.priority, template.is_recovery, template.write_flags, template.bypasses_journal)
+    rows, starts = run_of(octets, table, first, template.frame, template.common)
+    if len(rows) < min(_LONG_RUN, len(table) - first):
+        txn_ids, ledger_ids, entry_ids, key_starts, *body = _walk_adds(octets, table, first, template)
+        if len(txn_ids) > len(rows):
+            return AddRequests(txn_ids, ledger_ids, entry_ids, key_starts, body[0], body[1], *flags)
+    return AddRequests(
+        values_in(rows, template.txn_id),
+        values_in(rows, template.ledger_id),
+        values_in(rows, template.entry_id),
+        starts + template.key_start,
+        starts + template.body[0],
+        starts + template.body[1],
+        *flags,
+    )
+
+
+def _walk_adds(octets: np.ndarray, table: FrameTable, first: int, template: _AddTemplate) -> tuple[np.ndarray, ...]:
+    """Return the arrays of adds that have the template's fields with entries, and so frames, of any size."""
+    walk = Walk(octets, table, first)
+    walk.bytes(bytes((FIRST_BYTE,)))
+    head_ends = walk.length()
+    walk.bytes(_HEAD + b"\x18")
+    txn_ids = walk.number()
+    walk.bytes(template.urgency)
+    walk.stands_at(head_ends)
+    walk.bytes(_TAG)
+    add_ends = walk.length()
+    walk.bytes(b"\x08")
+    ledger_ids = walk.number()
+    walk.bytes(b"\x10")
+    entry_ids = walk.number()
+    walk.bytes(bytes((0x1A, MASTER_KEY_BYTES)))
+    key_starts = walk.at
+    walk.go_to(key_starts + MASTER_KEY_BYTES)
+    walk.bytes(b"\x22")
+    body_ends = walk.length()
+    body_starts = walk.at
+    walk.go_to(body_ends)
+    walk.bytes(template.tail)
+    walk.stands_at(add_ends)
+    walk.bytes(template.context)
+    count = walk.count()
+    return tuple(each[:count] for each in (txn_ids, ledger_ids, entry_ids, key_starts, body_starts, body_ends))
+
+
+@dataclass(frozen=True, slots=True)
+class _AddTemplate:
+    """One add request taken apart; (start, end) are offsets in the frame body.
+
+    `common` tells for each byte what of it others of a run share. `urgency`, `tail` and `context` are the bytes behind
+    the txnId, behind the entry and behind the add.
+    """
+
+    frame: np.ndarray
+    common: np.ndarray
+    txn_id: tuple[int, int]
+    ledger_id: tuple[int, int]
+    entry_id: tuple[int, int]
+    key_start: int
+    body: tuple[int, int]
+    priority: int
+    is_recovery: bool
+    write_flags: int
+    bypasses_journal: bool
+    urgency: bytes
+    tail: bytes
+    context: bytes
+
+    @classmethod
+    def of(cls, frame: bytes) -> _AddTemplate | None:
+        """Return the template that a frame makes, None when it is not of the form."""
+        try:
+            outer = fields(frame, 0, len(frame))
+            if set(outer) - {_HEADER, _ADD, _CONTEXT}:
+                return None
+            head = fields(frame, *outer[_HEADER].span)
+            add = fields(frame, *outer[_ADD].span)
+            is_known = not (set(head) - {1, 2, 3, 4} or set(add) - {1, 2, 3, 4, 5, 100, _BYPASS})
+            key, body = add[_KEY], add[_BODY]
+            is_add = (head[_VERSION].number, head[_OPERATION].number) == (protocol.VERSION_THREE, protocol.ADD_ENTRY)
+            if not (is_known and is_add) or key.span[1] - key.span[0] != MASTER_KEY_BYTES:
+                return None
+            numbers = (head[_TXN_ID], add[_LEDGER], add[_ENTRY])
+            priority, write_flags = head.get(_PRIORITY, ABSENT), add.get(_WRITE_FLAGS, ABSENT)
+            flag = add.get(_FLAG, ABSENT)
+            if flag.number not in (0, protocol.AddRequest.RECOVERY_ADD):
+                return None
+            txn_id, ledger_id, entry_id = (each.at for each in numbers if each.varint is not None)
+            bodies = (key.span, body.span)
+        except (KeyError, NotOfTheForm):
+            return None
+        common = np.full(len(frame), SAME, np.uint8)
+        for span in (txn_id, ledger_id, entry_id):
+            common[slice(*span)] = WIDTH_ONLY
+        for span in bodies:
+            common[slice(*span)] = NOTHING
+        return cls(
+            np.frombuffer(frame, np.uint8),
+            common,
+            txn_id,
+            ledger_id,
+            entry_id,
+            key.span[0],
+            body.span,
+            priority.number,
+            bool(flag.number),
+            write_flags.number,
+            bool(add.get(_BYPASS, ABSENT).number),
+            frame[txn_id[1] : outer[_HEADER].span[1]],
+            frame[body.span[1] : outer[_ADD].span[1]],
+            frame[outer[_ADD].span[1] :],
+        )
