@@ -108,7 +108,7 @@ class Served(TakingClient):
         self._waiting: list[tuple[np.ndarray, V2Runs]] = []
 
     def receive(self, data: bytes) -> None:
-        """Take whole frames: a client writes nothing else at once. Who speaks V3 is left, where that is expected."""
+        """Take whole frames: a client writes nothing else at once. Who speaks V3 is left, as by an old bookie."""
         if self._bookie.twin is None or self._bookie.life != self._life:
             return
         buffer = bytearray(data)
@@ -116,8 +116,6 @@ class Served(TakingClient):
         try:
             runs = V2Runs(_Door(self._bookie), self, octets, scan_frames(buffer, len(buffer)))  # type: ignore[arg-type]
         except ProtocolError:
-            if not self._bookie.leaves_v3:
-                raise
             self._link.abort()
             return
         self._waiting.append((octets, runs))
@@ -183,8 +181,6 @@ class FullBookie:
         self.is_refusing = False
         # Reads are answered with damaged entries.
         self.is_damaging = False
-        # Who speaks V3 is left, as by an old bookie; it is a defect otherwise.
-        self.leaves_v3 = False
         # Its disk is gone for ever.
         self.is_lost = False
         # When it crashed first since somebody said None here, on the event loop's clock.

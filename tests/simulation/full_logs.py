@@ -19,6 +19,8 @@ from tests.simulation.full_cluster import URI
 from tests.simulation.full_schedule import FullSchedule
 
 NAME = "duel"
+_ROLL_S = 0.01
+"""Within so long, under the simulated delays, a roll has mostly listed the new ledger and not yet closed the old."""
 
 
 @dataclass(slots=True)
@@ -57,9 +59,11 @@ def log_faults(terms: list[Term], read: list[bytes]) -> list[str]:
 class LogSchedule(FullSchedule):
     """One seed: leaders that open the log one over the other, faults, then a reader."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, deaths_in_rolls: float = 0.1) -> None:
+        """`deaths_in_rolls`: the share of rolls in which the leader dies at a random moment."""
         super().__init__(seed)
         self.terms: list[Term] = []
+        self._deaths_in_rolls = deaths_in_rolls
 
     async def _main(self) -> None:
         await BookieRegistry(self.cluster.store.session(), MetadataUri.parse(URI)).initialize_cluster()
@@ -117,6 +121,11 @@ class LogSchedule(FullSchedule):
             term.acknowledged += payloads
             self.ledger.acknowledged.append((self.ledger.last_acknowledged + len(payloads), self._now()))
             if self.random.random() < 0.6:
+                if self.random.random() < self._deaths_in_rolls:
+                    # The log has two open ledgers for a while then, which a random moment hits too rarely.
+                    task = asyncio.current_task()
+                    assert task is not None
+                    self.loop.call_later(self.random.random() * _ROLL_S, task.cancel)
                 await writer.roll()
             await asyncio.sleep(self.random.expovariate(1.0) * span_s / 6)
 

@@ -109,7 +109,6 @@ class RepairSchedule(FullSchedule):
         tree = self.store.session()
         await BookieRegistry(tree, MetadataUri.parse(URI)).initialize_cluster()
         for bookie in self.cluster.bookies:
-            bookie.leaves_v3 = True
             await bookie.start()
             await tree.create(f"{_ROOT}/cookies/{bookie.id}", b"4\n", make_parents=True)
         owner = self._client()

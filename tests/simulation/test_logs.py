@@ -52,7 +52,7 @@ def test_leader_that_fences_too_few_ledgers_is_noticed(fenced: int) -> None:
         return closed
 
     with replaced(writer, "fence", fence):
-        assert any(LogSchedule(seed).run().violations for seed in range(1, 2 * SCHEDULES))
+        assert any(LogSchedule(seed, deaths_in_rolls=0.3).run().violations for seed in range(1, 10 * SCHEDULES))
 
 
 def term(name: str, opened_at: int, *appended: tuple[bytes, int]) -> Term:
