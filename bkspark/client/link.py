@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -14,17 +15,31 @@ from bkspark.wire.digest import SealedEntries
 
 FORCE_PAUSE_S = 0.05
 """Before a bookie is asked again to sync that refused load."""
+REACH_S = 2.0
+"""How long a writer that closes its ledger waits for bookies that it has not reached yet."""
 
 
 class Link:
     """The way to the bookie in one slot; what is sent before it is connected waits in `backlog`."""
 
-    __slots__ = ("backlog", "bookie", "channel")
+    __slots__ = ("backlog", "bookie", "channel", "connecting")
 
     def __init__(self, bookie: str) -> None:
         self.bookie = bookie
         self.channel: Channel | None = None
         self.backlog: list[bytes | memoryview] = []
+        self.connecting: asyncio.Task[None] | None = None
+
+
+async def reach(links: Iterable[Link]) -> None:
+    """Return when nothing waits to be sent for want of a connection, or REACH_S are over.
+
+    A quorum acknowledged the whole of a short ledger, perhaps, before the last bookie was connected: closed now, the
+    ledger would lack that bookie's copies until somebody repairs it.
+    """
+    waiting = [link.connecting for link in links if link.backlog and link.connecting is not None]
+    if waiting:
+        await asyncio.wait(waiting, timeout=REACH_S)
 
 
 async def forced(channel: BookieV3Channel, ledger_id: int, timeout_s: float) -> bool:

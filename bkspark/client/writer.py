@@ -13,7 +13,7 @@ import numpy as np
 
 from bkspark.client.bookies import ClusterView
 from bkspark.client.explicit_lac import tell_lac
-from bkspark.client.link import Link, forced, frames
+from bkspark.client.link import Link, forced, frames, reach
 from bkspark.client.metadata_steps import write_metadata
 from bkspark.client.ownership import Ownership
 from bkspark.client.writer_options import WriterOptions
@@ -259,6 +259,7 @@ class LedgerWriter:
         try:
             async with asyncio.timeout(self._options.close_timeout_s):
                 await self.sync()
+                await reach(self._links.values())
                 await self._settled.wait()
                 if core.state is not WriterState.CLOSED:
                     self._perform(core.close())
@@ -356,7 +357,7 @@ class LedgerWriter:
             for slot in [slot for slot, it in self._links.items() if slot == send.slot or it.bookie == send.bookie]:
                 self._drop_link(slot)
             link = self._links[send.slot] = Link(send.bookie)
-            self._spawn(self._connect(send.slot, link))
+            link.connecting = self._spawn(self._connect(send.slot, link))
         data = frames(send.entries, send.positions)
         if link.channel is None:
             link.backlog.append(data)
@@ -485,10 +486,11 @@ class LedgerWriter:
         self._extra_tick = None
         self._perform(self._core.on_tick(self._now_ns()))
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
 
 def _settle(waits: deque[tuple[int, asyncio.Future[int]]], last_entry: int) -> None:

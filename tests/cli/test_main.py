@@ -42,7 +42,7 @@ def no_environment(monkeypatch):
         ("ledger create --uri zk://h/l --metadata novalue", ["'novalue'", "key=value"]),
         (f"ledger create --uri {AWAY} --ensemble 2 --write-quorum 3", ["--ensemble 2", "--write-quorum 3"]),
         (f"ledger create --uri {AWAY} --write-quorum 2 --ack-quorum 3", ["--ack-quorum 3", "E >= W >= A"]),
-        (f"ledger create --uri {AWAY} --type vd_journal", ["vd_journal"]),
+        (f"ledger create --uri {AWAY} --type durable", ["'durable'", "pd_journal", "vd_journal"]),
         (f"ledger write --uri {AWAY} /nowhere/at-all", ["'/nowhere/at-all'"]),
         ("local --bookies 0", ["--bookies", "'0'"]),
         ("local --zk-port 70000", ["--zk-port", "'70000'"]),

@@ -83,7 +83,7 @@ def unsynced_group() -> Plant:
 
 
 def unwritten_group() -> Plant:
-    return replaced(Journal, "append", lambda self, records: None)
+    return replaced(Journal, "append", lambda self, records, *, deferred=False: None)
 
 
 def unsynced_header() -> Plant:
@@ -98,10 +98,10 @@ def _journaling(choose: Callable[[list[Any]], list[Any]]) -> Plant:
     """Journal only, or in another order, what `choose` returns of each group."""
 
     def make(old: Any) -> Any:
-        def append(self: Journal, records: list[Any]) -> None:
+        def append(self: Journal, records: list[Any], *, deferred: bool = False) -> None:
             chosen = choose(records)
             if chosen:
-                old(self, chosen)
+                old(self, chosen, deferred=deferred)
 
         return append
 

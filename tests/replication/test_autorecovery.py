@@ -83,6 +83,14 @@ def wait_until_whole(cluster: Cluster) -> dict[str, Any]:
     return wait_until(checked, "a check to find nothing missing", WAIT_S)
 
 
+def test_ledger_that_is_closed_at_once_by_a_new_client_has_all_its_copies(cluster: Cluster) -> None:
+    """Two of three bookies acknowledged it before the third one was connected: the third one was never sent it."""
+    for _ in range(20):
+        with Client(cluster.uri, password=b"pw") as client:
+            write(client, (3, 3, 2), 30)
+    wait_until_whole(cluster)
+
+
 def test_what_a_lost_bookie_held_is_restored_on_others(cluster: Cluster, client: Client, tmp_path: Path) -> None:
     sizes = [0, 1, 2, 3, 700]
     ledgers = {write(client, quorums, count): count for quorums in QUORUMS[:3] for count in sizes for _ in range(2)}
