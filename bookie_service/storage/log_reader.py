@@ -14,7 +14,7 @@ import numpy as np
 
 from bkspark.errors import StorageDamaged
 from bkspark.wire.framing import LENGTH_BYTES, equal_step, gather_octets
-from bookie_service.formats.entry_log import OFFSET_BITS, OFFSET_MASK
+from bookie_service.formats.entry_log import HEADER_BYTES, OFFSET_BITS, OFFSET_MASK
 from bookie_service.storage.byte_source import WAITING, ByteSource
 from bookie_service.storage.entry_log import ENTRY_BYTES_MIN, ITEM_BYTES_MAX, EntryLogs
 from bookie_service.storage.items import Items, contiguous_spans
@@ -61,6 +61,14 @@ class EntryLogReader:
                 entry_id=first_entry,
             )
         offset = (positions.item(0) & OFFSET_MASK) - LENGTH_BYTES
+        if offset < HEADER_BYTES:
+            # A zeroed byte of a position is enough; the file system would not even read before the file's beginning.
+            raise StorageDamaged(
+                f"ledger {ledger_id} entry {first_entry}: the index names offset {offset + LENGTH_BYTES} of {path}, "
+                "where no entry can begin",
+                ledger_id=ledger_id,
+                entry_id=first_entry,
+            )
         starts = positions - positions[0]
         data = self._read_span(path, offset, starts, source)
         if _are_neighbours(data, len(starts), step, ledger_id, first_entry):

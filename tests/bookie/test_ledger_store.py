@@ -261,6 +261,25 @@ def test_position_of_another_entry_is_damage_not_data(tmp_path: Path) -> None:
     store.close()
 
 
+@pytest.mark.parametrize("offset", [0, 4, 1024])
+def test_position_inside_a_logs_header_is_damage(tmp_path: Path, offset: int) -> None:
+    """Fault D5: one zeroed byte of a position at 0x500 of a log leaves 0, before which no length word can lie."""
+    store = open_store(tmp_path)
+    put(store, 5, {0: item(5, 0, 232), 1: item(5, 1, 5)})
+    flush(store)
+    store.close()
+    path = tmp_path / "ledgers0" / "0" / "5" / "5.idx"
+    content = bytearray(path.read_bytes())
+    assert content[1032:1040] == (1 << 32 | 0x500).to_bytes(8, "big")
+    content[1036:1040] = offset.to_bytes(4, "big")
+    path.write_bytes(content)
+    store = open_store(tmp_path)
+    with pytest.raises(StorageDamaged, match=f"ledger 5 entry 1: the index names offset {offset} of .*1.log"):
+        read(store, 5, 1)
+    assert read(store, 5, 0, 1) == item(5, 0, 232)
+    store.close()
+
+
 def test_every_damaged_byte_of_index_or_log_gives_an_error_or_the_right_bytes(tmp_path: Path) -> None:
     """Fault D5: never wrong bytes, never a negative."""
     store = open_store(tmp_path)
