@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import difflib
 import math
-import os
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bkspark.errors import ConfigurationError
-from bkspark.ids import check_bookie_id
+from bkspark.ids import check_bookie_id, parse_host_port
 from bkspark.metadata.uri import MetadataUri
 from bkspark.wire.framing import FRAME_BYTES_MAX
 from bookie_service import properties
@@ -26,9 +24,11 @@ from bookie_service.bookie import BookieOptions
 from bookie_service.collection import CompactionLevel
 from bookie_service.collector import CollectionOptions
 from bookie_service.configuration_keys import APACHE_KEYS, APACHE_PREFIXES, OWN_KEYS
+from bookie_service.configuration_values import FALSE, Setting, Values, refused
 from bookie_service.connection import ConnectionOptions
 from bookie_service.disk_watch import DiskOptions
 from bookie_service.disks import DiskLimits
+from bookie_service.formats.entry_log import LOG_BYTES_MAX
 from bookie_service.reads import ReadOptions
 from bookie_service.replication.options import AuditOptions, AutoRecoveryOptions, RepairOptions
 from bookie_service.service import ServiceOptions
@@ -43,10 +43,6 @@ from bookie_service.storage.storage_class import StorageClass
 _MIB = 1024 * 1024
 _PAGES_BYTES = 64 * _MIB
 _DEFAULT_URI = "zk+hierarchical://localhost:2181/ledgers"
-_WHOLE = re.compile("[+-]?[0-9]{1,18}")
-"""What is below Java's largest long without counting; and none of the digits and marks that int() takes besides."""
-_TRUE, _FALSE = ("true", "yes", "on"), ("false", "no", "off")
-
 PROTECTING = {
     "bookieAuthProviderFactoryClass": "authentication",
     "authorizedRoles": "authorisation",
@@ -88,17 +84,6 @@ DANGEROUS = {
     "of the last flushInterval",
 }
 """Keys that, set to false, give durability away: after an unclean stop every ledger is in limbo (`storage.limbo`)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """What a key that is served takes: its type, its default as text, its unit and bounds where it is a number."""
-
-    type: str
-    default: str
-    unit: str = ""
-    least: int | None = None
-    most: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,27 +138,25 @@ def configure(values: Mapping[str, str]) -> Configuration:
     """Return the configuration that keys and values make. Raises ConfigurationError."""
     for key in values:
         _check_key(key)
-    return _configured(_Values(values), values)
+    return _configured(Values(values), values)
 
 
 def served_settings() -> dict[str, Setting]:
     """Return every key whose value has an effect, in the order in which they are read."""
-    keys = _Values({})
+    keys = Values({})
     _configured(keys, {})
     return {key: setting for key, setting in keys.asked.items() if key not in PROTECTING}
 
 
-def _configured(keys: _Values, values: Mapping[str, str]) -> Configuration:
+def _configured(keys: Values, values: Mapping[str, str]) -> Configuration:
     for key, what in PROTECTING.items():
-        if keys.text(key) not in (None, "null", *_FALSE):
-            raise ConfigurationError(
-                f"{key}={values[key]}: this bookie has no {what} yet; remove the key to go without"
-            )
+        if keys.text(key) not in (None, "null", *FALSE):
+            raise refused(key, values[key], f"this bookie has no {what} yet; remove the key to go without")
     try:
         configuration = Configuration(
             address=_address(keys),
-            metadata_uri=MetadataUri.parse(_uri(keys)),
-            session_timeout_s=keys.number("zkTimeout", 10_000, least=1, unit="ms") / 1000,
+            metadata_uri=_metadata_uri(keys),
+            session_timeout_s=keys.number("zkTimeout", 10_000, least=1, most=3_600_000, unit="ms") / 1000,
             service=_service(keys),
             auto_recovery=_auto_recovery(keys),
             runs_auto_recovery=keys.flag("autoRecoveryDaemonEnabled", False),
@@ -187,15 +170,14 @@ def _configured(keys: _Values, values: Mapping[str, str]) -> Configuration:
     return replace(configuration, unused_keys=tuple(unused), dangers=tuple(dangers))
 
 
-def _address(keys: _Values) -> AddressOptions:
-    bookie_id = keys.text("bookieId")
+def _address(keys: Values) -> AddressOptions:
     port = keys.number("bookiePort", 3181, least=0, most=65535)
     if not keys.flag("allowEphemeralPorts", False) and port == 0:
         raise ConfigurationError("bookiePort=0: a port that changes at every start needs allowEphemeralPorts=true")
     return AddressOptions(
         port=port,
-        bookie_id=None if bookie_id is None else check_bookie_id(bookie_id),
-        advertised_address=keys.text("advertisedAddress"),
+        bookie_id=keys.parsed("bookieId", check_bookie_id),
+        advertised_address=keys.parsed("advertisedAddress", _checked_host),
         listening_interface=keys.text("listeningInterface"),
         allow_loopback=keys.flag("allowLoopback", False),
         use_host_name=keys.flag("useHostNameAsBookieID", False),
@@ -203,19 +185,34 @@ def _address(keys: _Values) -> AddressOptions:
     )
 
 
-def _uri(keys: _Values) -> str:
-    uri = keys.text("metadataServiceUri", default=f"made of zkServers, else {_DEFAULT_URI}")
-    servers = keys.text("zkServers")
-    root = keys.text("zkLedgersRootPath", default="/ledgers") or "/ledgers"
-    if uri is not None or servers is None:
-        return uri or _DEFAULT_URI
-    return f"zk://{servers.replace(',', ';')}{root}"
+def _metadata_uri(keys: Values) -> MetadataUri:
+    uri = keys.parsed("metadataServiceUri", MetadataUri.parse, default=f"made of zkServers, else {_DEFAULT_URI}")
+    root = keys.parsed("zkLedgersRootPath", _checked_root, default="/ledgers") or "/ledgers"
+
+    def of_servers(servers: str) -> MetadataUri:
+        return MetadataUri.parse(f"zk://{servers.replace(',', ';')}{root}")
+
+    return uri or keys.parsed("zkServers", of_servers) or MetadataUri.parse(_DEFAULT_URI)
 
 
-def _service(keys: _Values) -> ServiceOptions:
+def _checked_root(path: str) -> str:
+    if not path.startswith("/") or {"", ".", ".."} & set(path.strip("/").split("/")):
+        raise ValueError("it must be the path of a znode, such as /ledgers")
+    return path
+
+
+def _checked_host(host: str) -> str:
+    try:
+        parse_host_port(f"{host}:1")
+    except ValueError:
+        raise ValueError("it must be a host's name or address, without a port") from None
+    return host
+
+
+def _service(keys: Values) -> ServiceOptions:
     syncs = keys.flag("journalSyncData", True)
     page_cache_ms = keys.number("journalPageCacheFlushIntervalMSec", 1000, least=1, unit="ms, if journalSyncData=false")
-    log_bytes_max = keys.number("logSizeLimit", 1024 * _MIB, least=_MIB, unit="bytes")
+    log_bytes_max = keys.number("logSizeLimit", 1024 * _MIB, least=_MIB, most=LOG_BYTES_MAX, unit="bytes")
     disks = _disks(keys, log_bytes_max)
     fetch_threads = keys.number("numReadWorkerThreads", 8, least=1, most=1024, unit="threads that wait for the disk")
     return ServiceOptions(
@@ -272,14 +269,14 @@ def _service(keys: _Values) -> ServiceOptions:
     )
 
 
-def _alignment(keys: _Values) -> int:
+def _alignment(keys: Values) -> int:
     size = keys.number("journalAlignmentSize", 512, least=512, most=_MIB, unit="bytes, a multiple of 512")
     if size % 512:
-        raise ConfigurationError(f"journalAlignmentSize={size}: it must be a multiple of 512")
+        raise refused("journalAlignmentSize", str(size), "it must be a multiple of 512")
     return size
 
 
-def _disks(keys: _Values, log_bytes_max: int) -> DiskOptions:
+def _disks(keys: Values, log_bytes_max: int) -> DiskOptions:
     full_share = keys.share("diskUsageThreshold", 0.95, unit="of a disk")
 
     def reserve(key: str, most: str) -> int | None:
@@ -304,15 +301,15 @@ def _disks(keys: _Values, log_bytes_max: int) -> DiskOptions:
     )
 
 
-def _pages(keys: _Values) -> PageOptions:
+def _pages(keys: Values) -> PageOptions:
     page_bytes = keys.number("pageSize", 8192, least=64, most=_MIB, unit="bytes, a multiple of 8")
     pages_max = keys.number("pageLimit", -1, most=1 << 30, unit="pages, 0 or less: 64 MiB of them")
     return PageOptions(page_bytes, pages_max if pages_max > 0 else max(1, _PAGES_BYTES // page_bytes))
 
 
-def _store(keys: _Values, log_bytes_max: int, disks: DiskLimits) -> StoreOptions:
-    default = StorageClass.SORTED.short_name
-    storage_class = StorageClass.parse(keys.text("ledgerStorageClass", default=default) or default)
+def _store(keys: Values, log_bytes_max: int, disks: DiskLimits) -> StoreOptions:
+    default = StorageClass.SORTED
+    storage_class = keys.parsed("ledgerStorageClass", StorageClass.parse, default=default.short_name) or default
     open_files = keys.number("openFileLimit", 20_000, least=16, unit="files")
     file_half = keys.number("skipListSizeLimit", 64 * _MIB, least=1, unit="bytes")
     db_half = keys.number("dbStorage_writeCacheMaxSizeMb", 128, least=2, unit="MiB, both halves") * _MIB // 2
@@ -325,7 +322,7 @@ def _store(keys: _Values, log_bytes_max: int, disks: DiskLimits) -> StoreOptions
             # 0 means "at the end of a flush only" to Apache's bookies; it gets our default here.
             sync_bytes=keys.number("flushEntrylogBytes", 0, least=0, unit="bytes, 0: 2 MiB") or 2 * _MIB,
             log_per_ledger=keys.flag("entryLogPerLedgerEnabled", False),
-            active_logs_max=keys.number("maximumNumberOfActiveEntryLogs", 500, least=1, unit="entry logs"),
+            active_logs_max=keys.number("maximumNumberOfActiveEntryLogs", 500, least=1, unit="logs"),
             idle_s=keys.number("entrylogMapAccessExpiryTimeInSeconds", 300, least=1, unit="s"),
             reserves=keys.flag("entryLogFilePreallocationEnabled", True),
         ),
@@ -343,15 +340,15 @@ def _store(keys: _Values, log_bytes_max: int, disks: DiskLimits) -> StoreOptions
             cache_bytes=keys.number("dbStorage_rocksDB_blockCacheSize", 16 * _MIB, least=_MIB, unit="bytes"),
             write_buffer_bytes=keys.number("dbStorage_rocksDB_writeBufferSizeMB", 16, least=1, unit="MiB") * _MIB,
             open_files_max=open_files // 2,
-            block_bytes=keys.number("dbStorage_rocksDB_blockSize", 65_536, least=1024, unit="bytes"),
+            block_bytes=keys.number("dbStorage_rocksDB_blockSize", 65_536, least=1024, most=64 * _MIB, unit="bytes"),
             bloom_bits_per_key=keys.number(
-                "dbStorage_rocksDB_bloomFilterBitsPerKey", 10, least=0, unit="bits, 0: no filter"
+                "dbStorage_rocksDB_bloomFilterBitsPerKey", 10, least=0, most=100, unit="bits, 0: no filter"
             ),
         ),
     )
 
 
-def _stalled_s(keys: _Values) -> float:
+def _stalled_s(keys: Values) -> float:
     """Return how long a peer may take none of its replies. A reply that is due is never dropped alone."""
     wait_ms = keys.number("waitTimeoutOnResponseBackpressureMs", -1, unit="ms, 0 or less: 60 s")
     if not keys.flag("closeChannelOnResponseTimeout", True):
@@ -359,7 +356,7 @@ def _stalled_s(keys: _Values) -> float:
     return wait_ms / 1000 if wait_ms > 0 else ConnectionOptions().stalled_s_max
 
 
-def _collection(keys: _Values) -> CollectionOptions:
+def _collection(keys: Values) -> CollectionOptions:
     return CollectionOptions(
         interval_s=keys.number("gcWaitTime", 600_000, least=1, unit="ms") / 1000,
         overreplicated_interval_s=keys.number("gcOverreplicatedLedgerWaitTime", 86_400_000, unit="ms, 0 or less: never")
@@ -383,7 +380,7 @@ def _collection(keys: _Values) -> CollectionOptions:
     )
 
 
-def _auto_recovery(keys: _Values) -> AutoRecoveryOptions:
+def _auto_recovery(keys: Values) -> AutoRecoveryOptions:
     return AutoRecoveryOptions(
         AuditOptions(
             lost_bookie_delay_s=keys.number("lostBookieRecoveryDelay", 0, least=0, unit="s"),
@@ -406,9 +403,9 @@ def _auto_recovery(keys: _Values) -> AutoRecoveryOptions:
     )
 
 
-def _compaction(keys: _Values, kind: str, threshold: float, interval_s: int) -> CompactionLevel:
+def _compaction(keys: Values, kind: str, threshold: float, interval_s: int) -> CompactionLevel:
     return CompactionLevel(
-        keys.share(f"{kind}CompactionThreshold", threshold, unit="of an entry log, 0 or less: never"),
+        keys.share(f"{kind}CompactionThreshold", threshold, least=-1, unit="of an entry log, 0 or less: never"),
         keys.number(f"{kind}CompactionInterval", interval_s, unit="s, 0 or less: never"),
         max(0, keys.number(f"{kind}CompactionMaxTimeMillis", -1, unit="ms, 0 or less: no limit")) / 1000,
     )
@@ -422,59 +419,3 @@ def _check_key(key: str) -> None:
     raise ConfigurationError(
         f"configuration key {key!r} does not exist; did you mean {by_lower[nearest]}? docs/configuration.md lists all"
     )
-
-
-class _Values:
-    """Typed access that remembers which keys were asked for; an empty value counts as not set."""
-
-    def __init__(self, values: Mapping[str, str]) -> None:
-        self._values = values
-        self.asked: dict[str, Setting] = {}
-
-    def text(self, key: str, *, default: str = "unset") -> str | None:
-        """Return the value, None when it is not set; `default` says what that means."""
-        return self._ask(key, Setting("text", default))
-
-    def _ask(self, key: str, setting: Setting) -> str | None:
-        self.asked[key] = setting
-        return self._values.get(key, "").strip() or None
-
-    def share(self, key: str, default: float, *, unit: str) -> float:
-        text = self._ask(key, Setting("number up to 1", f"{default:g}", unit))
-        try:
-            value = default if text is None else float(text)
-        except ValueError:
-            value = math.nan
-        # Written so that nan is refused, too.
-        if not value <= 1:
-            raise ConfigurationError(f"{key}={text}: it must be a number up to 1")
-        return value
-
-    def number(
-        self, key: str, default: int, *, least: int | None = None, most: int | None = None, unit: str = ""
-    ) -> int:
-        text = self._ask(key, Setting("whole number", str(default), unit, least, most))
-        if text is None:
-            return default
-        if not _WHOLE.fullmatch(text):
-            raise ConfigurationError(f"{key}={text}: it must be a whole number of at most 18 digits")
-        value = int(text)
-        if (least is not None and value < least) or (most is not None and value > most):
-            bounds = f"at least {least}" if most is None else f"{least} to {most}"
-            raise ConfigurationError(f"{key}={text}: it must be {bounds}")
-        return value
-
-    def flag(self, key: str, default: bool) -> bool:
-        text = self._ask(key, Setting("true or false", str(default).lower()))
-        if text is None:
-            return default
-        if text.lower() not in _TRUE + _FALSE:
-            raise ConfigurationError(f"{key}={text}: it must be true or false")
-        return text.lower() in _TRUE
-
-    def directories(self, key: str, default: str) -> tuple[str, ...]:
-        text = self._ask(key, Setting("directories", default)) or default
-        paths = tuple(os.path.abspath(part.strip()) for part in text.split(",") if part.strip())
-        if len(set(paths)) != len(paths) or not paths:
-            raise ConfigurationError(f"{key}={text}: it must name different directories, commas between")
-        return paths

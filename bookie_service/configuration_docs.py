@@ -8,8 +8,9 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Sequence
 
-from bookie_service.configuration import DANGEROUS, EXPLAINED, HARMLESS, PROTECTING, Setting, served_settings
+from bookie_service.configuration import DANGEROUS, EXPLAINED, HARMLESS, PROTECTING, served_settings
 from bookie_service.configuration_keys import APACHE_KEYS, APACHE_PREFIXES, OWN_KEYS
+from bookie_service.configuration_values import Setting
 
 _INTRODUCTION = """\
 # Configuration keys of a bookie
@@ -74,9 +75,7 @@ def _row(key: str, setting: Setting) -> Sequence[str]:
 
 
 def _bounds(setting: Setting) -> str:
-    if setting.least is None:
-        return ""
-    return f"at least {setting.least}" if setting.most is None else f"{setting.least} to {setting.most}"
+    return "" if setting.least is None else f"{setting.least} to {setting.most}"
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

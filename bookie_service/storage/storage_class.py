@@ -34,4 +34,4 @@ class StorageClass(enum.Enum):
             if text in (each.value, each.short_name):
                 return each
         known = ", ".join(each.short_name for each in cls)
-        raise ValueError(f"ledgerStorageClass={text}: there is no such storage; it must be one of {known}")
+        raise ValueError(f"there is no storage {text!r}; it must be one of {known}")

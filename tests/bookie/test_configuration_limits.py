@@ -1,0 +1,126 @@
+"""Every key that is served, given every kind of wrong value: one line with key, value and what would be right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from bkspark.errors import ConfigurationError
+from bookie_service.configuration import configure, served_settings
+from bookie_service.configuration_values import Setting
+
+SERVED = served_settings()
+NO_NUMBERS = (
+    "soon",
+    "1.5",
+    "1e3",
+    "0x10",
+    "1_000",
+    "\u0663",
+    "1 2",
+    "--1",
+    "nan",
+    "inf",
+    "None",
+    "10^18",
+    "1;2",
+    "1\n2",
+)
+HUGE = (10**18, 1 << 63, -(10**18), 10**5000)
+NO_FLAGS = ("maybe", "1", "0", "tru", "yes please", "t", "NaN", "trüe", "true\nfalse")
+WRONG_TEXTS = {
+    "bookieId": ("a b", "..", "readonly", "a/b", "x" * 5000 + "!"),
+    "advertisedAddress": ("a b", "h/i", "h,i", "a]"),
+    "metadataServiceUri": ("zk", "http://h/ledgers", "zk://", "zk://h", "zk://h:0/l", "zk://h:x/l", "zk+other://h/l"),
+    "zkServers": ("h:0", "h:65536", "h:x", "a b", ",", "h:" + "9" * 5000),
+    "zkLedgersRootPath": ("ledgers", "/", "//", "/a//b", "/a/../b"),
+    "ledgerStorageClass": ("Fast", "sortedledgerstorage", "Fast\nStorage"),
+}
+"""Of keys that are text and have a form; the others take any text, or what the system tells when the bookie starts."""
+TOLD_AT_START = {"listeningInterface", "journalDirectory", "passwd"}
+
+
+def wrong_values() -> Iterator[tuple[str, str, str]]:
+    """Yield (key, value, what the line says would be right)."""
+    for key, setting in SERVED.items():
+        if setting.type == "whole number":
+            bounds = f"it must be a whole number from {setting.least} to {setting.most}"
+            numbers = [setting.least - 1, setting.most + 1, *HUGE]
+            yield from ((key, text, bounds) for text in (*NO_NUMBERS, *map(_digits, numbers)))
+        elif setting.type == "number":
+            bounds = f"it must be a number from {setting.least:g} to 1"
+            for text in ("half", "nan", "inf", "-inf", "1.01", f"{setting.least - 0.01}", "1e400", "0,5", "1\n2"):
+                yield key, text, bounds
+        elif setting.type == "true or false":
+            yield from ((key, text, "it must be true or false") for text in NO_FLAGS)
+        elif setting.type == "directories":
+            yield from (
+                (key, text, "it must name different directories") for text in (",", " , ", "/a,/a", "/a,/b/../a")
+            )
+        else:
+            yield from ((key, text, "") for text in WRONG_TEXTS.get(key, ()))
+
+
+def _digits(number: int) -> str:
+    # str() refuses what is that long.
+    return f"{number}" if abs(number) < 10**20 else "1" + "0" * 5000
+
+
+def usable_values(setting: Setting) -> tuple[str, ...]:
+    if setting.type == "whole number":
+        return str(setting.least), str(setting.most)
+    return ("true", "FALSE", "yes", "no", "On", "off") if setting.type == "true or false" else ()
+
+
+def refusal(values: dict[str, str]) -> str:
+    """Return the line that refuses a configuration, "" when it is taken."""
+    try:
+        configure(values)
+    except ConfigurationError as error:
+        return str(error)
+    return ""
+
+
+def test_every_numeric_key_has_bounds_and_every_text_its_wrong_forms() -> None:
+    unbounded = [key for key, setting in SERVED.items() if "number" in setting.type and setting.most is None]
+    assert not unbounded
+    texts = {key for key, setting in SERVED.items() if setting.type == "text"}
+    assert texts == {*WRONG_TEXTS, *TOLD_AT_START}
+
+
+@pytest.mark.parametrize("key", SERVED)
+def test_wrong_value_gives_one_line_that_names_key_value_and_what_is_right(key: str) -> None:
+    for wrong_key, text, right in wrong_values():
+        if wrong_key != key:
+            continue
+        with pytest.raises(ConfigurationError) as caught:
+            configure({key: text})
+        line = str(caught.value)
+        assert line.startswith(f"{key}={(text if text.isprintable() else ascii(text))[:100].strip()}"), line
+        assert right in line
+        assert len(line) > len(f"{key}={text}: ") or len(text) > 200
+        assert line.isprintable()
+        assert len(line) < 1000
+
+
+@pytest.mark.parametrize("key", SERVED)
+def test_zero_character_is_refused_wherever_it_stands(key: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"^{key}="):
+        configure({key: "1\0"})
+
+
+@pytest.mark.parametrize("key", SERVED)
+def test_empty_value_counts_as_not_set(key: str) -> None:
+    assert configure({key: " "}) == configure({})
+
+
+@pytest.mark.parametrize("key", [key for key in SERVED if usable_values(SERVED[key])])
+def test_bounds_themselves_are_taken_or_refused_beside_another_key(key: str) -> None:
+    """Two keys together may not fit; then the line names this one and the other."""
+    for text in usable_values(SERVED[key]):
+        complaint = refusal({key: text})
+        if complaint:
+            named = {other for other in SERVED if other in complaint}
+            assert key in named
+            assert len(named) >= 2 or key == "journalAlignmentSize", complaint
