@@ -402,7 +402,12 @@ def _followed(
 
 
 async def store_of(client: Client) -> LogStore:
-    """Return the log store of a client's cluster."""
+    """Return the log store of a client's cluster.
+
+    Raises:
+        MetadataError: there is no cluster at the URI's root, so that nothing can be said about its logs.
+    """
+    await (await client.services()).ledgers.manager()
     return LogStore(await client.tree(), client.uri.root)
 
 

@@ -120,6 +120,13 @@ def test_absent_log_is_one_line_that_names_it(console: Console, command):
     assert_one_line(output, "no-such-log")
 
 
+@pytest.mark.parametrize("command", [["list"], ["create", "x"], ["show", "x"], ["delete", "x"]])
+def test_no_cluster_at_the_uri_is_said_rather_than_that_it_has_no_logs(console: Console, cluster, command):
+    """A negative answer is given only when it is certain: a mistyped root has no logs to list, and takes none."""
+    uri = cluster.uri.replace("/ledgers", "/mistyped")
+    assert_one_line(console.fails(1, "log", *command, "--uri", uri), "there is no cluster at /mistyped")
+
+
 def test_log_that_exists_is_not_created_again(console: Console, name):
     console.json("log", "create", name)
     assert_one_line(console.fails(1, "log", "create", name), name, "exists")
