@@ -94,9 +94,9 @@ class ReadGroup:
         data = bytes(buffer[low : int(ends.max())])
         while len(at):
             opened = self._digest.open_entries(data, starts - low, ends - low, self.ledger_id, self.entry_ids[at])
-            good = len(opened.payloads)
+            good = len(opened)
             self._lengths[at[:good]] = opened.lengths
-            for position, payload in zip(at[:good].tolist(), opened.payloads):
+            for position, payload in zip(at[:good].tolist(), opened.payloads()):
                 self._payloads[position] = payload
             if opened.bad is None:
                 return

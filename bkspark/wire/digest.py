@@ -15,9 +15,9 @@ All integers are big endian and signed. Digests, by the name in ledger metadata:
     CRC32C  d = 4   Castagnoli
     DUMMY   d = 0   none
 
-`seal` and `open_entries` work on whole batches. A CRC is affine in its input for a fixed length, so the CRCs of all
-headers of a batch come from table look-ups on columns (only columns that vary cost anything); the C library is called
-once per payload, with the header's CRC as start.
+`seal` and `open_entries` work on whole batches. The CRCs of all headers of a batch come from table look-ups. To seal,
+the C library is called once per payload, with the header's CRC as start; to open, once for a run of payloads of one
+size (`bkspark.wire.crc`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import hmac
 import itertools
 import struct
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import crc32c
@@ -36,6 +36,7 @@ import numpy as np
 
 from bkspark.entries import EntryBatch
 from bkspark.errors import DigestMismatch
+from bkspark.wire.crc import GAP_BYTES_MAX, RUN_BYTES_MAX, RUN_ENTRIES_MIN, RUN_ENTRY_BYTES_MAX, CrcKind
 from bkspark.wire.framing import LENGTH_BYTES
 
 HEADER_BYTES = 32
@@ -113,7 +114,7 @@ class EntryDigest:
         item_sizes = sizes + front_bytes
         item_offsets = np.zeros(count + 1, np.int64)
         np.cumsum(item_sizes, out=item_offsets[1:])
-        payloads = _slices(memoryview(batch.buffer), offsets.tolist())
+        data = memoryview(batch.buffer)
 
         fronts = np.empty((count, front_bytes), np.uint8)
         fronts[:, :LENGTH_BYTES] = (item_sizes - LENGTH_BYTES).astype(">i4").view(np.uint8).reshape(count, LENGTH_BYTES)
@@ -121,12 +122,18 @@ class EntryDigest:
         fronts[:, LENGTH_BYTES:header_at] = np.frombuffer(head, np.uint8)
         fronts[:, header_at : header_at + HEADER_BYTES] = header_rows
         if self.digest_bytes:
-            fronts[:, header_at + HEADER_BYTES :] = self._digests(header_rows, payloads)
+            fronts[:, header_at + HEADER_BYTES :] = self._digests(header_rows, data, offsets[:-1], offsets[1:])
 
-        parts: list[memoryview] = [memoryview(b"")] * (2 * count)
+        size = int(sizes[0])
+        if (sizes == size).all():
+            items = np.empty((count, front_bytes + size), np.uint8)
+            items[:, :front_bytes] = fronts
+            items[:, front_bytes:] = _strided(data, int(offsets[0]), count, size, size)
+            return SealedEntries(items.reshape(-1).data, item_offsets, batch.first_entry)
+        parts: list[memoryview] = [data] * (2 * count)
         front_view = fronts.reshape(-1).data
         parts[0::2] = [front_view[at : at + front_bytes] for at in range(0, count * front_bytes, front_bytes)]
-        parts[1::2] = payloads
+        parts[1::2] = [data[low:high] for low, high in itertools.pairwise(offsets.tolist())]
         return SealedEntries(memoryview(b"".join(parts)), item_offsets, batch.first_entry)
 
     def _seal_one(self, batch: EntryBatch, lac: int, length_before: int, head: bytes) -> SealedEntries:
@@ -167,21 +174,59 @@ class EntryDigest:
             bad = (usable, f"carries the ids of ledger {found['ledger']} entry {found['entry']}")
 
         view = memoryview(buffer)
-        payload_starts = (starts + self.overhead_bytes).tolist()
-        payloads = [view[start:end] for start, end in zip(payload_starts[:usable], ends.tolist())]
         if self.digest_bytes and usable:
-            stored = _rows(octets, starts[:usable] + HEADER_BYTES, self.digest_bytes)
-            equal = (stored == self._digests(header_rows[:usable], payloads)).all(axis=1)
-            if not equal.all():
-                usable = int(np.argmin(equal))
+            good = self._matching(view, header_rows[:usable], starts[:usable], ends[:usable])
+            if not good.all():
+                usable = int(np.argmin(good))
                 bad = (usable, "does not match its digest")
-                payloads = payloads[:usable]
         return OpenedEntries(
-            payloads,
+            view,
+            starts[:usable] + self.overhead_bytes,
+            ends[:usable],
             headers["lac"][:usable].astype(np.int64),
             headers["length"][:usable].astype(np.int64),
             bad,
         )
+
+    def _matching(self, view: memoryview, header_rows: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+        """Return bool (n,): which entries match their digests; beyond the first that does not, any."""
+        matching = np.ones(len(starts), bool)
+        for first, end, is_run in _runs(starts, ends):
+            rows = header_rows[first:end], starts[first:end], ends[first:end]
+            if not (is_run and self._run_matches(view, *rows)):
+                matching[first:end] = self._each_matches(view, *rows)
+        return matching
+
+    def _run_matches(self, view: memoryview, header_rows: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> bool:
+        """Tell whether all entries of a run, of one size and evenly apart, match their digests."""
+        crc = _CRCS.get(self.digest_type)
+        low, end = int(starts[0]) + self.overhead_bytes, int(ends[-1])
+        if crc is None or end - low > RUN_BYTES_MAX:
+            return False
+        octets = np.frombuffer(view, np.uint8)
+        stored = self._stored(octets, starts)
+        stride = int(starts[1] - starts[0])
+        gap_bytes = stride - int(ends[0] - starts[0])
+        joints = _strided(view, int(starts[1]) - gap_bytes, len(starts) - 1, gap_bytes + self.overhead_bytes, stride)
+        upper, lower = stored[:, :-4], stored[:, -4:]
+        return not upper.any() and crc.run_is_right(
+            view[low:end],
+            int(ends[0]) - low,
+            joints,
+            gap_bytes,
+            crc.of(header_rows[0].data),
+            np.ascontiguousarray(lower).view(">u4").ravel().astype(np.uint32),
+        )
+
+    def _each_matches(
+        self, view: memoryview, header_rows: np.ndarray, starts: np.ndarray, ends: np.ndarray
+    ) -> np.ndarray:
+        found = self._digests(header_rows, view, starts + self.overhead_bytes, ends)
+        equal: np.ndarray = (self._stored(np.frombuffer(view, np.uint8), starts) == found).all(axis=1)
+        return equal
+
+    def _stored(self, octets: np.ndarray, starts: np.ndarray) -> np.ndarray:
+        return _rows(octets, starts + HEADER_BYTES, self.digest_bytes)
 
     def open_entry(self, entry: bytes | memoryview, ledger_id: int, entry_id: int | None) -> OpenedEntry:
         """Check one stored entry; `entry_id` None accepts whatever id it carries (an answer to "last entry").
@@ -204,7 +249,7 @@ class EntryDigest:
                 ledger_id=ledger_id,
                 entry_id=int(expected[0]),
             )
-        return OpenedEntry(carried, int(opened.lacs[0]), int(opened.lengths[0]), bytes(opened.payloads[0]))
+        return OpenedEntry(carried, int(opened.lacs[0]), int(opened.lengths[0]), bytes(opened.payloads()[0]))
 
     def seal_lac(self, ledger_id: int, lac: int) -> bytes:
         """Return the explicit-LAC packet: i64 ledger id, i64 lac, digest over those 16 bytes."""
@@ -232,30 +277,26 @@ class EntryDigest:
             mac = hmac.new(self._hmac_key, header, "sha1")
             mac.update(payload)
             return mac.digest()
-        crc = zlib.crc32 if self.digest_type is DigestType.CRC32 else crc32c.crc32c
-        return crc(payload, crc(header)).to_bytes(self.digest_bytes, "big")
+        crc = _CRCS[self.digest_type]
+        return crc.of(payload, crc.of(header)).to_bytes(self.digest_bytes, "big")
 
-    def _digests(self, header_rows: np.ndarray, payloads: Sequence[memoryview]) -> np.ndarray:
-        """Return (n, digest_bytes) uint8 of the digests of headers[i] + payloads[i]."""
+    def _digests(self, header_rows: np.ndarray, view: memoryview, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+        """Return (n, digest_bytes) uint8 of the digests of headers[i] + view[starts[i]:ends[i]]."""
+        bounds = zip(starts.tolist(), ends.tolist())
         if self.digest_type is DigestType.MAC:
-            packed = b"".join(self._macs(header_rows, payloads))
-            return np.frombuffer(packed, np.uint8).reshape(len(payloads), self.digest_bytes)
-        if self.digest_type is DigestType.CRC32:
-            header_crcs, crc, dtype = _CRC32_HEADERS.of(header_rows), zlib.crc32, ">u8"
-        else:
-            header_crcs, crc, dtype = _CRC32C_HEADERS.of(header_rows), crc32c.crc32c, ">u4"
-        values = np.fromiter(map(crc, payloads, header_crcs.tolist()), np.uint64, len(payloads))
-        return values.astype(dtype).view(np.uint8).reshape(len(payloads), self.digest_bytes)
+            packed = b"".join(self._macs(header_rows, view, bounds))
+            return np.frombuffer(packed, np.uint8).reshape(len(starts), self.digest_bytes)
+        crc = _CRCS[self.digest_type]
+        values = crc.of_each(view, bounds, crc.of_headers(header_rows))
+        return values.astype(f">u{self.digest_bytes}").view(np.uint8).reshape(len(starts), self.digest_bytes)
 
-    def _macs(self, header_rows: np.ndarray, payloads: Sequence[memoryview]) -> list[bytes]:
+    def _macs(self, header_rows: np.ndarray, view: memoryview, bounds: Iterator[tuple[int, int]]) -> Iterator[bytes]:
         keyed = hmac.new(self._hmac_key, digestmod="sha1")
-        macs = []
-        for header, payload in zip(header_rows, payloads):
+        for header, (low, high) in zip(header_rows, bounds):
             mac = keyed.copy()
             mac.update(header.tobytes())
-            mac.update(payload)
-            macs.append(mac.digest())
-        return macs
+            mac.update(view[low:high])
+            yield mac.digest()
 
 
 class WholeEntries(EntryDigest):
@@ -270,25 +311,48 @@ class WholeEntries(EntryDigest):
         entry_ids: np.ndarray,
     ) -> OpenedEntries:
         opened = super().open_entries(buffer, starts, ends, ledger_id, entry_ids)
-        view, good = memoryview(buffer), len(opened.payloads)
-        whole = [view[start:end] for start, end in zip(starts[:good].tolist(), ends[:good].tolist())]
-        return replace(opened, payloads=whole)
+        return replace(opened, starts=starts[: len(opened)])
 
 
 @dataclass(frozen=True, slots=True)
 class OpenedEntries:
-    """Entries that passed their check, in order, and the first that did not: (index, what is wrong) or None."""
+    """Entries that passed their check, in order, and the first that did not: (index, what is wrong) or None.
 
-    payloads: list[memoryview]
+    Their payloads lie at view[starts[i]:ends[i]], where they were received.
+    """
+
+    view: memoryview
+    starts: np.ndarray
+    ends: np.ndarray
     lacs: np.ndarray
     lengths: np.ndarray
     bad: tuple[int, str] | None
 
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def payloads(self) -> list[memoryview]:
+        """Return each payload, not copied."""
+        view = self.view
+        return [view[low:high] for low, high in zip(self.starts.tolist(), self.ends.tolist())]
+
     def to_batch(self, ledger_id: int, first_entry: int) -> EntryBatch:
         """Return the payloads copied once into one buffer."""
-        offsets = np.zeros(len(self.payloads) + 1, np.int64)
-        np.cumsum(np.fromiter(map(len, self.payloads), np.int64, len(self.payloads)), out=offsets[1:])
-        return EntryBatch(b"".join(self.payloads), offsets, ledger_id, first_entry)
+        sizes = self.ends - self.starts
+        offsets = np.zeros(len(self) + 1, np.int64)
+        np.cumsum(sizes, out=offsets[1:])
+        packed = np.empty(int(offsets[-1]), np.uint8)
+        data = packed.data
+        for first, end, is_run in _runs(self.starts, self.ends):
+            low, high = int(offsets[first]), int(offsets[end])
+            if is_run:
+                stride = int(self.starts[first + 1] - self.starts[first])
+                run = _strided(self.view, int(self.starts[first]), end - first, int(sizes[first]), stride)
+                packed[low:high].reshape(run.shape)[:] = run
+            else:
+                bounds = zip(self.starts[first:end].tolist(), self.ends[first:end].tolist())
+                data[low:high] = b"".join([self.view[start:stop] for start, stop in bounds])
+        return EntryBatch(data, offsets, ledger_id, first_entry)
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,39 +365,36 @@ class OpenedEntry:
     payload: bytes
 
 
-def _slices(view: memoryview, bounds: list[int]) -> list[memoryview]:
-    return [view[start:end] for start, end in itertools.pairwise(bounds)]
+def _runs(starts: np.ndarray, ends: np.ndarray) -> Iterator[tuple[int, int, bool]]:
+    """Yield (first, end, whether they are a run) for all of [0, n): runs have one size and lie evenly apart."""
+    count = len(starts)
+    if count < RUN_ENTRIES_MIN:
+        yield 0, count, False
+        return
+    sizes = ends - starts
+    gaps = starts[1:] - ends[:-1]
+    gap = int(gaps[0])
+    breaks = np.flatnonzero((sizes[1:] != sizes[:-1]) | (gaps != gap)) + 1
+    if not 0 <= gap <= GAP_BYTES_MAX or len(breaks) > count // RUN_ENTRIES_MIN:
+        yield 0, count, False
+        return
+    for first, end in itertools.pairwise([0, *breaks.tolist(), count]):
+        yield first, end, end - first >= RUN_ENTRIES_MIN and int(sizes[first]) <= RUN_ENTRY_BYTES_MAX
+
+
+def _strided(view: memoryview, start: int, count: int, width: int, stride: int) -> np.ndarray:
+    """Return uint8 (count, width): every `stride` bytes from `start` on, not copied."""
+    return np.ndarray((count, width), np.uint8, view, start, (stride, 1))
 
 
 def _rows(octets: np.ndarray, starts: np.ndarray, width: int) -> np.ndarray:
     """Return (n, width) uint8 of the bytes at each start, contiguous."""
+    count = len(starts)
+    if count >= RUN_ENTRIES_MIN:
+        stride = int(starts[1] - starts[0])
+        if stride >= width and (starts[1:] - starts[:-1] == stride).all():
+            return np.ascontiguousarray(_strided(octets.data, int(starts[0]), count, width, stride))
     return np.ascontiguousarray(octets[starts[:, None] + np.arange(width)])
 
 
-class _HeaderCrcs:
-    """CRCs of 32-byte headers, many at once: crc(m) = crc(zeros) xor, over bytes i, of table[i][m[i]]."""
-
-    def __init__(self, crc: Callable[[bytes | bytearray], int]) -> None:
-        self._crc = crc
-        zeros = crc(bytes(HEADER_BYTES))
-        self._tables = np.zeros((HEADER_BYTES, 256), np.uint32)
-        for column in range(HEADER_BYTES):
-            for value in range(256):
-                message = bytearray(HEADER_BYTES)
-                message[column] = value
-                self._tables[column, value] = crc(message) ^ zeros
-
-    def of(self, header_rows: np.ndarray) -> np.ndarray:
-        first = header_rows[0]
-        varying = np.flatnonzero((header_rows != first).any(axis=0)).tolist()
-        template = bytearray(first)
-        for column in varying:
-            template[column] = 0
-        crcs = np.full(len(header_rows), self._crc(template), np.uint32)
-        for column in varying:
-            crcs ^= self._tables[column][header_rows[:, column]]
-        return crcs
-
-
-_CRC32_HEADERS = _HeaderCrcs(zlib.crc32)
-_CRC32C_HEADERS = _HeaderCrcs(crc32c.crc32c)
+_CRCS = {DigestType.CRC32: CrcKind(zlib.crc32, HEADER_BYTES), DigestType.CRC32C: CrcKind(crc32c.crc32c, HEADER_BYTES)}

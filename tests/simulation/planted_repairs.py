@@ -80,10 +80,8 @@ def damage_copied() -> Plant:
     def opened(
         self: EntryDigest, buffer: Any, starts: np.ndarray, ends: np.ndarray, ledger_id: int, entry_ids: np.ndarray
     ) -> OpenedEntries:
-        view = memoryview(buffer)
-        whole = [view[start:end] for start, end in zip(starts.tolist(), ends.tolist())]
-        nothing = np.zeros(len(whole), np.int64)
-        return OpenedEntries(whole, nothing, nothing, None)
+        nothing = np.zeros(len(starts), np.int64)
+        return OpenedEntries(memoryview(buffer), starts, ends, nothing, nothing, None)
 
     return replaced(copying.WholeEntries, "open_entries", opened)
 

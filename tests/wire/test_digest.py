@@ -71,7 +71,7 @@ def test_batches_of_any_sizes_open_to_what_was_sealed(digest_type, sizes):
     digest = digest_of(digest_type)
     result = opened(digest, sealed(digest, payloads))
     assert result.bad is None
-    assert list(map(bytes, result.payloads)) == payloads
+    assert list(map(bytes, result.payloads())) == payloads
     assert result.lengths.tolist() == (100 + np.cumsum(sizes)).tolist()
     assert set(result.lacs.tolist()) == {6}
     assert list(result.to_batch(5, 7)) == payloads
@@ -87,7 +87,7 @@ def test_every_single_bit_flip_is_noticed_and_entries_before_it_are_kept(digest_
         result = digest.open_entries(flipped, items.offsets[:-1] + 4, items.offsets[1:], 5, np.array([7, 8]))
         assert result.bad is not None
         assert result.bad[0] == 1
-        assert list(map(bytes, result.payloads)) == [b"first"]
+        assert list(map(bytes, result.payloads())) == [b"first"]
 
 
 @pytest.mark.parametrize("digest_type", DigestType)
