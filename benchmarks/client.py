@@ -124,7 +124,8 @@ async def measure(ports: list[int], arguments: argparse.Namespace) -> dict[str, 
     return {name: round(value, 2) for name, value in figures.items()}
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+def figures(argv: Sequence[str] | None = None) -> dict[str, float]:
+    """Return the figures for the command's arguments."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--entries", type=int, default=400_000, help="of append_many")
     parser.add_argument("--singles", type=int, default=50_000, help="of append")
@@ -140,14 +141,18 @@ def main(argv: Sequence[str] | None = None) -> None:
         profile = cProfile.Profile()
         if arguments.profile:
             profile.enable()
-        figures = asyncio.run(measure([listener.getsockname()[1] for listener in listeners], arguments))
+        found = asyncio.run(measure([listener.getsockname()[1] for listener in listeners], arguments))
         if arguments.profile:
             profile.disable()
             profile.dump_stats(arguments.profile)
-        print(json.dumps(figures))
+        return found
     finally:
         process.kill()
         process.join()
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    print(json.dumps(figures(argv)))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
+import numpy as np
+
 from bkspark.client.metadata_steps import write_metadata
 from bkspark.client.range_reader import RangeReader, read_error
 from bkspark.client.writer import LedgerWriter, Services
@@ -14,9 +16,9 @@ from bkspark.core import effects
 from bkspark.core.add_pipeline import WriterLimits
 from bkspark.core.metadata import LedgerMetadata
 from bkspark.core.reader import spans
-from bkspark.core.recovery import Answer, RecoveryCore
+from bkspark.core.recovery import RecoveryCore
+from bkspark.core.recovery_window import Answer
 from bkspark.core.writer import WriterCore
-from bkspark.entries import EntryBatch
 from bkspark.errors import BookKeeperError, UnauthorizedAccess
 from bkspark.metadata.ledgers import Versioned
 from bkspark.wire import v2
@@ -123,7 +125,9 @@ class _RecoveryRun:
             return
         if answer.entry is not None:
             entry = answer.entry
-            todo = self._core.on_fence_answer(effect.slot, Answer.FOUND, entry.lac, entry.length)
+            todo = self._core.on_fence_answer(
+                effect.slot, Answer.FOUND, entry.lac, entry.length, last_entry=entry.entry_id
+            )
         elif answer.status in _NEGATIVE:
             todo = self._core.on_fence_answer(effect.slot, Answer.NEGATIVE)
         elif answer.status == v2.Status.ETOOMANYREQUESTS:
@@ -134,29 +138,25 @@ class _RecoveryRun:
         self._perform(todo)
 
     async def _read(self, effect: effects.RecoveryRead) -> None:
-        flags = v2.DO_FENCING | v2.HIGH_PRIORITY
+        flags, ids = v2.DO_FENCING | v2.HIGH_PRIORITY, effect.entry_ids
         try:
             channel = await self._services.pool.channel(effect.bookie, self._lane)
-            answers = await channel.read_entries(
-                self._ledger_id, effect.entry_ids, self._digest, flags, self._master_key
-            )
-        except BookKeeperError as error:
-            for entry_id in effect.entry_ids.tolist():
-                self._perform(self._core.on_read_answer(effect.slot, entry_id, Answer.FAILED, error=error))
+            read = await channel.read_entries(self._ledger_id, ids, self._digest, flags, self._master_key)
+        except BookKeeperError as failure:
+            nothing = np.full(len(ids), Answer.FAILED, np.uint8)
+            self._perform(self._core.on_read_answers(effect.slot, ids, nothing, error=failure))
             return
-        for entry_id, status, payload, length in zip(
-            answers.entry_ids.tolist(), answers.statuses.tolist(), answers.payloads, answers.lengths.tolist()
-        ):
-            if payload is not None:
-                todo = self._core.on_read_answer(effect.slot, entry_id, Answer.FOUND, bytes(payload), length)
-            elif status in _NEGATIVE:
-                todo = self._core.on_read_answer(effect.slot, entry_id, Answer.NEGATIVE)
-            elif status == v2.Status.ETOOMANYREQUESTS:
-                todo = self._core.on_read_answer(effect.slot, entry_id, Answer.REFUSED)
-            else:
-                refusal = self._error(status, entry_id, effect.bookie)
-                todo = self._core.on_read_answer(effect.slot, entry_id, Answer.FAILED, error=refusal)
-            self._perform(todo)
+        answers = _answers_of(read.statuses)
+        error: BookKeeperError | None = None
+        failed = np.flatnonzero(answers == Answer.FAILED)
+        if len(failed):
+            # A wrong password is decisive, whatever else went wrong.
+            refused = np.flatnonzero(read.statuses == v2.Status.EUA)
+            at = int(refused[0] if len(refused) else failed[0])
+            error = self._error(int(read.statuses[at]), int(ids[at]), effect.bookie)
+        self._perform(
+            self._core.on_read_answers(effect.slot, read.entry_ids, answers, read.payloads, read.lengths, error)
+        )
 
     async def _rest(self, effect: effects.Rest) -> None:
         await asyncio.sleep(effect.delay_ns / 1e9)
@@ -180,7 +180,7 @@ class _RecoveryRun:
                 self._services.random,
                 self._limits,
                 is_recovery=True,
-                lac=effect.first_entry - 1,
+                lac=effect.payloads.first_entry - 1,
             )
             self._writer = LedgerWriter(
                 self._services,
@@ -191,9 +191,8 @@ class _RecoveryRun:
                 flags=AddFlags(is_recovery=True, is_urgent=True),
                 sealed_lac=effect.lac,
             )
-        batch = EntryBatch.of(effect.payloads, self._ledger_id, effect.first_entry)
         try:
-            await (await self._writer.submit_batch(batch, effect.length_before))
+            await (await self._writer.submit_batch(effect.payloads, effect.length_before))
         except BookKeeperError as error:
             self._perform(self._core.on_rewrite_failed(error))
             return
@@ -215,3 +214,12 @@ class _RecoveryRun:
 
     async def _write_metadata(self, effect: effects.WriteMetadata) -> None:
         self._perform(await write_metadata(self._services.ledgers, self._core, self._ledger_id, effect))
+
+
+def _answers_of(statuses: np.ndarray) -> np.ndarray:
+    """Return what the statuses of reads mean to a recovery."""
+    answers = np.full(len(statuses), Answer.FAILED, np.uint8)
+    answers[statuses == v2.EOK] = Answer.FOUND
+    answers[np.isin(statuses, _NEGATIVE)] = Answer.NEGATIVE
+    answers[statuses == v2.Status.ETOOMANYREQUESTS] = Answer.REFUSED
+    return answers

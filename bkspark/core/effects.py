@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from bkspark.core.metadata import LedgerMetadata
+from bkspark.entries import EntryBatch
 from bkspark.errors import BookKeeperError
 from bkspark.wire.digest import SealedEntries
 
@@ -92,7 +93,7 @@ class Fence:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryRead:
-    """Read entries with the fencing flag from the bookie in `slot`; then call `on_read_answer` for each."""
+    """Read entries with the fencing flag from the bookie in `slot`; then call `on_read_answers`."""
 
     slot: int
     bookie: str
@@ -109,10 +110,9 @@ class Rest:
 
 @dataclass(frozen=True, slots=True)
 class RewriteEntries:
-    """Seal the payloads of entries first_entry.. with the frozen LAC and give them to the recovery's writer."""
+    """Seal entries with the frozen LAC and give them to the recovery's writer."""
 
-    first_entry: int
-    payloads: tuple[bytes, ...]
+    payloads: EntryBatch
     length_before: int
     lac: int
 

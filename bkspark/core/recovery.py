@@ -23,14 +23,15 @@ Rules (BookKeeper protocol.md, "Closing a ledger as a reader"):
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
 import numpy as np
 
 from bkspark.core import effects
 from bkspark.core.metadata import Fragment, LedgerMetadata, LedgerState
 from bkspark.core.quorum import has_coverage, negatives_needed
-from bkspark.core.striping import write_set
+from bkspark.core.recovery_window import Answer, RecoveryWindow
+from bkspark.core.striping import mask_of
 from bkspark.errors import (
     BookieUnavailable,
     BookKeeperError,
@@ -40,12 +41,21 @@ from bkspark.errors import (
 )
 
 WINDOW_FIRST = 4
-WINDOW_MAX = 256
-"""Entries read forward at once: few at first, as most ledgers end soon after their LAC, then doubling."""
+WINDOW_GROWTH = 4
+WINDOW_ENTRIES_MAX = 4096
+WINDOW_BYTES_MAX = 8 * 1024 * 1024
+"""What is read forward at once, and kept until it is rewritten.
+
+Where the fences told how far the ledger reaches and how long it is, all of that, and one entry more for the end. Else
+few entries first, as most ledgers end soon after their LAC, then more and more. Never more than a window's bytes hold
+of the largest entry seen; one larger than all before it may exceed that, by a frame for each entry of its window.
+"""
 
 REST_NS_MIN = 5_000_000
 REST_NS_MAX = 500_000_000
 """How long a bookie that refuses load is left alone: first, and at most."""
+
+_NO_LENGTHS = np.empty(0, np.int64)
 
 
 class RecoveryState(enum.Enum):
@@ -57,26 +67,6 @@ class RecoveryState(enum.Enum):
     CLOSING = enum.auto()
     DONE = enum.auto()
     FAILED = enum.auto()
-
-
-class Answer(enum.Enum):
-    """What one bookie said about one entry."""
-
-    FOUND = enum.auto()
-    NEGATIVE = enum.auto()
-    FAILED = enum.auto()
-    REFUSED = enum.auto()
-
-
-@dataclass(slots=True)
-class _Entry:
-    """What is known of one entry of the window."""
-
-    waiting: set[int] = field(default_factory=set)
-    unasked: list[int] = field(default_factory=list)
-    negatives: int = 0
-    payload: bytes | None = None
-    length: int = 0
 
 
 class RecoveryCore:
@@ -102,9 +92,11 @@ class RecoveryCore:
         self._rest_ns: dict[int, int] = {}
         self._first_error: BookKeeperError | None = None
         self._heard_length = 0
+        # The last entry that any bookie told of, and the cumulative length that it carries.
+        self._reaches = (-1, 0)
         self._next_entry = 0
-        self._window = WINDOW_FIRST
-        self._entries: dict[int, _Entry] = {}
+        self._window: RecoveryWindow | None = None
+        self._window_entries = WINDOW_FIRST
         self._at_end = False
 
     @property
@@ -152,12 +144,18 @@ class RecoveryCore:
         return self._fail(error)
 
     def on_fence_answer(
-        self, slot: int, answer: Answer, lac: int = -1, length: int = 0, error: BookKeeperError | None = None
+        self,
+        slot: int,
+        answer: Answer,
+        lac: int = -1,
+        length: int = 0,
+        error: BookKeeperError | None = None,
+        last_entry: int = -1,
     ) -> list[effects.Effect]:
         """The bookie in `slot` answered the fencing read of its last entry.
 
         Args:
-            answer: FOUND only with a valid digest; then `lac` and `length` are the entry's.
+            answer: FOUND only with a valid digest; then `lac`, `length` and `last_entry` (its id) are the entry's.
             error: with FAILED. Unauthorised is decisive.
         """
         if answer is Answer.REFUSED:
@@ -170,8 +168,10 @@ class RecoveryCore:
             self._bury(slot, error)
         if self.state is not RecoveryState.FENCING:
             return []
-        if answer is Answer.FOUND and lac >= self.lac:
-            self.lac, self._heard_length = lac, length
+        if answer is Answer.FOUND:
+            self._reaches = max(self._reaches, (last_entry, length))
+            if lac >= self.lac:
+                self.lac, self._heard_length = lac, length
         if answer is not Answer.FAILED:
             self._known.add(slot)
         quorums = (self.metadata.ensemble_size, self.metadata.write_quorum, self.metadata.ack_quorum)
@@ -183,33 +183,36 @@ class RecoveryCore:
             return self._fail(self._undecided("its last fragment could not be fenced"))
         return []
 
-    def on_read_answer(
+    def on_read_answers(
         self,
         slot: int,
-        entry_id: int,
-        answer: Answer,
-        payload: bytes = b"",
-        length: int = 0,
+        entry_ids: np.ndarray,
+        answers: np.ndarray,
+        payloads: Sequence[bytes | memoryview | None] = (),
+        lengths: np.ndarray = _NO_LENGTHS,
         error: BookKeeperError | None = None,
     ) -> list[effects.Effect]:
-        """The bookie in `slot` answered the fencing read of one entry of the window."""
+        """The bookie in `slot` answered fencing reads of the window.
+
+        Args:
+            answers: an `Answer` for each of `entry_ids`, uint8; FOUND only with a valid digest.
+            payloads, lengths: where one was found, in step with `entry_ids`; else not looked at, and left out where
+                none was. Lengths are cumulative.
+            error: the first one, where one FAILED. Unauthorised is decisive.
+        """
         if isinstance(error, UnauthorizedAccess):
             return self._fail(error)
-        if answer is Answer.FAILED:
+        if error is not None:
             self._bury(slot, error)
-        entry = self._entries.get(entry_id)
-        if self.state is not RecoveryState.READING or entry is None or slot not in entry.waiting:
+        if self.state is not RecoveryState.READING or self._window is None:
             return []
-        entry.waiting.discard(slot)
-        if answer is Answer.REFUSED:
-            entry.unasked.append(slot)
-            return self._rest(slot) + self._decide()
-        self._rest_ns.pop(slot, None)
-        if answer is Answer.FOUND and entry.payload is None:
-            entry.payload, entry.length = payload, length
-        elif answer is Answer.NEGATIVE:
-            entry.negatives += 1
-        return self._decide()
+        heard = self._window.take(slot, entry_ids, answers, payloads, lengths)
+        if not len(heard):
+            return []
+        refused = heard == Answer.REFUSED
+        if not refused.all():
+            self._rest_ns.pop(slot, None)
+        return (self._rest(slot) if refused.any() else []) + self._decide()
 
     def on_rested(self, slot: int) -> list[effects.Effect]:
         """The bookie in `slot` was left alone for long enough: ask it again what it refused."""
@@ -262,28 +265,23 @@ class RecoveryCore:
     def _read_window(self) -> list[effects.Effect]:
         """Ask one replica for each entry of the next window; the first one alive."""
         self.state = RecoveryState.READING
-        self._entries = {}
-        for entry_id in range(self._next_entry, self._next_entry + self._window):
-            slots = write_set(entry_id, len(self._ensemble), self.metadata.write_quorum)
-            self._entries[entry_id] = _Entry(unasked=list(slots))
-        return self._ask(list(self._entries), replicas=1) or self._decide()
+        size, quorum = len(self._ensemble), self.metadata.write_quorum
+        self._window = RecoveryWindow(self._next_entry, self._window_size(), size, quorum)
+        return self._ask(slice(None), replicas=1) or self._decide()
 
-    def _ask(self, entry_ids: list[int], replicas: int) -> list[effects.Effect]:
-        """Return reads of each entry from up to `replicas` of its unasked bookies, one per bookie.
+    def _window_size(self) -> int:
+        last_entry, length = self._reaches
+        known = last_entry - self._next_entry + 2
+        # Entries up to the last one heard of are `length` bytes in all, those read already included.
+        if 1 < known <= WINDOW_ENTRIES_MAX and length - self.length <= WINDOW_BYTES_MAX:
+            return known
+        return self._window_entries
 
-        Dead ones are left out for good, those that rest stay unasked.
-        """
-        by_slot: dict[int, list[int]] = {}
-        for entry_id in entry_ids:
-            entry = self._entries[entry_id]
-            alive = [slot for slot in entry.unasked if slot not in self._dead and slot not in self._resting][:replicas]
-            entry.unasked = [slot for slot in entry.unasked if slot not in self._dead and slot not in alive]
-            entry.waiting.update(alive)
-            for slot in alive:
-                by_slot.setdefault(slot, []).append(entry_id)
-        return [
-            effects.RecoveryRead(slot, self._ensemble[slot], np.array(ids, np.int64)) for slot, ids in by_slot.items()
-        ]
+    def _ask(self, rows: np.ndarray | slice, replicas: int) -> list[effects.Effect]:
+        """Return reads of each row of the window from up to `replicas` of its unasked bookies, one per bookie."""
+        assert self._window is not None
+        chosen = self._window.choose(rows, replicas, mask_of(tuple(self._dead)), mask_of(tuple(self._resting)))
+        return [effects.RecoveryRead(slot, self._ensemble[slot], ids) for slot, ids in chosen.items()]
 
     def _decide(self) -> list[effects.Effect]:
         """Take the window once every entry up to the first missing one is decided; ask on where one replica did not do.
@@ -291,47 +289,35 @@ class RecoveryCore:
         An entry is asked on as soon as whoever was asked has answered: a bookie that is silent about a later one holds
         up neither the end of the ledger nor the entries in front.
         """
+        window = self._window
+        assert window is not None
         needed = negatives_needed(self.metadata.write_quorum, self.metadata.ack_quorum)
-        undecided = []
-        is_blocked = False
-        for entry_id, entry in self._entries.items():
-            if entry.payload is not None:
-                continue
-            if entry.negatives >= needed:
-                # Entries above the first missing one are not part of the ledger, whoever may hold them.
-                break
-            if entry.waiting:
-                is_blocked = True
-                break
-            undecided.append(entry_id)
-        if not undecided:
+        undecided, is_blocked = window.undecided(needed)
+        if not len(undecided):
             return [] if is_blocked else self._take_window()
         asked = self._ask(undecided, replicas=self.metadata.write_quorum)
-        left = self._entries
-        hopeless = [entry_id for entry_id in undecided if not left[entry_id].waiting and not left[entry_id].unasked]
-        if hopeless and hopeless[0] == undecided[0]:
-            return self._fail(self._undecided(f"too few bookies answered for entry {hopeless[0]}"))
+        first = undecided[0]
+        if not window.waiting[first] and not window.unasked[first]:
+            return self._fail(self._undecided(f"too few bookies answered for entry {window.entry_ids[first]}"))
         return asked
 
     def _take_window(self) -> list[effects.Effect]:
         """Every entry up to the first missing one was found: rewrite them."""
-        found = []
-        for entry in self._entries.values():
-            if entry.payload is None:
-                break
-            found.append(entry)
-        self._at_end = len(found) < len(self._entries)
-        self._entries = {}
-        if not found:
+        window, self._window = self._window, None
+        assert window is not None
+        count = window.found_ahead()
+        self._at_end = count < len(window)
+        if not count:
             return self._finish()
-        first_entry = self._next_entry
-        payloads = tuple(entry.payload for entry in found if entry.payload is not None)
-        self._next_entry += len(found)
-        self._window = min(2 * self._window, WINDOW_MAX)
-        length_before = found[0].length - len(payloads[0])
-        self.length = length_before + sum(map(len, payloads))
+        payloads = window.batch(count, self.ledger_id)
+        sizes = np.diff(payloads.offsets)
+        length_before = int(window.lengths[0] - sizes[0])
+        self.length = length_before + payloads.payload_bytes
+        self._next_entry += count
+        fitting = WINDOW_BYTES_MAX // max(1, int(sizes.max()))
+        self._window_entries = max(1, min(WINDOW_GROWTH * self._window_entries, WINDOW_ENTRIES_MAX, fitting))
         self.state = RecoveryState.REWRITING
-        return [effects.RewriteEntries(first_entry, payloads, length_before, self.lac)]
+        return [effects.RewriteEntries(payloads, length_before, self.lac)]
 
     def _finish(self) -> list[effects.Effect]:
         if self.length == 0 and self.last_entry >= 0:

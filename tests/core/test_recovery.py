@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from bkspark.core import effects
 from bkspark.core.metadata import Fragment, LedgerMetadata, LedgerState
-from bkspark.core.recovery import Answer, RecoveryCore, RecoveryState
+from bkspark.core.recovery import WINDOW_BYTES_MAX, WINDOW_ENTRIES_MAX, RecoveryCore, RecoveryState
+from bkspark.core.recovery_window import Answer
 from bkspark.errors import BookieUnavailable, LedgerRecoveryFailed, ReadFailed, UnauthorizedAccess
 
 BOOKIES = ("b1", "b2", "b3")
 AWAY = BookieUnavailable("away")
 
 
+def read_answer(core, slot, entries, answer, payload=b"x" * 10, error=None):
+    """What one bookie says of some entries, the same of each."""
+    ids = np.atleast_1d(np.asarray(entries))
+    found = ([payload] * len(ids), 10 * (ids + 1)) if answer is Answer.FOUND else ()
+    return core.on_read_answers(slot, ids, np.full(len(ids), answer, np.uint8), *found, error=error)
+
+
 class Recovery:
     """A core played against three bookies that hold what `held` says; `dead` never answer well."""
+
+    tells_last = True
+    entry = b"x" * 10
 
     def __init__(self, held, quorums=(3, 3, 2), dead=(), lacs=None, fragments=None, refusals=None):
         self.metadata = LedgerMetadata(*quorums, fragments or (Fragment(0, BOOKIES),))
         self.core = RecoveryCore(5, self.metadata, 0)
         self.held, self.dead, self.lacs = held, set(dead), lacs or {}
         self.refusals, self.rests = refusals or {}, []
-        self.fenced, self.rewritten, self.reads = set(), [], []
+        self.fenced, self.rewritten, self.reads, self.windows = set(), [], [], []
         self.outcome = None
 
     def run(self):
@@ -43,15 +55,19 @@ class Recovery:
             if not self.held.get(effect.bookie):
                 return core.on_fence_answer(effect.slot, Answer.NEGATIVE)
             last = max(self.held[effect.bookie])
-            return core.on_fence_answer(effect.slot, Answer.FOUND, self.lacs.get(effect.bookie, -1), 10 * (last + 1))
+            told = last if self.tells_last else -1
+            lac = self.lacs.get(effect.bookie, -1)
+            return core.on_fence_answer(effect.slot, Answer.FOUND, lac, len(self.entry) * (last + 1), last_entry=told)
         if isinstance(effect, effects.Rest):
             self.rests.append((effect.slot, effect.delay_ns))
             return core.on_rested(effect.slot)
         if isinstance(effect, effects.RecoveryRead):
             self.reads.append((effect.bookie, effect.entry_ids.tolist()))
-            return [answer for entry in effect.entry_ids.tolist() for answer in self.answer(effect, entry)]
+            return self.answer(effect)
         if isinstance(effect, effects.RewriteEntries):
-            self.rewritten += range(effect.first_entry, effect.first_entry + len(effect.payloads))
+            self.rewritten += range(effect.payloads.first_entry, effect.payloads.end_entry)
+            assert list(effect.payloads) == [self.entry] * len(effect.payloads)
+            self.windows.append(len(effect.payloads))
             self.lac_written = effect.lac
             return core.on_rewritten()
         if isinstance(effect, effects.ReadLength):
@@ -64,14 +80,18 @@ class Recovery:
         self.refusals[bookie] = self.refusals.get(bookie, 0) - 1
         return self.refusals[bookie] >= 0
 
-    def answer(self, effect, entry):
-        if self.refuses(effect.bookie):
-            return self.core.on_read_answer(effect.slot, entry, Answer.REFUSED)
+    def answer(self, effect):
+        ids, slot = effect.entry_ids, effect.slot
         if effect.bookie in self.dead:
-            return self.core.on_read_answer(effect.slot, entry, Answer.FAILED, error=AWAY)
-        if entry in self.held.get(effect.bookie, ()):
-            return self.core.on_read_answer(effect.slot, entry, Answer.FOUND, b"x" * 10, 10 * (entry + 1))
-        return self.core.on_read_answer(effect.slot, entry, Answer.NEGATIVE)
+            return read_answer(self.core, slot, ids, Answer.FAILED, error=AWAY)
+        answers = np.array([self.answer_of(effect.bookie, entry) for entry in ids.tolist()], np.uint8)
+        payloads = [self.entry if answer == Answer.FOUND else None for answer in answers]
+        return self.core.on_read_answers(slot, ids, answers, payloads, len(self.entry) * (ids + 1))
+
+    def answer_of(self, bookie, entry):
+        if self.refuses(bookie):
+            return Answer.REFUSED
+        return Answer.FOUND if entry in self.held.get(bookie, ()) else Answer.NEGATIVE
 
 
 def held(**entries):
@@ -84,9 +104,11 @@ def closed_at(recovery):
     return outcome.metadata.last_entry
 
 
+@pytest.mark.parametrize("tells_last", [True, False])
 @pytest.mark.parametrize("count", [0, 1, 4, 5, 300, 1000])
-def test_ledger_is_closed_at_its_last_entry_and_length(count):
+def test_ledger_is_closed_at_its_last_entry_and_length(count, tells_last):
     recovery = Recovery(held(b1=count, b2=count, b3=count))
+    recovery.tells_last = tells_last
     assert closed_at(recovery) == count - 1
     assert recovery.outcome.metadata.length == 10 * count
     assert recovery.rewritten == list(range(count))
@@ -146,10 +168,9 @@ def test_error_is_no_negative_entry_that_might_exist_fails_the_recovery():
     while todo:
         effect = todo.pop(0)
         if isinstance(effect, effects.RecoveryRead):
-            for entry in effect.entry_ids.tolist():
-                answer = Answer.NEGATIVE if effect.slot == 0 else Answer.FAILED
-                error = None if effect.slot == 0 else ReadFailed("EIO")
-                todo += core.on_read_answer(effect.slot, entry, answer, error=error)
+            answer = Answer.NEGATIVE if effect.slot == 0 else Answer.FAILED
+            error = None if effect.slot == 0 else ReadFailed("EIO")
+            todo += read_answer(core, effect.slot, effect.entry_ids, answer, error=error)
         else:
             outcome = effect
     assert isinstance(outcome, effects.Fail)
@@ -168,13 +189,13 @@ def test_digest_failure_of_one_replica_is_no_vote_and_the_others_are_asked():
         if isinstance(effect, effects.RecoveryRead):
             for entry in effect.entry_ids.tolist():
                 if entry > 0:
-                    todo += core.on_read_answer(effect.slot, entry, Answer.NEGATIVE)
+                    todo += read_answer(core, effect.slot, entry, Answer.NEGATIVE)
                 elif effect.slot == 0:
-                    todo += core.on_read_answer(0, 0, Answer.FAILED, error=ReadFailed("digest"))
+                    todo += read_answer(core, 0, 0, Answer.FAILED, error=ReadFailed("digest"))
                 else:
-                    todo += core.on_read_answer(effect.slot, 0, Answer.FOUND, b"x" * 10, 10)
+                    todo += read_answer(core, effect.slot, 0, Answer.FOUND)
         elif isinstance(effect, effects.RewriteEntries):
-            rewritten.append(effect.first_entry)
+            rewritten.append(effect.payloads.first_entry)
             todo += core.on_rewritten()
         elif isinstance(effect, effects.WriteMetadata):
             assert effect.metadata.last_entry == 0
@@ -269,7 +290,7 @@ def test_pause_doubles_up_to_its_limit_and_begins_anew_after_an_answer():
     assert pauses == [5, 10, 20, 40, 80, 160, 320, 500, 500, 500]
     core.on_fence_answer(0, Answer.NEGATIVE)
     core.on_fence_answer(1, Answer.NEGATIVE)
-    (rest,) = [effect for effect in core.on_read_answer(0, 0, Answer.REFUSED) if isinstance(effect, effects.Rest)]
+    (rest,) = [effect for effect in read_answer(core, 0, 0, Answer.REFUSED) if isinstance(effect, effects.Rest)]
     assert rest.delay_ns == 5_000_000
 
 
@@ -290,3 +311,34 @@ def test_dead_bookie_is_asked_for_one_window_whatever_the_number_of_entries():
     dying.perform = dies_after_the_fence
     assert closed_at(dying) == 1999
     assert [bookie for bookie, _ in dying.reads].count("b1") == 1
+
+
+def test_what_the_fences_told_of_is_one_window_and_its_end_is_in_it():
+    recovery = Recovery(held(b1=3000, b2=3000, b3=2990))
+    assert closed_at(recovery) == 2999
+    assert recovery.windows == [3000]
+
+
+def test_entries_behind_what_the_fences_told_of_are_found():
+    """The bookie that has more was not heard, the other two were coverage; it is asked first for entry 5."""
+    recovery = Recovery(held(b1=5, b2=5, b3=40))
+    assert closed_at(recovery) == 5
+    assert recovery.windows == [6]
+
+
+@pytest.mark.parametrize("tells_last", [True, False])
+def test_window_is_bounded_in_entries_and_in_bytes(tells_last):
+    many = Recovery(held(b1=20_000, b2=20_000, b3=20_000))
+    many.tells_last = tells_last
+    assert closed_at(many) == 19_999
+    assert WINDOW_ENTRIES_MAX // 2 < max(many.windows) <= WINDOW_ENTRIES_MAX
+    large = Recovery(held(b1=60, b2=60, b3=60))
+    large.tells_last, large.entry = tells_last, bytes(WINDOW_BYTES_MAX // 7)
+    assert closed_at(large) == 59
+    assert max(large.windows) == 7
+
+
+def test_lost_entry_in_the_middle_is_the_end_whatever_lies_behind():
+    """Entries above the first missing one were never acknowledged."""
+    recovery = Recovery({bookie: set(range(100)) - {40} for bookie in BOOKIES})
+    assert closed_at(recovery) == 39

@@ -13,7 +13,8 @@ from bkspark.core import effects, recovery
 from bkspark.core.last_confirmed import LastConfirmed, LastEntries
 from bkspark.core.metadata import Fragment, LedgerMetadata, change_ensemble
 from bkspark.core.reader import GroupRead
-from bkspark.core.recovery import Answer, RecoveryCore, RecoveryState
+from bkspark.core.recovery import RecoveryCore, RecoveryState
+from bkspark.core.recovery_window import Answer
 from bkspark.core.striping import write_set_masks
 from bkspark.core.writer import WriterCore, WriterState
 from bkspark.errors import MetadataVersion, NoSuchEntry
@@ -362,12 +363,12 @@ all_negatives_needed = _negatives(lambda write_quorum, ack_quorum: write_quorum)
 
 
 def error_is_negative() -> Plant:
-    def wrap(old: Any, self: RecoveryCore, slot: int, entry_id: int, answer: Answer, *rest: Any, **named: Any) -> Any:
-        if answer is Answer.FAILED:
-            answer, named = Answer.NEGATIVE, {}
-        return old(self, slot, entry_id, answer, *rest, **named)
+    def wrap(old: Any, self: RecoveryCore, slot: int, entry_ids: Any, answers: Any, *rest: Any, **named: Any) -> Any:
+        named.pop("error", None)
+        answers = np.where(answers == Answer.FAILED, np.uint8(Answer.NEGATIVE), answers)
+        return old(self, slot, entry_ids, answers, *rest[:2], **named)
 
-    return around(RecoveryCore, "on_read_answer", wrap)
+    return around(RecoveryCore, "on_read_answers", wrap)
 
 
 def undecided_is_the_end() -> Plant:
@@ -386,16 +387,10 @@ def lac_moves() -> Plant:
         done = old(self)
         for i, effect in enumerate(done):
             if isinstance(effect, effects.RewriteEntries):
-                done[i] = effects.RewriteEntries(
-                    effect.first_entry, effect.payloads, effect.length_before, effect.first_entry - 1
-                )
+                done[i] = replace(effect, lac=effect.payloads.first_entry - 1)
         return done
 
-    def small(old: Any, self: RecoveryCore) -> Any:
-        self._window = 1
-        return old(self)
-
-    return _both(around(RecoveryCore, "_take_window", wrap), around(RecoveryCore, "_read_window", small))
+    return _both(around(RecoveryCore, "_take_window", wrap), replaced(RecoveryCore, "_window_size", lambda self: 1))
 
 
 def changes_published_early() -> Plant:
@@ -414,11 +409,8 @@ def reads_follow_changes() -> Plant:
         old(self, fragments)
         self._ensemble = fragments[-1].bookies
 
-    def small(old: Any, self: RecoveryCore) -> Any:
-        self._window = min(self._window, 2)
-        return old(self)
-
-    return _both(around(RecoveryCore, "on_ensemble_changed", wrap), around(RecoveryCore, "_read_window", small))
+    small = replaced(RecoveryCore, "_window_size", lambda self: 2)
+    return _both(around(RecoveryCore, "on_ensemble_changed", wrap), small)
 
 
 def failed_rewrite_is_the_end() -> Plant:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from bkspark.client.metadata_steps import write_metadata
 from bkspark.core import effects
 from bkspark.core.reader import spans
-from bkspark.core.recovery import Answer, RecoveryCore, RecoveryState
+from bkspark.core.recovery import RecoveryCore, RecoveryState
+from bkspark.core.recovery_window import Answer
 from bkspark.core.writer import WriterCore
 from bkspark.errors import BookKeeperError, ReadFailed, UnauthorizedAccess
 from bkspark.metadata.ledgers import Versioned
@@ -106,10 +109,10 @@ class Recoverer(Client):
         core, slot = self._core, effect.slot
 
         def answered(answer: tuple[Status, int, Stored | None]) -> list[effects.Effect]:
-            status, _, stored = answer
+            status, last_entry, stored = answer
             self.site.probe("fence answered", self.name, effect.bookie)
             if stored is not None:
-                return core.on_fence_answer(slot, Answer.FOUND, stored.lac, stored.length)
+                return core.on_fence_answer(slot, Answer.FOUND, stored.lac, stored.length, last_entry=last_entry)
             if status in NEGATIVE:
                 return core.on_fence_answer(slot, Answer.NEGATIVE)
             if status is Status.ETOOMANYREQUESTS:
@@ -150,29 +153,25 @@ class Recoverer(Client):
         )
 
     def _read(self, effect: effects.RecoveryRead) -> None:
-        core, slot, ids = self._core, effect.slot, effect.entry_ids.tolist()
+        core, slot, entry_ids = self._core, effect.slot, effect.entry_ids
+        ids = entry_ids.tolist()
 
-        def answered(answers: list[tuple[Status, Stored | None]]) -> list[effects.Effect]:
-            todo: list[effects.Effect] = []
-            for entry_id, (status, stored) in zip(ids, answers):
+        def answered(read: list[tuple[Status, Stored | None]]) -> list[effects.Effect]:
+            answers = np.array([_answer_of(status, stored) for status, stored in read], np.uint8)
+            payloads = [None if stored is None else stored.payload for _, stored in read]
+            lengths = np.array([0 if stored is None else stored.length for _, stored in read])
+            error = None
+            for entry_id, answer, (status, stored) in zip(ids, answers, read):
                 if stored is not None:
                     self._note_read(entry_id, stored)
-                    todo += core.on_read_answer(slot, entry_id, Answer.FOUND, stored.payload, stored.length)
-                elif status in NEGATIVE:
-                    todo += core.on_read_answer(slot, entry_id, Answer.NEGATIVE)
-                elif status is Status.ETOOMANYREQUESTS:
-                    todo += core.on_read_answer(slot, entry_id, Answer.REFUSED)
-                else:
+                elif answer == Answer.FAILED and error is None:
                     error = _refused(status, effect.bookie)
-                    todo += core.on_read_answer(slot, entry_id, Answer.FAILED, error=error)
+            todo = core.on_read_answers(slot, entry_ids, answers, payloads, lengths, error)
             self.site.probe("recovery read", self.name, effect.bookie)
             return todo
 
         def failed(error: BookKeeperError) -> list[effects.Effect]:
-            todo: list[effects.Effect] = []
-            for entry_id in ids:
-                todo += core.on_read_answer(slot, entry_id, Answer.FAILED, error=error)
-            return todo
+            return core.on_read_answers(slot, entry_ids, np.full(len(ids), Answer.FAILED, np.uint8), error=error)
 
         self._ask(effect.bookie, clients.fencing_reads, (ids,), answered, failed)
 
@@ -189,7 +188,7 @@ class Recoverer(Client):
                 self.site.random,
                 LIMITS,
                 is_recovery=True,
-                lac=effect.first_entry - 1,
+                lac=effect.payloads.first_entry - 1,
             )
 
             def acknowledged(last_entry: int) -> None:
@@ -199,9 +198,10 @@ class Recoverer(Client):
 
             self._pipeline = Pipeline(self, writer, acknowledged, self._rewrite_failed, recovery=True)
         pipeline = self._pipeline
-        entries = SimulatedEntries.of(effect.first_entry, effect.payloads, effect.length_before, effect.lac)
-        self._rewriting_to = effect.first_entry + len(effect.payloads) - 1
-        pipeline.perform(pipeline.core.add(entries, sum(map(len, effect.payloads)), self.now_ns))
+        batch = effect.payloads
+        entries = SimulatedEntries.of(batch.first_entry, batch, effect.length_before, effect.lac)
+        self._rewriting_to = batch.last_entry
+        pipeline.perform(pipeline.core.add(entries, batch.payload_bytes, self.now_ns))
 
     def _rewrite_failed(self, error: BookKeeperError) -> None:
         if self._pipeline is not None:
@@ -223,6 +223,14 @@ class Recoverer(Client):
             return ask() if stored is None else core.on_length(stored.length)
 
         self._perform(ask())
+
+
+def _answer_of(status: Status, stored: Stored | None) -> Answer:
+    if stored is not None:
+        return Answer.FOUND
+    if status in NEGATIVE:
+        return Answer.NEGATIVE
+    return Answer.REFUSED if status is Status.ETOOMANYREQUESTS else Answer.FAILED
 
 
 def _refused(status: Status, bookie: str) -> BookKeeperError:

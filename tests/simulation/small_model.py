@@ -23,7 +23,8 @@ import numpy as np
 from bkspark.core import effects
 from bkspark.core import recovery as recovery_module
 from bkspark.core.metadata import Fragment, LedgerMetadata
-from bkspark.core.recovery import Answer, RecoveryCore
+from bkspark.core.recovery import RecoveryCore
+from bkspark.core.recovery_window import Answer, RecoveryWindow
 from bkspark.core.striping import write_set
 from bkspark.core.writer import WriterCore
 from bkspark.errors import BookieUnavailable
@@ -81,12 +82,9 @@ def _copied(core: Any) -> Any:
             value = type(value)(value)
         elif isinstance(value, np.ndarray):
             value = value.copy()
+        elif isinstance(value, RecoveryWindow):
+            value = _copied(value)
         new.__dict__[name] = value
-    if isinstance(core, RecoveryCore):
-        new._entries = {
-            entry_id: replace(entry, waiting=set(entry.waiting), unasked=list(entry.unasked))
-            for entry_id, entry in core._entries.items()
-        }
     return new
 
 
@@ -124,10 +122,10 @@ def _writer_key(core: WriterCore) -> Hashable:
 def _recovery_key(core: RecoveryCore | None) -> Hashable:
     if core is None:
         return None
-    entries = tuple(
-        (entry_id, frozenset(it.waiting), tuple(it.unasked), it.negatives, it.payload is None)
-        for entry_id, it in core._entries.items()
-    )
+    window, entries = core._window, None
+    if window is not None:
+        arrays = (window.waiting, window.unasked, window.negatives, window.found)
+        entries = (window.first_entry, *(array.tobytes() for array in arrays))
     heard = (frozenset(core._known), frozenset(core._fences_waiting), frozenset(core._dead))
     return (core.state, core.lac, *heard, core._next_entry, core._at_end, core.version, core._fragments, entries)
 
@@ -283,7 +281,8 @@ class Model:
             todo = core.on_fence_answer(slot, answer, -1, 1, error=error)
         else:
             entry_id = facts[0]
-            todo = core.on_read_answer(slot, entry_id, answer, b"%d" % entry_id, entry_id + 1, error=error)
+            ids, answers = np.array([entry_id]), np.array([answer], np.uint8)
+            todo = core.on_read_answers(slot, ids, answers, [b"%d" % entry_id], ids + 1, error)
         self._perform(state, who, todo)
 
     def lost(self, state: State, message: Message) -> State:
@@ -364,13 +363,14 @@ class Model:
         if state.rewriter is None:
             recovery = state.recovery
             assert recovery is not None
-            last = effect.first_entry - 1
+            last = effect.payloads.first_entry - 1
             state.rewriter = WriterCore(1, recovery.metadata, recovery.version, FirstOnes(), is_recovery=True, lac=last)
             state.rewriter._votes = state.rewriter._votes[:4].copy()
-        state.rewriting_to = effect.first_entry + len(effect.payloads) - 1
-        entries = SimulatedEntries.of(effect.first_entry, effect.payloads, effect.length_before, effect.lac)
+        batch = effect.payloads
+        state.rewriting_to = batch.last_entry
+        entries = SimulatedEntries.of(batch.first_entry, batch, effect.length_before, effect.lac)
         core = self._core(state, "rewriter")
-        self._perform(state, "rewriter", core.add(entries, len(effect.payloads), 0))
+        self._perform(state, "rewriter", core.add(entries, len(batch), 0))
 
     def _acknowledged(self, state: State, who: str, last_entry: int) -> None:
         if who == "owner":
@@ -400,7 +400,7 @@ class Search:
 
 def search(model: Model, states_max: int, report: Callable[[str], None] = lambda line: None) -> Search:
     """Look at every state of a model, nearest first, up to a number of them."""
-    with replaced(recovery_module, "WINDOW_FIRST", 1), replaced(recovery_module, "WINDOW_MAX", 1):
+    with replaced(recovery_module, "WINDOW_FIRST", 1), replaced(recovery_module, "WINDOW_ENTRIES_MAX", 1):
         first = model.first()
         # Keys by their hash: 64 bits are enough to tell a million states apart, and the keys are large.
         start = hash(key_of(first))

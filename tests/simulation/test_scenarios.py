@@ -16,9 +16,10 @@ from bkspark.core import effects
 from bkspark.core.last_confirmed import LastConfirmed
 from bkspark.core.metadata import Fragment, LedgerMetadata, LedgerState
 from bkspark.core.reader import GroupRead
-from bkspark.core.recovery import Answer, RecoveryCore, RecoveryState
+from bkspark.core.recovery import RecoveryCore, RecoveryState
+from bkspark.core.recovery_window import Answer
 from bkspark.core.writer import WriterCore, WriterState
-from bkspark.errors import BookieUnavailable, DigestMismatch, LedgerFenced, NoSuchEntry, ReadFailed
+from bkspark.errors import BookieUnavailable, BookKeeperError, DigestMismatch, LedgerFenced, NoSuchEntry, ReadFailed
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.ledgers import LedgerStore
 from bkspark.metadata.memory import Fault, MemoryStore
@@ -51,6 +52,14 @@ def owner_of(quorums: tuple[int, int, int], adds: int) -> WriterCore:
 def answer(core: WriterCore, slot: int, *ids: int, status: Status = Status.EOK) -> list[effects.Effect]:
     statuses = np.full(len(ids), status, np.int32)
     return core.on_add_replies(slot, core.ensemble[slot], np.array(ids, np.int64), statuses, 0)
+
+
+def read_answer(
+    core: RecoveryCore, slot: int, entry_id: int, answer: Answer, error: BookKeeperError | None = None
+) -> list[effects.Effect]:
+    """What the bookie in a slot says of one entry; all entries are one byte."""
+    ids = np.array([entry_id])
+    return core.on_read_answers(slot, ids, np.array([answer], np.uint8), [b"x"], ids + 1, error)
 
 
 def test_p01_recovery_reads_fence() -> None:
@@ -358,12 +367,12 @@ def test_p37_damaged_copy_is_no_vote() -> None:
     core = recovery_of(Fragment(0, ("b1", "b2", "b3")))
     core.on_fence_answer(0, Answer.NEGATIVE)
     core.on_fence_answer(1, Answer.NEGATIVE)
-    core.on_read_answer(0, 0, Answer.FAILED, error=DigestMismatch("torn"))
-    core.on_read_answer(1, 0, Answer.NEGATIVE)
+    read_answer(core, 0, 0, Answer.FAILED, DigestMismatch("torn"))
+    read_answer(core, 1, 0, Answer.NEGATIVE)
     assert core.state is RecoveryState.READING
-    core.on_read_answer(2, 0, Answer.FOUND, b"x", 1)
+    read_answer(core, 2, 0, Answer.FOUND)
     for slot in (1, 2, 0):
-        core.on_read_answer(slot, 1, Answer.NEGATIVE)
+        read_answer(core, slot, 1, Answer.NEGATIVE)
     assert core.state is RecoveryState.REWRITING
     assert core.last_entry == 0
 
@@ -385,9 +394,9 @@ def test_x01_rewritten_entries_carry_the_lac_that_recovery_began_with() -> None:
     lacs = []
     for first in (2, 6):
         done: list[effects.Effect] = []
-        for entry_id in range(first, first + 8):
+        for entry_id in range(first, first + 16):
             for slot in range(3):
-                done += core.on_read_answer(slot, entry_id, Answer.FOUND, b"x", entry_id + 1)
+                done += read_answer(core, slot, entry_id, Answer.FOUND)
         lacs += [effect.lac for effect in done if isinstance(effect, effects.RewriteEntries)]
         core.on_rewritten()
     assert lacs == [1, 1]

@@ -1,0 +1,121 @@
+"""RecoveryWindow: the entries that a recovery reads at once: who was asked, who has one, who has not.
+
+Everything is an array over the entries of the window; sets of slots are bit masks, as in `striping`.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+
+import numpy as np
+
+from bkspark.core.striping import write_set_masks
+from bkspark.entries import EntryBatch
+
+
+class Answer(enum.IntEnum):
+    """What one bookie said about one entry; in arrays, uint8."""
+
+    FOUND = 1
+    NEGATIVE = 2
+    FAILED = 3
+    REFUSED = 4
+
+
+class RecoveryWindow:
+    """Entries [first_entry, first_entry + count) of one fragment."""
+
+    def __init__(self, first_entry: int, count: int, ensemble_size: int, write_quorum: int) -> None:
+        self.first_entry = first_entry
+        self.entry_ids = np.arange(first_entry, first_entry + count)
+        # The slots that owe an answer for each entry, and those that may be asked for it yet.
+        self.waiting = np.zeros(count, np.uint64)
+        self.unasked = write_set_masks(self.entry_ids, ensemble_size, write_quorum)
+        self.negatives = np.zeros(count, np.uint8)
+        self.found = np.zeros(count, bool)
+        self.lengths = np.zeros(count, np.int64)
+        self.payloads: list[bytes | memoryview] = [b""] * count
+        self._ensemble_size = ensemble_size
+        self._write_quorum = write_quorum
+
+    def __len__(self) -> int:
+        return len(self.entry_ids)
+
+    def choose(self, rows: np.ndarray | slice, replicas: int, dead: int, resting: int) -> dict[int, np.ndarray]:
+        """Return the entries to read from each slot: each of `rows` from up to `replicas` of those not asked yet.
+
+        A slot that is asked owes an answer from now on. Those in `dead` are never asked again, those in `resting`
+        later; both are masks.
+        """
+        ids = self.entry_ids[rows]
+        left = self.unasked[rows] & np.uint64(~dead & _ALL)
+        able = left & np.uint64(~resting & _ALL)
+        asked = np.zeros(len(ids), np.uint64)
+        chosen: dict[int, np.ndarray] = {}
+        if able.any():
+            room = np.full(len(ids), replicas)
+            for preference in range(self._write_quorum):
+                bits = np.uint64(1) << ((ids + preference) % self._ensemble_size).astype(np.uint64)
+                taken = (able & bits != 0) & (room > 0)
+                asked |= np.where(taken, bits, np.uint64(0))
+                room -= taken
+            for slot in range(self._ensemble_size):
+                mine = asked & np.uint64(1 << slot) != 0
+                if mine.any():
+                    chosen[slot] = ids[mine]
+        self.unasked[rows] = left & ~asked
+        self.waiting[rows] |= asked
+        return chosen
+
+    def take(
+        self,
+        slot: int,
+        entry_ids: np.ndarray,
+        answers: np.ndarray,
+        payloads: Sequence[bytes | memoryview | None],
+        lengths: np.ndarray,
+    ) -> np.ndarray:
+        """Note what the bookie in `slot` answered; return those answers that were waited for."""
+        bit = np.uint64(1 << slot)
+        rows = entry_ids - self.first_entry
+        known = (rows >= 0) & (rows < len(self))
+        known[known] = self.waiting[rows[known]] & bit != 0
+        rows, answers = rows[known], answers[known]
+        self.waiting[rows] &= ~bit
+        self.negatives[rows[answers == Answer.NEGATIVE]] += 1
+        self.unasked[rows[answers == Answer.REFUSED]] |= bit
+        new = (answers == Answer.FOUND) & ~self.found[rows]
+        places, found = np.flatnonzero(known)[new], rows[new]
+        self.found[found] = True
+        self.lengths[found] = lengths[places]
+        for row, place in zip(found.tolist(), places.tolist()):
+            payload = payloads[place]
+            assert payload is not None
+            self.payloads[row] = payload
+        return answers
+
+    def found_ahead(self) -> int:
+        """Return how many entries were found in front of the first that was not."""
+        return len(self) if self.found.all() else int(np.argmin(self.found))
+
+    def undecided(self, negatives_needed: int) -> tuple[np.ndarray, bool]:
+        """Return the rows that need another bookie, and whether one in front of the end still waits for an answer.
+
+        Entries above the first missing one are not part of the ledger, whoever may hold them. Rows behind one that
+        waits are left for later.
+        """
+        missing = ~self.found & (self.negatives >= negatives_needed)
+        end = int(np.argmax(missing)) if missing.any() else len(self)
+        rows = np.flatnonzero(~self.found[:end])
+        waits = self.waiting[rows] != 0
+        if not waits.any():
+            return rows, False
+        return rows[: int(np.argmax(waits))], True
+
+    def batch(self, count: int, ledger_id: int) -> EntryBatch:
+        """Return the first `count` entries, copied once into one buffer."""
+        return EntryBatch.of(self.payloads[:count], ledger_id, self.first_entry)
+
+
+_ALL = (1 << 64) - 1
