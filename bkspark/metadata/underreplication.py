@@ -290,6 +290,12 @@ class UnderreplicationStore:
         except NodeExists:
             await self._tree.set(path, data, -1)
 
+    async def offer_lost_bookie_recovery_delay_s(self, seconds: int) -> None:
+        """Set the delay where none is set."""
+        with contextlib.suppress(NodeExists):
+            path = f"{self._root}/lostBookieRecoveryDelay"
+            await self._tree.create(path, str(seconds).encode(), make_parents=True)
+
     async def watch_lost_bookie_recovery_delay(self, callback: Callback) -> Callback:
         return await self._tree.watch(f"{self._root}/lostBookieRecoveryDelay", callback)
 

@@ -107,6 +107,8 @@ class Auditor:
         if not self._was_elected:
             self._was_elected, self._lost, self._delay = True, LostBookies(), None
             self._bookies_due_s = _now_s()
+            # Apache's shell reads it before it asks for an audit, and gives up where there is none.
+            await self._store.offer_lost_bookie_recovery_delay_s(int(self._options.lost_bookie_delay_s))
             logger.info("this process is the auditor now")
         if not await self._store.is_enabled():
             self._stop_checking()
@@ -141,6 +143,7 @@ class Auditor:
         """
         before, self._delay = self._delay, await self._store.lost_bookie_recovery_delay()
         if self._delay is None:
+            # An operator removed it.
             return self._options.lost_bookie_delay_s
         is_written = before is not None and before.version != self._delay.version
         if is_written and self._delay.seconds in (0, before.seconds):

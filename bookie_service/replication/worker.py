@@ -7,6 +7,7 @@ decides, and this worker stops before its next one.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from bkspark.client.writer import Services
 from bkspark.core.add_pipeline import WriterLimits
 from bkspark.core.effects import WriteMetadata
 from bkspark.core.metadata import Fragment
-from bkspark.errors import BookKeeperError, MetadataFormat, NoSuchLedger, SessionExpired, TooManyRequests
+from bkspark.errors import BookKeeperError, MetadataError, MetadataFormat, NoSuchLedger, SessionExpired, TooManyRequests
 from bkspark.metadata.tree import Tree
 from bkspark.metadata.underreplication import Underreplicated, UnderreplicationStore
 from bookie_service.replication.copying import ByteRate, CopyFailed, FragmentCopier
@@ -158,7 +159,10 @@ class ReplicationWorker:
             self.repaired += 1
             return await self._store.finish(work)
         finally:
-            await self._store.unlock(ledger_id)
+            # It must not take the place of a cancellation. The session's end gives the lock back, or its next `lock`
+            # finds it its own.
+            with contextlib.suppress(MetadataError):
+                await self._store.unlock(ledger_id)
 
     def _defer(self, ledger_id: int, ended: Ended, fragment: Fragment | None) -> None:
         options, now_s = self._options, self._now_s()

@@ -28,6 +28,7 @@ ITEMS = {
 
 BOTH = "tests/interop/test_both_clients.py"
 CALLS = "tests/interop/test_every_call.py"
+REPAIR = "tests/interop/test_repair_together.py"
 EVERY_CALL = f"{CALLS}::test_item_4_every_call_of_javas_client"
 OUR_CALLS = "tests/interop/test_our_v3.py::test_item_5_explicit_lac_long_poll_force_and_the_list_of_entries"
 MIXED_RECOVERY = f"{CALLS}::test_item_5_ledgers_of_both_kinds_of_bookies_are_recovered_by_either_client"
@@ -50,6 +51,16 @@ CELLS: dict[int, dict[int, tuple[str, ...]]] = {
         OURS_V2: (f"{BOTH}::test_items_4_5_*",),
         OURS_V3: ("tests/interop/test_our_v3.py::test_item_5_what*", OUR_CALLS),
         MIXED: (MIXED_RECOVERY,),
+    },
+    7: {
+        JAVA_V2: (f"{REPAIR}::test_item_7_javas_worker*",),
+        OURS_V2: (f"{REPAIR}::test_item_7_our_worker*",),
+        MIXED: (
+            f"{REPAIR}::test_item_7_one_auditor*",
+            f"{REPAIR}::test_item_7_a_ledger_that*",
+            f"{REPAIR}::test_item_7_our_auditor*",
+            f"{REPAIR}::test_item_7_javas_auditor*",
+        ),
     },
     9: {JAVA_V2: (f"{CALLS}::test_item_9_*", "tests/interop/test_java_tools.py::test_item_9_*")},
     10: {JAVA_V2: ("tests/interop/test_pulsar.py::test_item_10_*",)},
@@ -112,7 +123,7 @@ def _head() -> list[str]:
         "",
         "The tests of `tests/interop` run Apache's own client, bookies and shell (4.18.0, from Maven), unchanged.",
         "Numbers are those of the conformance checklist that the tests are named after. `yes`: the tests listed below",
-        "pass between these programs; `-`: there is none. Items 1, 2, 6, 7 and 8 are proved with our programs on both",
+        "pass between these programs; `-`: there is none. Items 1, 2, 6 and 8 are proved with our programs on both",
         "sides, 1 and 3 with bytes that Apache's wrote.",
         "",
     ]

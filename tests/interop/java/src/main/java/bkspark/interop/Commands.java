@@ -27,8 +27,12 @@ import org.apache.bookkeeper.net.BookieId;
  * bookies                                                    {"available", "read_only", "all"}
  * check_cookies  settings directories                        {}                 or InvalidCookieException
  * calls          first_id                                    {"passed", "failed"}    see {@link Calls}
+ * auditor                                                    {"auditor"}
  * recover_bookie bookie ledger                               {}                 copies what a dead bookie had of a ledger
  * shell          words                                       {"exit", "output"} see {@link Shell}
+ * start_auditor · start_worker  name settings                {}                 see {@link Repairs}
+ * lock           name ledger                                 {}                 of an under-replicated ledger
+ * stop           name                                        {}                 ends the auditor, worker or lock
  * configuration_names                                        {"names"}          strings that configuration classes define
  * disconnect                                                 {}                 forgets the client of that uri and protocol
  * create     ensemble write_quorum ack_quorum digest password [ledger]   {"ledger"}     left open
@@ -54,6 +58,7 @@ final class Commands {
 
     private final Map<String, BookKeeper> clients = new HashMap<>();
     private final Map<WriterKey, Writer> writers = new HashMap<>();
+    private final Repairs repairs = new Repairs();
 
     ObjectNode run(JsonNode request) throws Exception {
         String command = text(request, "command");
@@ -64,9 +69,16 @@ final class Commands {
                     Operator.checkCookies(
                             text(request, "uri"), request.required("settings"), request.required("directories"));
             case "calls" -> calls(request);
+            case "auditor" -> Operator.auditor(text(request, "uri"));
             case "recover_bookie" ->
                     Operator.recoverBookie(text(request, "uri"), text(request, "bookie"), ledgerId(request));
             case "shell" -> shell(request);
+            case "start_auditor" ->
+                    repairs.startAuditor(text(request, "uri"), text(request, "name"), request.required("settings"));
+            case "start_worker" ->
+                    repairs.startWorker(text(request, "uri"), text(request, "name"), request.required("settings"));
+            case "lock" -> repairs.lock(text(request, "uri"), text(request, "name"), ledgerId(request));
+            case "stop" -> repairs.stop(text(request, "uri"), text(request, "name"));
             case "configuration_names" -> Operator.configurationNames();
             case "disconnect" -> disconnect(request);
             case "create" -> create(request);

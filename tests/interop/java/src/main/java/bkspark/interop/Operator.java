@@ -51,6 +51,13 @@ final class Operator {
         return JSON.createObjectNode();
     }
 
+    /** Says who audits. */
+    static ObjectNode auditor(String uri) throws Exception {
+        try (BookKeeperAdmin admin = new BookKeeperAdmin(Commands.clientConfiguration(uri))) {
+            return JSON.createObjectNode().put("auditor", admin.getCurrentAuditor().getId());
+        }
+    }
+
     private static ArrayNode ids(Collection<BookieId> bookies) {
         ArrayNode ids = JSON.createArrayNode();
         bookies.stream().map(BookieId::getId).sorted().forEach(ids::add);

@@ -1,0 +1,220 @@
+"""A cluster of both kinds of bookies, and autorecovery of both kinds in parts."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from bkspark.cli.child_process import ChildProcess
+from bkspark.cli.cluster_process import HOST, BookieProcess
+from bkspark.cli.ports import free_ports
+from bkspark.cli.zookeeper_process import ZooKeeperProcess
+from bkspark.client import Client
+from bkspark.metadata.election import AuditorElection
+from bookie_service.replication.autorecovery import Cluster as RepairedCluster
+from bookie_service.replication.options import AuditOptions, AutoRecoveryOptions, RepairOptions
+from tests.cluster import ClusterBookie
+from tests.interop.apache import SESSION_TIMEOUT_MS, ApacheBookie
+from tests.interop.peer import JVM_OPTIONS, Peer
+from tests.polling import wait_until
+
+T = TypeVar("T")
+WAIT_S = 120.0
+GRACE_MS = 500
+
+OPTIONS = AutoRecoveryOptions(AuditOptions(ledger_check_interval_s=0), RepairOptions(grace_s=GRACE_MS / 1000))
+JAVA_SETTINGS = {
+    "openLedgerRereplicationGracePeriod": GRACE_MS,
+    "zkTimeout": SESSION_TIMEOUT_MS,
+    "useV2WireProtocol": "true",
+    "auditorPeriodicCheckInterval": "0",
+    # Longer, a ledger that cannot be repaired yet keeps its lock when the test is over.
+    "lockReleaseOfFailedLedgerGracePeriod": "1000",
+    "rwRereplicateBackoffMs": "100",
+}
+
+
+class MixedCluster:
+    """ZooKeeper, two of Apache's bookies and two of ours: `uri`, `apache`, `ours`, `bookies`. A context manager."""
+
+    def __init__(self, classpath: str, directory: Path, peer: Peer) -> None:
+        self._classpath = classpath
+        self._directory = directory
+        self._peer = peer
+        zookeeper_port, *self._ports = free_ports(5)
+        self._zookeeper = ZooKeeperProcess(directory / "zookeeper", port=zookeeper_port)
+        self.uri = f"zk://{HOST}:{zookeeper_port}/ledgers"
+        self.apache: list[ApacheBookie] = []
+        self.ours: list[ClusterBookie] = []
+
+    @property
+    def bookies(self) -> list[ApacheBookie | ClusterBookie]:
+        return [*self.apache, *self.ours]
+
+    def __enter__(self) -> MixedCluster:
+        try:
+            self._zookeeper.start()
+            self._peer.call("initialize", uri=self.uri)
+            for port in self._ports[:2]:
+                self.apache.append(ApacheBookie(self._classpath, self._directory / f"apache-{port}", port, self.uri))
+            for number, port in enumerate(self._ports[2:], start=1):
+                directory = self._directory / f"ours-{port}"
+                process = BookieProcess(number, port, directory, self.uri, {"zkTimeout": SESSION_TIMEOUT_MS})
+                self.ours.append(ClusterBookie(process))
+                process.launch()
+            for bookie in self.bookies:
+                bookie.wait_until_serving()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *reason: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for ours in self.ours:
+            ours.stop()
+        for apache in self.apache:
+            apache.close()
+        self._zookeeper.stop()
+
+    def revive(self) -> None:
+        """Start again what a test killed."""
+        for bookie in self.bookies:
+            if not bookie.is_running:
+                bookie.restart()
+
+
+class Observer:
+    """A session of ours in a thread of its own: what tests ask the metadata store, many times a second."""
+
+    def __init__(self, uri: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+        self._client = self._call(self._connected(uri))
+        self._cluster = self._call(RepairedCluster.of(self._client))
+
+    @staticmethod
+    async def _connected(uri: str) -> Client:
+        return await Client(uri).connect()
+
+    def _call(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(WAIT_S)
+
+    def close(self) -> None:
+        self._call(self._client.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def ask(self, question: Callable[[RepairedCluster], Coroutine[Any, Any, T]]) -> T:
+        """Return what a coroutine finds out about the cluster, or does to it."""
+        return self._call(question(self._cluster))
+
+    @contextlib.contextmanager
+    def running(self, part: Callable[[RepairedCluster], Coroutine[Any, Any, None]]) -> Iterator[None]:
+        """Run a part of our autorecovery, in this session, while inside."""
+        task = asyncio.run_coroutine_threadsafe(part(self._cluster), self._loop)
+        try:
+            yield
+            assert not task.done(), "it runs for ever"
+        finally:
+            task.cancel()
+
+    def listed(self) -> set[int]:
+        """Return the ledgers that are listed as under-replicated."""
+
+        async def ids(cluster: RepairedCluster) -> set[int]:
+            return {ledger_id async for ledger_id in cluster.store.ids()}
+
+        return self.ask(ids)
+
+    def locked(self) -> set[int]:
+        """Return the ledgers that somebody has locked."""
+        return self.ask(lambda cluster: cluster.store.locked())
+
+    def elected(self) -> str | None:
+        """Return who audits."""
+        return self.ask(lambda cluster: AuditorElection(cluster.tree, cluster.uri, "").auditor())
+
+    def votes(self) -> int:
+        """Return how many stand for election."""
+
+        async def names(cluster: RepairedCluster) -> int:
+            root = f"{cluster.uri.root}/underreplication/auditorelection"
+            return len(await cluster.tree.children(root)) if await cluster.tree.exists(root) else 0
+
+        return self.ask(names)
+
+    def delay_s(self) -> int | None:
+        """Return the lostBookieRecoveryDelay that stands in the metadata."""
+        found = self.ask(lambda cluster: cluster.store.lost_bookie_recovery_delay())
+        return None if found is None else found.seconds
+
+    def is_registered(self, bookie: str) -> bool:
+        """Whether a bookie's registration is there, that of a killed one until its session has expired."""
+        return bookie in self.ask(lambda cluster: cluster.services.registry.writable_ids())
+
+
+@contextlib.contextmanager
+def our_auditor(uri: str) -> Iterator[Observer]:
+    """Our auditor without our worker, elected; the session is its own."""
+    with (
+        contextlib.closing(Observer(uri)) as session,
+        session.running(lambda cluster: cluster.auditor("our-auditor", OPTIONS).run()),
+    ):
+        wait_until(lambda: session.elected() == "our-auditor", "our auditor to be elected", WAIT_S)
+        yield session
+
+
+@contextlib.contextmanager
+def our_worker(uri: str) -> Iterator[Observer]:
+    """Our worker without our auditor."""
+    with (
+        contextlib.closing(Observer(uri)) as session,
+        session.running(lambda cluster: cluster.worker("our-worker", OPTIONS).run()),
+    ):
+        yield session
+
+
+@contextlib.contextmanager
+def javas_auditor(peer: Peer, uri: str, observer: Observer) -> Iterator[None]:
+    """Apache's auditor without its worker, elected."""
+    peer.call("start_auditor", uri=uri, name="javas-auditor", settings=JAVA_SETTINGS)
+    try:
+        wait_until(lambda: observer.elected() == "javas-auditor", "Java's auditor to be elected", WAIT_S)
+        yield
+    finally:
+        peer.call("stop", uri=uri, name="javas-auditor")
+
+
+@contextlib.contextmanager
+def javas_worker(peer: Peer, uri: str, observer: Observer) -> Iterator[None]:
+    """Apache's worker without its auditor, until it has nothing to do."""
+    peer.call("start_worker", uri=uri, name="javas-worker", settings=JAVA_SETTINGS)
+    try:
+        yield
+        # Stopped while it has a ledger locked, Apache's worker waits for ever for the session that it closed itself.
+        wait_until(lambda: not observer.listed() and not observer.locked(), "Java's worker to have ended its work")
+    finally:
+        peer.call("stop", uri=uri, name="javas-worker")
+
+
+@contextlib.contextmanager
+def javas_process(classpath: str, uri: str, name: str, directory: Path) -> Iterator[ChildProcess]:
+    """Apache's autorecovery as the process that its operators run; SIGKILL at the end."""
+    settings = {**JAVA_SETTINGS, "metadataServiceUri": uri, "bookieId": name, "allowLoopback": "true"}
+    file = directory / f"{name}.conf"
+    file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+    program = ["java", *JVM_OPTIONS, "-cp", classpath, "org.apache.bookkeeper.replication.AutoRecoveryMain"]
+    process = ChildProcess(f"Apache's autorecovery {name}", [*program, "--conf", str(file)], directory / f"{name}.log")
+    try:
+        yield process
+    finally:
+        process.kill()

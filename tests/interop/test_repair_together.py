@@ -1,0 +1,251 @@
+"""Autorecovery of both kinds in one cluster: Apache's auditor with our workers, ours with Apache's, one election, one
+list, its locks and its switches (bookkeeper-interop.md §4.8, §4.9, §7, §13 item 7)."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bkspark.blocking import Client, LedgerWriter
+from bkspark.errors import LedgerClosed, LedgerFenced
+from tests.interop.mixed import (
+    WAIT_S,
+    MixedCluster,
+    Observer,
+    javas_auditor,
+    javas_process,
+    javas_worker,
+    our_auditor,
+    our_worker,
+)
+from tests.interop.peer import JavaClient, Peer, PeerError, contents, payloads
+from tests.polling import wait_until
+from tests.replication.repairing import autorecovery, check, command, naming, wait_until_moved
+
+pytestmark = [pytest.mark.interop, pytest.mark.cluster, pytest.mark.xdist_group("repair-together")]
+
+SIZES = (0, 1, 200)
+
+
+@pytest.fixture(scope="module")
+def java_alone(classpath: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peer]:
+    """A JVM of this file's: its tests run beside those of the shared one."""
+    peer = Peer(classpath, tmp_path_factory.mktemp("peer") / "java.log")
+    yield peer
+    peer.kill()
+
+
+@pytest.fixture(scope="module")
+def shared_mixed(classpath: str, java_alone: Peer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MixedCluster]:
+    with MixedCluster(classpath, tmp_path_factory.mktemp("mixed"), java_alone) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def observer(shared_mixed: MixedCluster) -> Iterator[Observer]:
+    """What the metadata store says now."""
+    with contextlib.closing(Observer(shared_mixed.uri)) as observer:
+        yield observer
+
+
+@pytest.fixture
+def mixed(shared_mixed: MixedCluster, observer: Observer) -> Iterator[MixedCluster]:
+    """Two bookies of each kind, all serving; no ledger lacks a copy when the next test begins."""
+    yield shared_mixed
+    shared_mixed.revive()
+    observer.ask(lambda cluster: cluster.store.set_enabled(True))
+    observer.ask(lambda cluster: cluster.store.set_lost_bookie_recovery_delay_s(0))
+    if observer.listed():
+        with our_worker(shared_mixed.uri):
+            wait_until(lambda: not observer.listed(), "what the test left to be repaired", WAIT_S)
+
+
+@pytest.fixture
+def client(mixed: MixedCluster) -> Iterator[Client]:
+    with Client(mixed.uri) as client:
+        yield client
+
+
+@pytest.fixture
+def java(java_alone: Peer, mixed: MixedCluster) -> Iterator[JavaClient]:
+    with JavaClient(java_alone, mixed.uri) as java:
+        yield java
+
+
+def without(client: Client, spare: str) -> LedgerWriter:
+    """Return the writer of a ledger on all bookies but one: that one gets the copies that another loses."""
+    while True:
+        writer = client.create(ensemble=3, write_quorum=3, ack_quorum=2)
+        if spare not in writer.metadata.last_fragment.bookies:
+            return writer
+        writer.close()
+        client.delete(writer.ledger_id)
+
+
+def written(client: Client, spare: str) -> list[int]:
+    """Return closed ledgers that `spare` holds nothing of."""
+    ledgers = []
+    for size in SIZES:
+        with without(client, spare) as writer:
+            if size:
+                writer.append_many(payloads([size] * size))
+        ledgers.append(writer.ledger_id)
+    return ledgers
+
+
+def assert_repaired(
+    mixed: MixedCluster, observer: Observer, client: Client, java: JavaClient, ledgers: list[int], spare: str
+) -> None:
+    """Every copy is there, `spare` holds the lost ones, nothing is listed, and both clients read what was written."""
+    wait_until(lambda: not observer.listed(), "the list to be empty", WAIT_S)
+    assert naming(client, ledgers, spare) == ledgers
+    wait_until(lambda: check(mixed.uri)["ok"], "a check that finds nothing missing", WAIT_S)
+    for ledger, size in zip(ledgers, SIZES):
+        entries = contents(payloads([size] * size))
+        assert java.read(ledger, "crc32c", "")["entries"] == entries
+        reader = client.open(ledger)
+        assert contents(reader.read(0, reader.last_entry)) == entries if size else reader.last_entry == -1
+
+
+def assert_open_ledger_was_fenced(client: Client, writer: LedgerWriter) -> None:
+    # Whichever it meets first: a fenced bookie, or the lost one, upon which it looks into the metadata.
+    with pytest.raises((LedgerFenced, LedgerClosed)):
+        writer.append(b"too late")
+    writer.abandon()
+    metadata = client.metadata(writer.ledger_id)
+    assert metadata.is_closed
+    assert metadata.last_entry == 19
+
+
+def test_item_7_javas_worker_copies_onto_our_bookie_what_our_auditor_listed(
+    java_alone: Peer, mixed: MixedCluster, observer: Observer, client: Client, java: JavaClient
+) -> None:
+    """Closed ledgers, and an open one that the worker fences first: through V2."""
+    lost, spare = mixed.ours[1], mixed.ours[0]
+    ledgers = written(client, spare.id)
+    left = without(client, spare.id)
+    left.append_many(payloads([100] * 20))
+    with our_auditor(mixed.uri), javas_worker(java_alone, mixed.uri, observer):
+        lost.kill()
+        wait_until_moved(client, [*ledgers, left.ledger_id], lost.id)
+        assert_repaired(mixed, observer, client, java, ledgers, spare.id)
+    assert_open_ledger_was_fenced(client, left)
+
+
+def test_item_7_our_worker_copies_onto_apaches_bookie_what_javas_auditor_listed(
+    java_alone: Peer, mixed: MixedCluster, observer: Observer, client: Client, java: JavaClient
+) -> None:
+    lost, spare = mixed.ours[1], mixed.apache[1]
+    ledgers = written(client, spare.id)
+    left = without(client, spare.id)
+    left.append_many(payloads([100] * 20))
+    with javas_auditor(java_alone, mixed.uri, observer), our_worker(mixed.uri):
+        lost.kill()
+        wait_until_moved(client, [*ledgers, left.ledger_id], lost.id)
+        assert_repaired(mixed, observer, client, java, ledgers, spare.id)
+    assert_open_ledger_was_fenced(client, left)
+
+
+def test_item_7_one_auditor_is_elected_among_both_and_killed_ones_are_followed(
+    classpath: str, mixed: MixedCluster, observer: Observer, client: Client, java: JavaClient, tmp_path: Path
+) -> None:
+    """Whole processes: ours audits, then Apache's, then ours again; each repairs what is lost in its time."""
+    spare, lost = mixed.ours[0], mixed.ours[1]
+    ours, apaches = socket.gethostname(), "apaches-autorecovery"
+    ledgers = written(client, spare.id)
+    with autorecovery(mixed.uri, tmp_path / "first.log") as first:
+        wait_until(lambda: observer.elected() == ours, "our first process to be elected", WAIT_S)
+        with javas_process(classpath, mixed.uri, apaches, tmp_path) as process:
+            wait_until(lambda: observer.votes() == 2, "Apache's process to stand for election", WAIT_S)
+            with autorecovery(mixed.uri, tmp_path / "second.log"):
+                wait_until(lambda: observer.votes() == 3, "our second process to stand for election", WAIT_S)
+                assert java.call("auditor")["auditor"] == ours
+                first.kill()
+                wait_until(lambda: observer.elected() == apaches, "Apache's process to be elected", WAIT_S)
+                assert java.call("auditor")["auditor"] == apaches
+                lost.kill()
+                wait_until_moved(client, ledgers, lost.id)
+                lost.restart()
+                process.kill()
+                wait_until(lambda: observer.elected() == ours, "our second process to be elected", WAIT_S)
+                more = written(client, spare.id)
+                lost.kill()
+                wait_until_moved(client, more, lost.id)
+                assert_repaired(mixed, observer, client, java, more, spare.id)
+
+
+def test_item_7_a_ledger_that_java_has_locked_is_left_alone_by_our_worker(
+    java_alone: Peer, mixed: MixedCluster, observer: Observer, client: Client
+) -> None:
+    *_, free, held = written(client, mixed.ours[0].id)
+    lost = mixed.ours[1]
+    with our_auditor(mixed.uri):
+        lost.kill()
+        wait_until(lambda: {free, held} <= observer.listed(), "both ledgers to be listed", WAIT_S)
+    java_alone.call("lock", uri=mixed.uri, name="lock", ledger=held)
+    with our_worker(mixed.uri):
+        wait_until(lambda: observer.listed() == {held}, "our worker to repair the others", WAIT_S)
+        assert naming(client, [free, held], lost.id) == [held]
+        java_alone.call("stop", uri=mixed.uri, name="lock")
+        wait_until_moved(client, [held], lost.id)
+
+
+def test_item_7_a_ledger_that_we_have_locked_is_left_alone_by_javas_worker(
+    java_alone: Peer, mixed: MixedCluster, observer: Observer, client: Client
+) -> None:
+    *_, free, held = written(client, mixed.apache[0].id)
+    lost = mixed.ours[0]
+    with our_auditor(mixed.uri):
+        lost.kill()
+        wait_until(lambda: {free, held} <= observer.listed(), "both ledgers to be listed", WAIT_S)
+    assert observer.ask(lambda cluster: cluster.store.lock(held, "a-test"))
+    with pytest.raises(PeerError):
+        java_alone.call("lock", uri=mixed.uri, name="lock", ledger=held)
+    with javas_worker(java_alone, mixed.uri, observer):
+        wait_until(lambda: observer.listed() == {held}, "Java's worker to repair the others", WAIT_S)
+        assert naming(client, [free, held], lost.id) == [held]
+        observer.ask(lambda cluster: cluster.store.unlock(held))
+        wait_until_moved(client, [held], lost.id)
+
+
+def shell(java: JavaClient, words: str) -> str:
+    answer = java.call("shell", words=words.split())
+    assert answer["exit"] == 0, (words, answer["output"])
+    return str(answer["output"])
+
+
+def test_item_7_our_auditor_obeys_the_switch_and_the_delay_of_apaches_shell(
+    mixed: MixedCluster, observer: Observer, client: Client, java: JavaClient
+) -> None:
+    """bookkeeper-interop.md §7.2: `lostbookierecoverydelay` wins over the configuration, `triggeraudit` ends it."""
+    ledgers = written(client, mixed.ours[0].id)
+    lost = mixed.ours[1]
+    with our_auditor(mixed.uri):
+        wait_until(lambda: observer.delay_s() is not None, "our auditor to say its delay", WAIT_S)
+        shell(java, "lostbookierecoverydelay -set 3600")
+        assert observer.delay_s() == 3600
+        shell(java, "autorecovery -disable")
+        lost.kill()
+        wait_until(lambda: not observer.is_registered(lost.id), "the lost bookie's session to expire", WAIT_S)
+        assert command(mixed.uri, "autorecovery", "--enable")[0]["enabled"] is True
+        assert observer.listed() == set()
+        shell(java, "triggeraudit")
+        wait_until(lambda: set(ledgers) <= observer.listed(), "our auditor to audit when told", WAIT_S)
+
+
+def test_item_7_javas_auditor_obeys_our_switch(
+    java_alone: Peer, mixed: MixedCluster, observer: Observer, client: Client, java: JavaClient
+) -> None:
+    ledgers = written(client, mixed.ours[0].id)
+    lost = mixed.ours[1]
+    assert command(mixed.uri, "autorecovery", "--disable")[0]["enabled"] is False
+    with javas_auditor(java_alone, mixed.uri, observer):
+        lost.kill()
+        wait_until(lambda: not observer.is_registered(lost.id), "the lost bookie's session to expire", WAIT_S)
+        assert observer.listed() == set()
+        assert command(mixed.uri, "autorecovery", "--enable")[0]["enabled"] is True
+        wait_until(lambda: set(ledgers) <= observer.listed(), "Java's auditor to audit once enabled", WAIT_S)
