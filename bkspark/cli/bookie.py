@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -46,6 +47,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.config is not None:
         command += ["--config", str(arguments.config)]
     command += [option for option in ("--check", "--collect") if getattr(arguments, option[2:])]
+    # Python is not ready for a signal until the bookie's first lines run; they let these through again.
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
     os.execv(command[0], command)
 
 

@@ -13,8 +13,9 @@ import pytest
 
 from bkspark.cli.__main__ import main as bkspark
 from bkspark.metadata import cookies
-from bookie_service.__main__ import main
+from bookie_service.ending import Ending
 from bookie_service.formats import compaction, tombstones
+from bookie_service.process import main
 from bookie_service.storage.files import LocalFiles
 from bookie_service.storage.index_files import IndexFilesWriter
 from tests.bookie.folders import FENCED, LARGE_PAYLOADS, SMALL, SMALL_PAYLOADS, Folder, add, cut, flip
@@ -25,7 +26,7 @@ Capture = pytest.CaptureFixture[str]
 
 def check(folder: Folder, capsys: Capture) -> tuple[int, dict[str, Any]]:
     """Return the exit code and what was found."""
-    code = main(["--check", "--json", *folder.settings])
+    code = main(["--check", "--json", *folder.settings], Ending())
     output = capsys.readouterr()
     assert output.err == ""
     return code, json.loads(output.out)
@@ -103,10 +104,10 @@ def test_nothing_is_changed_and_the_directories_are_free_again(crashed: Folder, 
 
 
 def test_people_get_a_verdict(stopped: Folder, capsys: Capture) -> None:
-    assert main(["--check", *stopped.settings]) == 0
+    assert main(["--check", *stopped.settings], Ending()) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "the bookie's folder is whole"
     flip(stopped.small_index, 1024)
-    assert main(["--check", *stopped.settings]) == 1
+    assert main(["--check", *stopped.settings], Ending()) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith(f"DAMAGED {stopped.small_index} offset 1024: ")
     assert lines[-1] == "the bookie's folder is damaged"
@@ -253,7 +254,7 @@ def test_wiped_directory_is_named(stopped: Folder, capsys: Capture) -> None:
 def test_running_bookie_is_not_checked(stopped: Folder, capsys: Capture) -> None:
     lock = LocalFiles().lock(str(stopped.directory / "ledgers"))
     try:
-        assert main(["--check", *stopped.settings]) == 1
+        assert main(["--check", *stopped.settings], Ending()) == 1
     finally:
         lock.release()
     output = capsys.readouterr()
@@ -264,7 +265,7 @@ def test_running_bookie_is_not_checked(stopped: Folder, capsys: Capture) -> None
 
 def test_directories_that_do_not_exist_are_one_line(tmp_path: Path, capsys: Capture) -> None:
     folder = Folder(tmp_path)
-    assert main(["--check", *folder.settings]) == 1
+    assert main(["--check", *folder.settings], Ending()) == 1
     output = capsys.readouterr()
     assert len(output.err.splitlines()) == 1
     assert str(tmp_path / "journal") in output.err

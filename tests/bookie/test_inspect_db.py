@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from bookie_service.__main__ import main as bookie
 from bookie_service.dump import main as dump_main
+from bookie_service.ending import Ending
 from bookie_service.formats.key_value_index import block_key, header_key
+from bookie_service.process import main as bookie
 from bookie_service.storage.files import LocalFiles
 from bookie_service.storage.key_values import KeyValueOptions
 from bookie_service.storage.ledger_store import StoreOptions
@@ -34,7 +35,7 @@ def db(db_template: Path, tmp_path: Path) -> Folder:
 
 
 def check(folder: Folder, capsys: Capture) -> tuple[int, dict[str, object]]:
-    code = bookie(["--check", "--json", *folder.settings])
+    code = bookie(["--check", "--json", *folder.settings], Ending())
     return code, json.loads(capsys.readouterr().out)
 
 
@@ -141,6 +142,6 @@ def test_damaged_store_is_named(db: Folder, capsys: Capture) -> None:
 
 
 def test_check_with_another_storage_is_refused_in_one_line(db: Folder, capsys: Capture) -> None:
-    assert bookie(["--check", *db.settings, "--set", "ledgerStorageClass=SortedLedgerStorage"]) == 1
+    assert bookie(["--check", *db.settings, "--set", "ledgerStorageClass=SortedLedgerStorage"], Ending()) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert "written with ledgerStorageClass DbLedgerStorage" in line

@@ -1,0 +1,46 @@
+"""What SIGTERM and SIGINT do to a bookie's process, from its first moment to its last. Imports next to nothing.
+
+Until the bookie serves, nothing has been promised to anybody, and every file is as a crash may leave it: the process
+ends at once, in the middle of an import or of a replay of many minutes. From then on it is asked to stop in order.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_COMMANDS = ("--ch", "--coll")
+"""How --check and --collect begin, with which no bookie runs: who is interrupted there has not done what was asked."""
+
+
+class Ending:
+    """Takes the signals, once it was told to `begin`."""
+
+    def __init__(self, arguments: Sequence[str] = ()) -> None:
+        """`arguments`: of the command line, which is not parsed yet."""
+        self._is_command = any(argument.startswith(_COMMANDS) for argument in arguments)
+        self._stop: Callable[[], object] | None = None
+
+    def begin(self) -> None:
+        """Take the signals from now on."""
+        for number in SIGNALS:
+            signal.signal(number, lambda *_: self.ask())
+        # Whoever started this process in our place held them back meanwhile.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+
+    def ask(self) -> None:
+        """End the process now, or ask what runs to stop."""
+        if self._stop is not None:
+            self._stop()
+            return
+        if self._is_command:
+            os.write(sys.stderr.fileno(), b"bookie: interrupted\n")
+        # Not by an exception: imports and threads would make another of it, with a traceback.
+        os._exit(1 if self._is_command else 0)
+
+    def stop_by(self, stop: Callable[[], object]) -> None:
+        """Call `stop` from now on."""
+        self._stop = stop

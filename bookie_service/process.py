@@ -1,0 +1,197 @@
+"""One bookie in the foreground: arguments -> options -> wiring -> run. The only place that wires.
+
+Exit code 0 after SIGTERM or SIGINT; 1 when the bookie cannot start or had to end; 2 for wrong usage or configuration.
+With --check no bookie runs: see `check`; with --collect the one that runs is asked: see `control`.
+What went wrong is the last line on stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import dataclasses
+import json
+import logging
+import os
+import sys
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from bkspark.errors import BookKeeperError, ConfigurationError
+from bkspark.metadata.bookies import BookieRegistry
+from bkspark.metadata.ledgers import read_manager
+from bkspark.metadata.registration import BookieAddress
+from bkspark.metadata.tree import Tree
+from bkspark.metadata.zookeeper import open_tree
+from bookie_service import address, check, control
+from bookie_service.address import BoundAddress
+from bookie_service.arguments import Parser, add_configuration, describe, fail
+from bookie_service.census import Census
+from bookie_service.configuration import Configuration, load
+from bookie_service.ending import SIGNALS, Ending
+from bookie_service.file_limit import allowed_open_files
+from bookie_service.identity import Identity
+from bookie_service.registration import Registration
+from bookie_service.service import BookieService, ServiceOptions
+from bookie_service.storage.files import LocalFiles
+
+logger = logging.getLogger("bookie_service")
+
+_PROGRAM = "bookie"
+
+
+def main(argv: Sequence[str], ending: Ending) -> int:
+    """Run a bookie until `ending` stops it; return the exit code."""
+    logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
+    # kazoo tells every attempt to connect; what comes of them is told by the errors here.
+    logging.getLogger("bkspark.kazoo").setLevel(logging.ERROR)
+    try:
+        arguments = _parser().parse_args(argv)
+        if sys.flags.optimize:
+            raise ConfigurationError("a bookie does not run under python -O: its assertions guard the data")
+        configuration = load(arguments.config, arguments.set)
+    except ConfigurationError as error:
+        return fail(_PROGRAM, error, 2)
+    if arguments.check:
+        return check.run(configuration, arguments.json)
+    if arguments.collect:
+        return control.run_collect(configuration.service.ledger_directories, arguments.json)
+    if configuration.unused_keys:
+        logger.warning("configuration keys without effect in this bookie: %s", ", ".join(configuration.unused_keys))
+    for danger in configuration.dangers:
+        logger.warning("%s", danger)
+    try:
+        asyncio.run(_run(configuration, ending, arguments.json))
+    except (BookKeeperError, OSError) as error:
+        return fail(_PROGRAM, describe(error), 1)
+    except MemoryError as error:
+        return fail(_PROGRAM, f"out of memory ({error}): give the bookie more, or lower skipListSizeLimit", 1)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(prog="bookie_service", description="Run one bookie until SIGINT or SIGTERM.")
+    add_configuration(parser)
+    parser.add_argument("--json", action="store_true", help='print {"id", "pid"} once registered and serving')
+    instead = parser.add_mutually_exclusive_group()
+    instead.add_argument("--check", action="store_true", help="check the files of a stopped bookie instead, and end")
+    instead.add_argument("--collect", action="store_true", help="have the bookie that runs collect garbage instead")
+    return parser
+
+
+async def _run(configuration: Configuration, ending: Ending, as_json: bool) -> None:
+    """Serve until a signal comes, or raise what makes going on impossible."""
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in SIGNALS:
+        # The loop's own way wakes it, whichever thread takes the signal.
+        loop.add_signal_handler(number, ending.ask)
+    bound = address.bind(configuration.address)
+    try:
+        async with contextlib.AsyncExitStack() as held:
+            tree = await held.enter_async_context(_metadata(configuration))
+            registry = BookieRegistry(tree, configuration.metadata_uri)
+            files = await held.enter_async_context(_identified(configuration, registry, bound))
+            service = BookieService(files, _within_file_limit(configuration.service))
+            census = Census(tree, configuration.metadata_uri, bound.bookie_id)
+            await census.open()
+            await service.start(bound.listener, census.named)
+            ending.stop_by(stopping.set)
+            registration = Registration(
+                registry,
+                bound.bookie_id,
+                BookieAddress(bound.host, bound.port),
+                read_only=service.is_read_only,
+            )
+            service.on_mode_change = lambda: registration.change(read_only=service.is_read_only)
+            try:
+                await registration.enter()
+                service.start_collecting(census)
+                # It may have changed before there was a registration to change.
+                registration.change(read_only=service.is_read_only)
+                async with (
+                    control.serving(configuration.service.ledger_directories, service.collect_garbage),
+                    _repairing(configuration, bound.bookie_id) as failures,
+                ):
+                    _announce(bound, as_json)
+                    await _first_of(stopping, service.full, service.failed, registration.lost, *failures)
+            except BaseException:
+                service.abandon()
+                raise
+            await registration.leave()
+            await service.stop()
+            if service.full.done():
+                raise service.full.result()
+    finally:
+        bound.listener.close()
+
+
+def _within_file_limit(options: ServiceOptions) -> ServiceOptions:
+    """Return the options with as many open files as the operating system allows beside all connections."""
+    allowed = allowed_open_files(options.store.open_files_max, options.connections_max)
+    return dataclasses.replace(options, store=dataclasses.replace(options.store, open_files_max=allowed))
+
+
+@contextlib.asynccontextmanager
+async def _metadata(configuration: Configuration) -> AsyncIterator[Tree]:
+    timeout_s = configuration.session_timeout_s
+    tree = await open_tree(configuration.metadata_uri, session_timeout_s=timeout_s, call_timeout_s=timeout_s)
+    try:
+        # Says what is wrong when there is no cluster at the root, before any directory is touched.
+        await read_manager(tree, configuration.metadata_uri.root, configuration.metadata_uri.manager)
+        yield tree
+    finally:
+        await tree.close()
+
+
+@contextlib.asynccontextmanager
+async def _identified(
+    configuration: Configuration, registry: BookieRegistry, bound: BoundAddress
+) -> AsyncIterator[LocalFiles]:
+    files = LocalFiles()
+    identity = Identity(files, configuration.service.journal_directories, configuration.service.ledger_directories)
+    try:
+        await identity.establish(registry, bound.bookie_id)
+        yield files
+    finally:
+        identity.release()
+
+
+@contextlib.asynccontextmanager
+async def _repairing(configuration: Configuration, who: str) -> AsyncIterator[list[asyncio.Future[BaseException]]]:
+    """Repair the cluster meanwhile, if this bookie is told to; give the futures of what would end that."""
+    if not configuration.runs_auto_recovery:
+        yield []
+        return
+    # Most bookies do without it, and without the client that it loads.
+    from bookie_service.replication.autorecovery import AutoRecovery
+
+    recovery = AutoRecovery.of_cluster(str(configuration.metadata_uri), who, configuration.auto_recovery)
+    try:
+        await recovery.start()
+        yield [recovery.failed]
+    finally:
+        await recovery.stop()
+
+
+def _announce(bound: BoundAddress, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps({"id": bound.bookie_id, "pid": os.getpid()}), flush=True)
+    else:
+        print(f"bookie {bound.bookie_id} serves at {bound.host}:{bound.port} (pid {os.getpid()})", flush=True)
+
+
+async def _first_of(
+    stopping: asyncio.Event, full: asyncio.Future[BaseException], *failures: asyncio.Future[BaseException]
+) -> None:
+    """Return when asked to stop, or when the disks are full; raise the error of whichever failure comes first."""
+    asked = asyncio.ensure_future(stopping.wait())
+    awaited: list[asyncio.Future[Any]] = [asked, full, *failures]
+    try:
+        await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        asked.cancel()
+    for failure in failures:
+        if failure.done():
+            raise failure.result()
