@@ -27,7 +27,8 @@ The ledgers map stands behind the last entry of a log that is complete: records 
 It is written and synced before the header names it, so a crash in between leaves a log without a map. Which of these
 bytes an index still points to, it does not say.
 
-Log ids begin at 1 and are never used twice; `lastId` holds the highest as hex text and a newline. A position is
+Log ids begin at 1 and are never used twice; `lastId` holds the highest as hex text and a newline, and is not synced for
+its own sake: after a crash it may be torn or of an earlier time, and the logs that there are tell. A position is
 `log id << 32 | offset of the entry` (behind its length word).
 """
 

@@ -172,14 +172,18 @@ class EntryLogs:
             return log_id, directory, LogWriter(log_id, file, reserves=reserves)
 
     def _create_in(self, directory: str, log_id: int, suffix: str) -> File:
-        """Return a new file with the header of a log in it, durable under its name."""
+        """Return a new file with the header of a log in it, whose name is durable.
+
+        The header becomes so with the first entries, before which nothing points here. `lastId` may be torn by a crash:
+        the logs that there are then tell.
+        """
         path = os.path.join(directory, log_format.file_name(log_id) + suffix)
         file = self.files.create(path)
         try:
             file.write([log_format.encode_header(log_id)], 0)
-            file.sync_data()
+            last_id = os.path.join(directory, log_format.LAST_ID_NAME)
+            self.files.replace(last_id, log_format.encode_last_id(log_id), durably=False)
             self.files.sync_directory(directory)
-            self.files.replace(os.path.join(directory, log_format.LAST_ID_NAME), log_format.encode_last_id(log_id))
         except OSError:
             file.close()
             # The disk may refuse this, too; the file is then a log without entries, which garbage collection removes.

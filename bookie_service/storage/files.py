@@ -298,19 +298,24 @@ class LocalFiles(ReadOnlyFiles):
         """
         return File(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644), path)
 
-    def replace(self, path: str, data: bytes) -> None:
-        """Make `path` hold exactly `data`, durably; after a crash it holds that or what it held before."""
+    def replace(self, path: str, data: bytes, *, durably: bool = True) -> None:
+        """Make `path` hold exactly `data`, durably; after a crash it holds that or what it held before.
+
+        With `durably` False nothing is synced, and after a crash it may also hold a part of `data`, or nothing.
+        """
         temporary = path + ".new"
         with contextlib.suppress(FileNotFoundError):
             self.remove(temporary)
         file = self.create(temporary)
         try:
             file.write([data], 0)
-            file.sync_data()
+            if durably:
+                file.sync_data()
         finally:
             file.close()
         self.rename(temporary, path)
-        self.sync_directory(os.path.dirname(path))
+        if durably:
+            self.sync_directory(os.path.dirname(path))
 
     def open_key_values(self, path: str, options: KeyValueOptions) -> KeyValues:
         """Open the key-value store in a directory that exists; an empty one becomes a store.

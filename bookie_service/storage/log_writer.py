@@ -22,7 +22,7 @@ class LogWriter:
     """
 
     def __init__(self, log_id: int, file: File, *, reserves: bool = False) -> None:
-        """`file`: a new log with nothing in it but a durable header.
+        """`file`: a new log with nothing in it but its header, under a durable name.
 
         With `reserves`, space is taken from the file system ahead of what is written, so that the log's blocks lie
         together, and the rest is given back at the end.

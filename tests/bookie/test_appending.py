@@ -16,6 +16,7 @@ from bookie_service.storage.files import LocalFiles
 from bookie_service.storage.log_appender import AppendOptions, EntryLogAppender
 from bookie_service.storage.log_scan import LogScan
 from tests.bookie.test_ledger_store import item
+from tests.crash.simulated_files import SimulatedDisk, SimulatedFiles
 
 
 class Appending:
@@ -182,3 +183,19 @@ def test_keys_are_apaches() -> None:
     settings |= {"entrylogMapAccessExpiryTimeInSeconds": "9", "entryLogFilePreallocationEnabled": "false"}
     chosen = configure(settings).service.store.append
     assert (chosen.log_per_ledger, chosen.active_logs_max, chosen.idle_s, chosen.reserves) == (True, 7, 9, False)
+
+
+def test_log_of_a_ledger_of_its_own_takes_four_syncs_from_its_beginning_to_its_map() -> None:
+    """Its name, its entries, its map, the header that names the map; a clean stop waits for each."""
+    disk = SimulatedDisk()
+    files = SimulatedFiles(disk)
+    files.make_directory("/ledgers")
+    calls: list[tuple[str, str]] = []
+    disk.before_operation = lambda operation, path: calls.append((operation, path))
+    appender = EntryLogAppender(EntryLogs(files, ["/ledgers"]), AppendOptions(log_per_ledger=True))
+    content = item(5, 0, 40)
+    appender.append(np.frombuffer(content, np.uint8), np.array([0]), np.array([len(content)]))
+    appender.sync()
+    appender.seal()
+    syncs = [call for call in calls if call[0].startswith("sync")]
+    assert syncs == [("sync_directory", "/ledgers"), *[("sync_data", "/ledgers/1.log")] * 3]
