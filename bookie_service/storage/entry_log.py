@@ -116,6 +116,8 @@ class EntryLogs:
     def adopt(self, log_id: int, suffix: str) -> None:
         """Give a temporary log its name, durably; it is unsettled. The file must be durable."""
         self._adopted.add(log_id)
+        # A crash may have taken `lastId`, and as a temporary log it did not count.
+        self._last_id = max(self._last_id, log_id)
         path = self.file_path(log_id, suffix)
         directory = os.path.dirname(path)
         self.files.rename(path, os.path.join(directory, log_format.file_name(log_id)))
