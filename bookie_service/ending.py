@@ -6,6 +6,7 @@ ends at once, in the middle of an import or of a replay of many minutes. From th
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -37,7 +38,8 @@ class Ending:
             self._stop()
             return
         if self._is_command:
-            os.write(sys.stderr.fileno(), b"bookie: interrupted\n")
+            with contextlib.suppress(RuntimeError):  # the signal came in the middle of another line
+                print("bookie: interrupted", file=sys.stderr, flush=True)
         # Not by an exception: imports and threads would make another of it, with a traceback.
         os._exit(1 if self._is_command else 0)
 

@@ -270,7 +270,7 @@ def test_wrong_configuration(bookie: BookieChild, key: str, value: str, complain
 
 
 def test_more_memory_than_there_is(bookie: BookieChild) -> None:
-    code, line = bookie.refusal(skipListSizeLimit=str(10**17))
+    code, line = bookie.refusal(skipListSizeLimit=str(10**15))
     assert code == 1
     assert "out of memory" in line
     assert "lower skipListSizeLimit" in line
