@@ -20,6 +20,8 @@ from tests.simulation.schedule import Outcome, run_plan
 VIOLATIONS_MAX = 20
 """Failing seeds that a campaign keeps; the count goes on."""
 _COLLECT_EVERY = 500
+_RUNS_PER_SCHEDULE_MAX = 10
+"""A simulator that hardly ever runs a schedule that counts is broken, and must not run for ever."""
 
 QUOTAS = {"ensemble_change": 0.5, "race": 0.6, "crash": 0.3, "all_three": 0.1}
 """Least share of the schedules that count."""
@@ -101,7 +103,7 @@ class Tally:
 def run_seeds(
     first: int, step: int, count: int | None, seconds: float | None, plans: Callable[[int], Plan] = plan_of
 ) -> Tally:
-    """Run every `step`-th seed from `first` on: so many, or for so long."""
+    """Run every `step`-th seed from `first` on: until so many schedules count, or for so long."""
     ends = None if seconds is None else time.monotonic() + seconds
     tally = Tally()
     was_enabled = gc.isenabled()
@@ -109,7 +111,11 @@ def run_seeds(
     gc.disable()
     try:
         seed = first
-        while (count is None or tally.runs < count) and (ends is None or time.monotonic() < ends):
+        while (count is None or tally.schedules < count) and (ends is None or time.monotonic() < ends):
+            if count is not None and tally.runs > _RUNS_PER_SCHEDULE_MAX * count:
+                raise AssertionError(
+                    f"of {tally.runs} schedules only {tally.schedules} count: {tally.report(first, 0)}"
+                )
             plan = plans(seed)
             tally.count(seed, run_plan(plan), plan.is_control)
             seed += step

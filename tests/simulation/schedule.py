@@ -27,6 +27,8 @@ from tests.simulation.world import SECOND, Node, World
 LEDGER_ID = 7
 END_AFTER_HEAL = 4 * SECOND
 EVENTS_MAX = 20_000
+QUIET_MOST = SECOND
+"""How long a schedule that begins quietly waits for its first acknowledgement."""
 _DIRECTIONS = {"up": (UP,), "down": (DOWN,), "both": (UP, DOWN)}
 
 
@@ -94,7 +96,7 @@ class Schedule:
             for i, name in enumerate(plan.names)
         }
         self.network = Network(self.world, self.history, self.bookies, salt)
-        self.network.loss, self.network.repeats, self.network.datagrams = plan.loss, plan.repeats, plan.datagrams
+        self.network.datagrams = plan.datagrams
         self.network.slow = {(client, bookie, way): factor for client, bookie, way, factor in plan.slow}
         self.metadata = Metadata(self.world, self.history, salt ^ 0x1234567)
         self.metadata.delay_mean = plan.metadata_delay
@@ -103,8 +105,6 @@ class Schedule:
         for name in plan.names:
             self.metadata.register(name)
         self._probes = _Probes()
-        for trigger in plan.triggers:
-            self._probes.triggers.setdefault(trigger.probe, []).append(trigger)
         self.lost: set[str] = set()
         self.site = Site(
             self.world,
@@ -132,9 +132,18 @@ class Schedule:
 
     def run(self) -> None:
         world, plan = self.world, self.plan
-        for step in plan.steps:
-            world.at(step.when, None, self._do, step.what, step.arguments)
-        world.run(plan.heal_at, self._is_too_long)
+        steps = plan.steps
+        if plan.begins_quietly and steps and steps[0].what == "add":
+            self._do(steps[0].what, steps[0].arguments)
+            world.run(QUIET_MOST, lambda: self.ledger.last_acknowledged >= 0)
+            steps = steps[1:]
+        for trigger in plan.triggers:
+            self._probes.triggers.setdefault(trigger.probe, []).append(trigger)
+        self.network.loss, self.network.repeats = plan.loss, plan.repeats
+        began = world.now
+        for step in steps:
+            world.at(began + step.when, None, self._do, step.what, step.arguments)
+        world.run(began + plan.heal_at, self._is_too_long)
         self._audit("when the faults end", -1)
         self._heal()
         if plan.recovers_at_once:

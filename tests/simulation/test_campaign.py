@@ -25,6 +25,7 @@ def test_no_checker_complains_of_any_schedule(part: int) -> None:
     tally = run_seeds(1 + part, _PARTS, SCHEDULES // _PARTS, None)
     assert tally.failing == {}
     assert tally.unmet() == []
+    assert tally.schedules == SCHEDULES // _PARTS
     print(json.dumps(tally.report(1 + part, 0)))
 
 
