@@ -18,6 +18,7 @@ from bkspark.cli.arguments import (
     key_value,
     not_negative,
     quorums,
+    seconds,
 )
 from bkspark.cli.output import human_bytes, print_facts, print_json, print_table, progress
 from bkspark.errors import ConfigurationError
@@ -82,6 +83,13 @@ def _add_writing(parser: argparse.ArgumentParser) -> None:
     _add_creating(parser)
     parser.add_argument("--format", choices=INPUT_FORMATS, default="lines", help="default: lines")
     parser.add_argument("--no-close", action="store_true", help="leave the ledger open")
+    parser.add_argument(
+        "--explicit-lac-interval",
+        type=seconds,
+        metavar="SECONDS",
+        help="tell bookies what is confirmed when no entry comes for so long: readers see the end of a burst then "
+        "(default: with the next entry, or the close)",
+    )
     parser.add_argument("file", nargs="?", default="-", metavar="FILE", help="what to write (default: -, stdin)")
 
 
@@ -95,11 +103,13 @@ def _add_reading(parser: argparse.ArgumentParser) -> None:
     tail.add_argument("--follow", action="store_true", help="wait for more until the ledger is closed")
 
 
-def connect(arguments: argparse.Namespace) -> Client:
+def connect(arguments: argparse.Namespace, *, explicit_lac_interval_s: float | None = None) -> Client:
     """Return a blocking client of the cluster and credentials that the arguments name."""
     from bkspark.blocking import Client
+    from bkspark.client.writer_options import WriterOptions
 
-    return Client(cluster_uri(arguments), digest=arguments.digest, password=arguments.password.encode())
+    writer = WriterOptions(explicit_lac_interval_s=explicit_lac_interval_s or 0.0)
+    return Client(cluster_uri(arguments), digest=arguments.digest, password=arguments.password.encode(), writer=writer)
 
 
 # ---- create and write ----
@@ -121,7 +131,8 @@ def create(arguments: argparse.Namespace) -> int:
 def write(arguments: argparse.Namespace) -> int:
     """Write the entries of a file or of stdin to a new ledger and close it."""
     ensemble, write_quorum, ack_quorum = quorums(arguments)
-    with opened(arguments.file) as source, connect(arguments) as client:
+    interval_s = arguments.explicit_lac_interval
+    with opened(arguments.file) as source, connect(arguments, explicit_lac_interval_s=interval_s) as client:
         writer = _create(client, arguments, ensemble, write_quorum, ack_quorum)
         progress(f"writing to ledger {writer.ledger_id}")
         entry_count = _write_entries(client, writer, source, arguments)

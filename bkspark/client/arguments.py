@@ -26,6 +26,17 @@ def whole_number(name: str, value: object, least: int = 0, most: int = LEDGER_ID
     return number
 
 
+def seconds(name: str, value: object, least: float, most: float) -> float:
+    """Return an argument that is a number of seconds in bounds.
+
+    Raises:
+        ConfigurationError: it is something else, not finite, or out of bounds.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:
+        raise ConfigurationError(f"{name} must be a number of seconds from {least:g} to {most:g}, not {value!r}")
+    return float(value)
+
+
 def quorums(ensemble: object, write_quorum: object, ack_quorum: object) -> tuple[int, int, int]:
     """Return E, Qw and Qa.
 

@@ -6,10 +6,14 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from bkspark.client.arguments import seconds, whole_number
 from bkspark.core.placement import Topology
 from bkspark.core.quarantine import Quarantine
-from bkspark.errors import ConfigurationError, MetadataFormat, NoSuchNode
+from bkspark.errors import MetadataFormat, NoSuchNode
 from bkspark.metadata.bookies import BookieRegistry
+
+PLACEMENT_COUNT_MAX = 1_000_000
+PLACEMENT_SECONDS_MAX = 366 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +35,10 @@ class PlacementOptions:
     quarantine_s: float = 1800.0
 
     def __post_init__(self) -> None:
-        for name, least in (("min_racks_per_write_quorum", 1), ("quarantine_failures", 1)):
-            if getattr(self, name) < least:
-                raise ConfigurationError(f"{name} must be at least {least}, not {getattr(self, name)}")
+        for name in ("min_racks_per_write_quorum", "quarantine_failures"):
+            whole_number(name, getattr(self, name), 1, PLACEMENT_COUNT_MAX)
         for name in ("quarantine_window_s", "quarantine_s"):
-            if getattr(self, name) < 0:
-                raise ConfigurationError(f"{name} must not be negative, it is {getattr(self, name)}")
+            seconds(name, getattr(self, name), 0.0, PLACEMENT_SECONDS_MAX)
 
 
 @dataclass(frozen=True, slots=True)

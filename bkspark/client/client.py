@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from bkspark.client import arguments
 from bkspark.client.bookies import ClusterView, PlacementOptions
 from bkspark.client.ledger_types import add_flags, check_relaxed, new_core, parse_ledger_type, type_metadata
+from bkspark.client.option_bounds import check_options
 from bkspark.client.reader import LedgerReader, LedgerTimes, last_entries
 from bkspark.client.recovery import recover
 from bkspark.client.writer import LedgerWriter, Services
@@ -43,7 +44,7 @@ def parse_digest(name: str) -> DigestType:
     """
     try:
         return DigestType[name.upper()]
-    except KeyError:
+    except (KeyError, AttributeError):
         raise ConfigurationError(f"digest {name!r} is not one of crc32c, crc32, mac, dummy") from None
 
 
@@ -78,6 +79,7 @@ class Client:
             raise ConfigurationError(f"password must be bytes, not {type(password).__name__}")
         self._password = bytes(password)
         self._protocol = WireProtocol.parse(wire_protocol)
+        check_options(net, writer, limits, placement)
         self._net = net
         self._writer_options = writer
         self._limits = limits

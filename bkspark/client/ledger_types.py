@@ -33,6 +33,8 @@ def parse_ledger_type(name: str) -> LedgerType:
 
 def check_relaxed(ledger_type: LedgerType, relaxed: RelaxedDurability, ensemble: int, write_quorum: int) -> None:
     """Raise ConfigurationError where the options do not go with the type, or the quorums with the options."""
+    if not isinstance(relaxed, RelaxedDurability):
+        raise ConfigurationError(f"relaxed must be RelaxedDurability, not {relaxed!r:.80}")
     if not ledger_type.is_relaxed:
         if relaxed != _DEFAULTS:
             raise ConfigurationError(f"relaxed: a ledger of type {ledger_type.value} has no relaxed durability")

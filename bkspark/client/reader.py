@@ -217,7 +217,8 @@ class LedgerReader:
 
     async def follow(self, first_entry: int = 0, *, batch_bytes: int = BATCH_BYTES) -> AsyncIterator[EntryBatch]:
         """Yield entries from `first_entry` on as they are confirmed; ends when the ledger is closed and read."""
-        position = first_entry
+        position = arguments.whole_number("first_entry", first_entry)
+        batch_bytes = arguments.whole_number("batch_bytes", batch_bytes, 1)
         async with aclosing(TailWatch(self._services, self, self._digest)) as tail:
             while True:
                 early = tail.take_entry(position)

@@ -36,10 +36,12 @@ class RelaxedDurability:
     force_interval_ns: int = 1_000_000_000
 
     def __post_init__(self) -> None:
-        if self.unsynced_bytes_max < 1:
-            raise ValueError(f"unsynced_bytes_max is {self.unsynced_bytes_max}, it is at least 1")
-        if self.force_interval_ns < 0:
-            raise ValueError(f"force_interval_ns is {self.force_interval_ns}, it is 0 (never) or more")
+        if not isinstance(self.unsynced_bytes_max, int) or self.unsynced_bytes_max < 1:
+            raise ValueError(f"unsynced_bytes_max is {self.unsynced_bytes_max!r}, it is a whole number, at least 1")
+        if not isinstance(self.force_interval_ns, int) or self.force_interval_ns < 0:
+            raise ValueError(
+                f"force_interval_ns is {self.force_interval_ns!r}, it is 0 (never) or more, a whole number"
+            )
 
 
 def confirmed_up_to(last_synced: Sequence[int], write_quorum: int, ack_quorum: int) -> int:

@@ -253,6 +253,8 @@ class Log:
         """Return a contender for the log's leadership; `async with` waits until it leads. Nobody has to elect one:
         opening for writing fences the writer before. `identity` is shown to the others, as "host:pid".
         """
+        if not isinstance(identity, str) or not identity:
+            raise ConfigurationError(f"identity must be text that shows others who this is, not {identity!r}")
         return Election(await self._client.tree(), f"{ELECTIONS_ROOT}/{self._name}", identity)
 
     async def create_attempt(self, owner: Owner, options: LedgerOptions = DEFAULTS) -> LedgerWriter:

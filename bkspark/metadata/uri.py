@@ -47,6 +47,8 @@ class MetadataUri:
         Raises:
             ConfigurationError: it is not a metadata URI; says which part.
         """
+        if not isinstance(text, str):
+            raise ConfigurationError(f"metadata URI must be text, as {_EXAMPLE}, not {text!r:.80}")
         scheme, separator, rest = text.partition("://")
         authority, slash, path = rest.partition("/")
         store, _, manager_name = scheme.partition("+")

@@ -123,9 +123,11 @@ def test_follow_prints_entries_as_they_are_confirmed_and_ends_with_the_ledger(co
             follower.wait()
 
 
-def test_entries_of_a_pipe_are_written_as_they_come(console: Console, cluster):
+def test_entries_of_a_pipe_are_written_as_they_come_and_confirmed_in_a_while(console: Console, cluster):
+    """Without an interval readers would see the first entry with the second one."""
     ledger = random.randrange(10**6, 10**9)
     command = [sys.executable, "-m", "bkspark.cli", "ledger", "write", "--id", str(ledger), "--uri", cluster.uri]
+    command += ["--explicit-lac-interval", "0.05"]
     writer = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert writer.stdin is not None
     try:
@@ -134,6 +136,7 @@ def test_entries_of_a_pipe_are_written_as_they_come(console: Console, cluster):
         with Client(cluster.uri) as client:
             wait_until(lambda: ledger in client.ledgers(), "the ledger to be created")
             wait_until(lambda: client.open(ledger).last_unconfirmed == 0, "the first entry to be stored")
+            wait_until(lambda: client.open(ledger).last_entry == 0, "the first entry to be confirmed")
         assert writer.communicate("late\n", timeout=180)[0].startswith(f"ledger {ledger}: 2 entries")
     finally:
         writer.kill()

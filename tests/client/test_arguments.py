@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 
 import pytest
 
 from bkspark.client import Client, arguments
+from bkspark.client.bookies import PlacementOptions
+from bkspark.client.option_bounds import BOUNDS
+from bkspark.client.writer_options import WriterOptions
+from bkspark.core.add_pipeline import WriterLimits
+from bkspark.core.relaxed import RelaxedDurability
 from bkspark.errors import ConfigurationError
+from bkspark.net.pool import NetOptions
 
 NOT_AN_ID = (-1, "1", None, 1.5, True, 2**63)
 
@@ -59,6 +66,9 @@ def test_custom_metadata_that_cannot_be_stored(metadata, said):
         (lambda client: client.create(ledger_type="X"), "ledger_type"),
         (lambda client: client.create(ledger_type=None), "ledger_type"),
         (lambda client: client.create(ledger_id=-5), "ledger_id"),
+        (lambda client: client.create(ledger_type="VD_JOURNAL", relaxed={"striped": True}), "relaxed"),
+        (lambda client: client.log("x").election(""), "identity"),
+        (lambda client: client.log("x").election(7), "identity"),
         (lambda client: client.log("x").open_for_writing(ledger_type="X"), "ledger_type"),
         (lambda client: client.log("x").open_for_writing(roll_bytes=0), "roll_bytes"),
         (lambda client: client.log("x").open_for_writing(roll_seconds=0), "roll_seconds"),
@@ -87,3 +97,45 @@ def test_numbers_of_other_libraries_are_numbers():
     numpy = pytest.importorskip("numpy")
     assert arguments.whole_number("ledger_id", numpy.int64(5)) == 5
     assert type(arguments.whole_number("ledger_id", numpy.int64(5))) is int
+
+
+OPTIONS = {"net": NetOptions, "writer": WriterOptions, "limits": WriterLimits}
+
+
+@pytest.mark.parametrize("argument", OPTIONS)
+def test_every_option_of_a_client_has_bounds_and_is_checked_when_the_client_is_made(argument):
+    kind = OPTIONS[argument]
+    fields = {field.name for field in dataclasses.fields(kind)}
+    assert fields == set(BOUNDS[kind])
+    for name in sorted(fields):
+        bounds = BOUNDS[kind][name]
+        wrong = ["3", None, float("nan"), float("inf"), [1]]
+        wrong += [1] if bounds is None else [bounds[0] - 1, bounds[1] * 2, True]
+        wrong += [1.5] if bounds is not None and isinstance(bounds[0], int) else []
+        for value in wrong:
+            with pytest.raises(ConfigurationError, match=rf"{argument}\.{name}"):
+                Client("zk://127.0.0.1:1/ledgers", **{argument: kind(**{name: value})})
+        for value in (True,) if bounds is None else bounds:
+            Client("zk://127.0.0.1:1/ledgers", **{argument: kind(**{name: value})})
+
+
+@pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(PlacementOptions)])
+@pytest.mark.parametrize("value", ["3", None, -1, float("nan"), True, [1]])
+def test_placement_option_that_is_none(name, value):
+    with pytest.raises(ConfigurationError, match=name):
+        PlacementOptions(**{name: value})
+
+
+@pytest.mark.parametrize("name", ["unsynced_bytes_max", "force_interval_ns"])
+@pytest.mark.parametrize("value", ["3", None, -1, 1.5])
+def test_number_of_relaxed_durability_that_is_none(name, value):
+    with pytest.raises(ValueError, match=name):
+        RelaxedDurability(**{name: value})
+
+
+@pytest.mark.parametrize("name", ["net", "writer", "limits", "placement", "uri", "digest", "wire_protocol", "password"])
+@pytest.mark.parametrize("value", [5, {"read_timeout_s": 1}, object()])
+def test_argument_of_a_client_of_another_type(name, value):
+    named = {"uri": "zk://127.0.0.1:1/ledgers", name: value}
+    with pytest.raises(ConfigurationError, match="URI" if name == "uri" else name.replace("_", ".")):
+        Client(named.pop("uri"), **named)
