@@ -1,7 +1,10 @@
 """Crash-point campaigns: every operation boundary of seeded scripts, under every loss policy, reopened and audited.
 
-`python -m tests.crash.campaign --seed S --images N | --seconds T [--storage CLASS]` prints one JSON line of
-counts; a violation ends it with exit code 1 and a line that names seed, boundary, policy and what was broken.
+`python -m tests.crash.campaign --seed S --images N | --seconds T [--storage CLASS] [--processes P]` prints one JSON
+line of counts; a violation ends it with exit code 1 and a line that names seed, boundary, policy and what was broken.
+
+Scripts take turns: one of each storage, one with an entry log per ledger. `coverage` says for each of these which part
+of the pairs (boundary, policy) of its finished scripts was crashed; boundaries are counted by the simulated disks.
 
 One image in `DEEP_EVERY` goes on: boundaries of its recovery are crashed again, and so is what it writes after that.
 """
@@ -11,12 +14,17 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
+import itertools
 import json
 import logging
+import multiprocessing
+import resource
 import sys
 import time
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from random import Random
 
 from bkspark.errors import StorageDamaged
@@ -38,6 +46,8 @@ _DEEP_SHARES = (0.03, 0.15, 0.5)
 """Part of the boundaries there that are crashed again, up to `_DEEP_MAX`; the small ones reach the late boundaries."""
 _DEEP_MAX = 12
 
+LOG_PER_LEDGER = "log per ledger"
+_CRASHED, _DUE = "crashed: ", "due: "
 _SPACE_SHARE = 0.5
 """Part of these in which garbage is collected, too, and nothing must be left over."""
 
@@ -52,15 +62,17 @@ class Campaign:
         storage_class: StorageClass | None = None,
         script: type[Script] = Script,
         share: float = 1.0,
+        log_per_ledger: bool | None = None,
     ) -> None:
         """Crash scripts of one kind.
 
         Args:
             stop: asked at every boundary; True ends the script there.
             deep_every: one image in so many is crashed again.
-            storage_class: None lets each have its share.
+            storage_class, log_per_ledger: None lets each have its share.
             share: of the boundaries, chosen by the seed.
         """
+        self._log_per_ledger = log_per_ledger
         self._script = script
         self._share = share
         self._storage_class = storage_class
@@ -100,13 +112,18 @@ class Campaign:
                     except Violation as violation:
                         raise Violation(f"seed {seed}, boundary {boundary}, {loss.value}: {violation}") from violation
 
+        script = self._script(seed, steps, hook, self._storage_class, log_per_ledger=self._log_per_ledger)
+        crashed = self.counts["boundaries"]
         try:
-            self._script(seed, steps, hook, self._storage_class).run()
+            script.run()
         except _Enough:
             return
         except StorageDamaged as error:
             raise Violation(f"seed {seed}, boundary {boundary}: did not start: {error}") from error
         self.counts["scripts"] += 1
+        for kind in kinds_of(script.setup):
+            self.counts[f"{_CRASHED}{kind}"] += len(Loss) * (self.counts["boundaries"] - crashed)
+            self.counts[f"{_DUE}{kind}"] += len(Loss) * (script.operations + 1)
 
     def _crash(self, disk: SimulatedDisk, setup: Setup, history: History, loss: Loss, random: Random) -> None:
         self.counts["attempts"] += 1
@@ -184,17 +201,88 @@ def reopened(image: SimulatedDisk, setup: Setup, history: History) -> BookieTwin
         raise Violation(f"did not start: {type(error).__name__}: {error}") from error
 
 
+def kinds_of(setup: Setup) -> list[str]:
+    """Return what a script counts for in the coverage: its storage, and whether a ledger has a log of its own."""
+    return [setup.store.storage_class.short_name, *([LOG_PER_LEDGER] if setup.store.append.log_per_ledger else [])]
+
+
+def coverage(counts: Counter[str]) -> dict[str, float]:
+    """Return, by kind of script, which part of the pairs (operation boundary, policy) was crashed."""
+    due = {name.removeprefix(_DUE): count for name, count in counts.items() if name.startswith(_DUE)}
+    return {kind: round(counts[f"{_CRASHED}{kind}"] / count, 4) for kind, count in sorted(due.items())}
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One script of a campaign, to be run by any process. `ends`: by time.monotonic(), which they share."""
+
+    seed: int
+    steps: int
+    storage_class: StorageClass | None
+    ends: float | None
+
+    def run(self) -> Counter[str] | Violation:
+        """Return the counts of the script, or what it found."""
+        kind = self.seed % (len(StorageClass) + 1)
+        storage_class = self.storage_class or [*StorageClass, None][kind]
+        campaign = Campaign(
+            lambda campaign: self.ends is not None and time.monotonic() >= self.ends,
+            storage_class=storage_class,
+            log_per_ledger=kind == len(StorageClass),
+        )
+        with rare_collections():
+            try:
+                campaign.run_script(self.seed, self.steps)
+            except Violation as violation:
+                return Violation(str(violation))
+        return campaign.counts
+
+
 def run(
-    seed: int, images: int | None, seconds: float | None = None, storage_class: StorageClass | None = None
+    seed: int,
+    images: int | None,
+    seconds: float | None = None,
+    storage_class: StorageClass | None = None,
+    *,
+    steps: int = STEPS,
+    processes: int = 1,
 ) -> Counter[str]:
-    """Run whole scripts of seeds from `seed` on until there are `images`, or for `seconds`; return the counts."""
+    """Run whole scripts of seeds from `seed` on until there are `images`, or for `seconds`; return the counts.
+
+    They are the same for any number of processes, unless time ends them.
+
+    Raises:
+        Violation: of the lowest seed that has one.
+    """
     ends = None if seconds is None else time.monotonic() + seconds
-    campaign = Campaign(lambda campaign: ends is not None and time.monotonic() >= ends, storage_class=storage_class)
-    with rare_collections():
-        while (images is None or campaign.images < images) and (ends is None or time.monotonic() < ends):
-            campaign.run_script(seed)
-            seed += 1
-    return campaign.counts
+    parts = (_Part(each, steps, storage_class, ends) for each in itertools.count(seed))
+    total: Counter[str] = Counter()
+    with _mapping(processes) as in_order:
+        for counts in in_order(_Part.run, parts):
+            if isinstance(counts, Violation):
+                raise counts
+            total += counts
+            if (images is not None and total["images"] >= images) or (ends is not None and time.monotonic() >= ends):
+                return total
+    raise AssertionError("seeds do not end")
+
+
+@contextlib.contextmanager
+def _mapping(processes: int) -> Iterator[Callable[..., Iterator[Counter[str] | Violation]]]:
+    """Give a map() that may work in several processes, a few calls ahead and no more."""
+    if processes == 1:
+        yield map
+        return
+    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), logging.disable) as pool:
+
+        def in_order(call: Callable[[_Part], Counter[str] | Violation], parts: Iterator[_Part]) -> Iterator[object]:
+            ahead = deque(pool.submit(call, part) for part in itertools.islice(parts, 2 * processes))
+            while True:
+                yield ahead.popleft().result()
+                ahead.append(pool.submit(call, next(parts)))
+
+        yield in_order
+        pool.shutdown(cancel_futures=True)
 
 
 @contextlib.contextmanager
@@ -215,17 +303,22 @@ def main(arguments: list[str] | None = None) -> int:
     budget = parser.add_mutually_exclusive_group()
     budget.add_argument("--images", type=int, help="audit so many images (default 150000)")
     budget.add_argument("--seconds", type=float, help="run for so long")
+    parser.add_argument("--processes", type=int, default=1, help="run scripts side by side (default 1)")
     options = parser.parse_args(arguments)
+    if options.processes < 1:
+        parser.error(f"--processes {options.processes}: it must be at least 1")
     images = options.images if options.images or options.seconds else 150_000
     # Each pass of garbage collection says what it keeps.
     logging.disable()
-    began = time.process_time()
     try:
-        counts = run(options.seed, images, options.seconds, options.storage)
+        counts = run(options.seed, images, options.seconds, options.storage, processes=options.processes)
     except Violation as violation:
         print(violation, file=sys.stderr)
         return 1
-    print(json.dumps({"seed": options.seed, **counts, "processor_seconds": round(time.process_time() - began, 1)}))
+    used = sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    shown = {name: count for name, count in counts.items() if not name.startswith((_CRASHED, _DUE))}
+    report = {"seed": options.seed, **shown, "coverage": coverage(counts), "violations": 0}
+    print(json.dumps({**report, "processor_seconds": round(used, 1)}))
     return 0
 
 

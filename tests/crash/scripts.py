@@ -27,8 +27,10 @@ _ENTRY_COST_BYTES = 1000
 """More than what an entry takes in a write cache beside its payload, a new ledger included."""
 
 
-def random_setup(random: Random, storage_class: StorageClass | None = None) -> Setup:
-    """Return a configuration; extreme values are likely. Without a storage class, all have their share.
+def random_setup(
+    random: Random, storage_class: StorageClass | None = None, *, log_per_ledger: bool | None = None
+) -> Setup:
+    """Return a configuration; extreme values are likely. What is None has its share of all values.
 
     Files of a few records each go with a small write cache: in a large one they would be so many that each start takes
     long, and shows nothing that a small one does not.
@@ -43,7 +45,7 @@ def random_setup(random: Random, storage_class: StorageClass | None = None) -> S
             cache_half_bytes=half_bytes,
             append=AppendOptions(
                 random.choice((half_bytes // 3, half_bytes // 2, half_bytes, 1 << 20)),
-                log_per_ledger=random.random() < 0.3,
+                log_per_ledger=random.random() < 0.3 if log_per_ledger is None else log_per_ledger,
                 active_logs_max=random.choice((1, 2, 100)),
                 idle_s=random.choice((0, 1e9)),
                 reserves=random.random() < 0.5,
@@ -86,13 +88,20 @@ class Script:
     """How likely each kind of step is."""
 
     def __init__(
-        self, seed: int, steps: int, hook: Callable[[Script], None], storage_class: StorageClass | None = None
+        self,
+        seed: int,
+        steps: int,
+        hook: Callable[[Script], None],
+        storage_class: StorageClass | None = None,
+        *,
+        log_per_ledger: bool | None = None,
     ) -> None:
         """`hook(script)` is called at every operation boundary, while `script.disk` is as a crash would find it."""
         self.random = Random(seed)
-        self.setup = random_setup(self.random, storage_class)
+        self.setup = random_setup(self.random, storage_class, log_per_ledger=log_per_ledger)
         self.history = History()
         self.disk = self.setup.new_disk()
+        self._operations_before = -self.disk.operations
         self._hook = hook
         self._steps = steps
         self._ledgers = [1, 2, 0x1_0203]
@@ -102,6 +111,11 @@ class Script:
         self.twin: BookieTwin | None = None
         self.fault: Fault | None = None
         """Fails calls of every disk that the script uses."""
+
+    @property
+    def operations(self) -> int:
+        """How often the script has changed its disks: there is a boundary before each of these, and one at the end."""
+        return self._operations_before + self.disk.operations
 
     def run(self) -> None:
         """Run to the end; a Violation of the hook ends it."""
@@ -173,6 +187,7 @@ class Script:
         elif kind == "kill":
             self.disk.before_operation = None
         else:
+            self._operations_before += self.disk.operations
             self.disk = crash_image(self.disk, self.random.choice(list(Loss)), self.random)
         self.history = self.history.after_crash()
         self._open()

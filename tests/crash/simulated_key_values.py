@@ -31,10 +31,9 @@ class SimulatedKeyValues:
 
     def __init__(self, files: SimulatedFiles, directory: str) -> None:
         path = os.path.join(directory, _FILE_NAME)
-        is_new = not files.exists(path)
-        self._file = files.create(path) if is_new else files.open(path)
-        if is_new:
-            files.sync_directory(directory)
+        self._file = files.open(path) if files.exists(path) else files.create(path)
+        # As RocksDB does whenever it opens a store: a process that was killed may not have come so far.
+        files.sync_directory(directory)
         self._map: dict[bytes, bytes] = {}
         self._unsynced: list[bytes] = []
         self._end = 0

@@ -12,6 +12,7 @@ import pytest
 from bookie_service.storage.files import LocalFiles
 from tests.crash.images import Loss, crash_image
 from tests.crash.simulated_files import Inode, SimulatedDisk, SimulatedFiles
+from tests.crash.simulated_key_values import SimulatedKeyValues
 
 Step = Callable[[LocalFiles, str, Random], object]
 
@@ -183,3 +184,24 @@ def test_failed_sync_loses_the_write_for_good() -> None:
     disk.fault = None
     file.sync_data()
     assert content(crash_image(disk, Loss.LOST, Random(0))) == b"older"
+
+
+def test_key_values_that_a_kill_left_without_a_durable_name_have_one_when_they_are_opened_again() -> None:
+    """RocksDB makes files whenever it opens a store, and syncs the directory that they lie in."""
+    disk = SimulatedDisk()
+    SimulatedFiles(disk).make_directory("/kv")
+    SimulatedFiles(disk).sync_directory("/")
+
+    def kill(operation: str, path: str) -> None:
+        if operation == "sync_directory":
+            raise InterruptedError
+
+    disk.before_operation = kill
+    with pytest.raises(InterruptedError):
+        SimulatedKeyValues(SimulatedFiles(disk), "/kv")
+    disk = crash_image(disk, Loss.KEPT, Random(0))
+    key_values = SimulatedKeyValues(SimulatedFiles(disk), "/kv")
+    key_values.write([(b"key", b"value")])
+    key_values.sync()
+    disk = crash_image(disk, Loss.LOST, Random(0))
+    assert SimulatedKeyValues(SimulatedFiles(disk), "/kv").get([b"key"]) == [b"value"]
