@@ -13,6 +13,7 @@ a wiped disk looks like, too. So a ledger directory without marks, though the me
 from __future__ import annotations
 
 import enum
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -45,6 +46,8 @@ class DirectoryState:
     has_data: bool
     has_marks: bool = True
     """False for a ledger directory without the mark of every journal."""
+    foreign: str | None = None
+    """A file here that Apache's bookie wrote and this one cannot read."""
     place: str | None = None
     """The path that this directory had when it was stamped; None: a crash came before that was written."""
 
@@ -71,6 +74,12 @@ def judge(expected: Cookie, stored: Cookie | None, found: Mapping[str, Directory
                 f"directory {path} holds a bookie's files but no cookie {layout.COOKIE_NAME}: restore it, {_NEW_ID}"
             )
     for path, state in found.items():
+        # Before everything that says what to do about lost contents: nothing is lost here.
+        if state.foreign is not None:
+            raise ConfigurationError(
+                f"directory {path} is an Apache bookie's: this bookie cannot read its {state.foreign}. Start that "
+                f"program on it, {_NEW_ID} and let the cluster copy what this one holds"
+            )
         if state.place not in (None, path):
             raise ConfigurationError(
                 f"directory {path} holds what belongs at {state.place}: mount or move each where it was, {_NEW_ID}"
@@ -172,7 +181,16 @@ class Identity:
             if layout.PLACE_NAME in names
             else None
         )
-        return DirectoryState(cookie, any(map(_is_data, names)), has_marks, place)
+        return DirectoryState(cookie, any(map(_is_data, names)), has_marks, self._foreign(current, names), place)
+
+    def _foreign(self, current: str, names: Iterable[str]) -> str | None:
+        for name in sorted(names):
+            if journal.is_apaches(name):
+                return name
+            is_mark = name == mark_format.file_name(0)
+            if is_mark and mark_format.is_apaches(self._files.read_all(os.path.join(current, name))):
+                return name
+        return None
 
     def _cookie(self, path: str) -> Cookie:
         try:

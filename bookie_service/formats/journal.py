@@ -71,6 +71,7 @@ LAC_HEAD_BYTES = 12
 BODY_BYTES_MAX = (1 << 31) - 1
 
 _NAME = re.compile(r"([0-9a-f]{16})\.txn")
+_NAME_OF_APACHES = re.compile(r"[0-9a-f]{1,15}\.txn")
 _FILE_MAGIC = b"BKSJ"
 _FILE_HEADER = struct.Struct(">4siqqq")
 _RECORD_HEADER = struct.Struct(">4siiiqqqI")
@@ -116,6 +117,11 @@ def parse_file_name(name: str) -> int | None:
     match = _NAME.fullmatch(name)
     file_id = int(match[1], 16) if match else 0
     return file_id if 0 < file_id < 1 << 63 else None
+
+
+def is_apaches(name: str) -> bool:
+    """Whether `name` is that of an Apache bookie's journal file, whose digits are not filled up with zeros."""
+    return _NAME_OF_APACHES.fullmatch(name) is not None
 
 
 def encode_file_header(header: FileHeader) -> bytes:

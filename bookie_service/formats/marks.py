@@ -23,6 +23,7 @@ from crc32c import crc32c
 
 VERSION = 1
 MARK_BYTES = 28
+APACHE_MARK_BYTES = 16
 
 _MAGIC = b"BKSM"
 _MARK = struct.Struct(">4siqq")
@@ -48,6 +49,11 @@ def file_name(journal_index: int) -> str:
 def encode_mark(position: JournalPosition) -> bytes:
     head = _MARK.pack(_MAGIC, VERSION, position.file_id, position.offset)
     return head + _CRC.pack(crc32c(head))
+
+
+def is_apaches(data: bytes) -> bool:
+    """Whether a mark is of Apache's format: two i64, id of a journal file and offset in it."""
+    return len(data) == APACHE_MARK_BYTES and not data.startswith(_MAGIC)
 
 
 def decode_mark(data: bytes) -> JournalPosition | None:

@@ -57,6 +57,11 @@ def test_new_bookie_and_interrupted_first_boot_are_stamped() -> None:
             all_as(STAMPED, l1=DirectoryState(OURS, True, place="/l2"), l2=DirectoryState(OURS, True, place="/l1")),
             "directory /l1 holds what belongs at /l2: mount or move each where it was",
         ),
+        (
+            OURS,
+            all_as(STAMPED, l2=DirectoryState(OURS, False, foreign="lastMark")),
+            "directory /l2 is an Apache bookie's: this bookie cannot read its lastMark",
+        ),
         (replace(OURS, ledger_directories=("/l1",)), all_as(EMPTY), "with other facts: ledger directories /l1 instead"),
     ],
 )

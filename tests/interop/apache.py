@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from pathlib import Path
 
 from bkspark.cli.child_process import ChildProcess
@@ -29,7 +30,7 @@ class ApacheBookie:
         self.id = f"{HOST}:{port}"
         self.dir = directory
         self._session = 0
-        directory.mkdir(parents=True)
+        directory.mkdir(parents=True, exist_ok=True)
         self.settings = {
             "bookiePort": str(port),
             "metadataServiceUri": uri,
@@ -56,6 +57,10 @@ class ApacheBookie:
     @property
     def _log(self) -> Path:
         return self.dir / "bookie.log"
+
+    def log_text(self) -> str:
+        """Return what it has logged."""
+        return self._log.read_text(errors="replace")
 
     @property
     def pid(self) -> int:
@@ -97,6 +102,11 @@ class ApacheBookie:
         """Start again on the same folders, port and id after `kill`; return when serving."""
         self._process = self._launch()
         self.wait_until_serving()
+
+    def wipe(self) -> None:
+        """Lose everything that is on disk; it must have ended."""
+        for folder in ("journal", "ledgers"):
+            shutil.rmtree(self.dir / folder)
 
     def close(self) -> None:
         self._process.stop(STOP_SECONDS)

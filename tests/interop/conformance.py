@@ -28,6 +28,7 @@ ITEMS = {
 
 BOTH = "tests/interop/test_both_clients.py"
 CALLS = "tests/interop/test_every_call.py"
+IDENTITY = "tests/interop/test_identity.py"
 REPAIR = "tests/interop/test_repair_together.py"
 EVERY_CALL = f"{CALLS}::test_item_4_every_call_of_javas_client"
 OUR_CALLS = "tests/interop/test_our_v3.py::test_item_5_explicit_lac_long_poll_force_and_the_list_of_entries"
@@ -36,6 +37,7 @@ MIXED_RECOVERY = f"{CALLS}::test_item_5_ledgers_of_both_kinds_of_bookies_are_rec
 CELLS: dict[int, dict[int, tuple[str, ...]]] = {
     3: {
         JAVA_V2: ("tests/interop/test_java_tools.py::test_item_3_*",),
+        MIXED: (f"{IDENTITY}::test_item_3_*",),
         OURS_V2: (f"{BOTH}::test_items_4_5_both_show*",),
     },
     4: {
@@ -60,9 +62,13 @@ CELLS: dict[int, dict[int, tuple[str, ...]]] = {
             f"{REPAIR}::test_item_7_a_ledger_that*",
             f"{REPAIR}::test_item_7_our_auditor*",
             f"{REPAIR}::test_item_7_javas_auditor*",
+            f"{REPAIR}::test_item_7_our_command*",
         ),
     },
-    9: {JAVA_V2: (f"{CALLS}::test_item_9_*", "tests/interop/test_java_tools.py::test_item_9_*")},
+    9: {
+        JAVA_V2: (f"{CALLS}::test_item_9_*", "tests/interop/test_java_tools.py::test_item_9_*"),
+        MIXED: (f"{REPAIR}::test_item_9_*", f"{IDENTITY}::test_item_9_*"),
+    },
     10: {JAVA_V2: ("tests/interop/test_pulsar.py::test_item_10_*",)},
 }
 """Item -> column -> the tests, with `*` for the rest of a name."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,7 @@ from tests.interop.apache import SESSION_TIMEOUT_MS, ApacheCluster
 from tests.interop.cases import CALLS_IN_BOTH, CALLS_IN_V2, CALLS_IN_V3, PASSWORD
 from tests.interop.conftest import Bookies
 from tests.interop.peer import JavaClient, contents, payloads
+from tests.interop.shell import shell
 
 pytestmark = [pytest.mark.interop, pytest.mark.cluster]
 
@@ -96,29 +98,34 @@ def test_item_5_ledgers_of_both_kinds_of_bookies_are_recovered_by_either_client(
             writer.abandon()
 
 
-def shell(java: JavaClient, *words: str) -> str:
-    """Return what a command of Apache's shell printed; it must have succeeded."""
-    answer = java.call("shell", words=list(words))
-    assert answer["exit"] == 0, (words, answer["output"])
-    return str(answer["output"])
-
-
-def test_item_9_apaches_shell_on_our_cluster(java_on_ours: JavaClient, cluster: Cluster) -> None:
+def test_item_9_apaches_shell_on_our_cluster(java_on_ours: JavaClient, cluster: Cluster, tmp_path: Path) -> None:
+    """Each command succeeds and says what is so."""
     ledger = java_on_ours.write((3, 3, 2), "crc32c", "", [100] * 5)
-    for command in (
-        "simpletest -ensemble 3 -writeQuorum 3 -ackQuorum 2 -numEntries 20",
-        f"ledgermetadata -ledgerid {ledger}",
-        "listbookies -rw",
-        "listbookies -ro",
-        "listbookies -a",
-        "listledgers",
-        "bookieinfo",
-        f"readledger -ledgerid {ledger}",
-        "whatisinstanceid",
-        "lostbookierecoverydelay -set 5",
-        "lostbookierecoverydelay -get",
-        "listunderreplicated",
+    bookie, saved = cluster.bookies[0].id, tmp_path / "metadata"
+    for command, said in (
+        ("simpletest -ensemble 3 -writeQuorum 3 -ackQuorum 2 -numEntries 20", ""),
+        (f"ledgermetadata -ledgerid {ledger}", "lastEntryId=4"),
+        ("listbookies -rw", bookie),
+        ("listbookies -ro", ""),
+        ("listbookies -a", bookie),
+        ("listledgers -meta", f"ledgerId={ledger}, "),
+        (f"listledgers -bookieid {bookie}", f"ledgerId={ledger}"),
+        ("bookieinfo", bookie),
+        (f"endpointinfo -b {bookie}", "protocol=bookie-rpc"),
+        (f"readledger -ledgerid {ledger}", "entryId=4"),
+        # From one bookie it leaves the last one out, on Apache's bookies too.
+        (f"readledger -ledgerid {ledger} -bookie {bookie} -firstentryid 0 -lastentryid 4", "entryId=3"),
+        ("clusterinfo", '"totalBookiesCount"'),
+        ("queryautorecoverystatus", "No Ledger is being recovered"),
+        ("autorecovery", "enabled"),
+        ("listunderreplicated", "count"),
         # The bookie lives: what would be copied is only said.
-        f"recover -dryrun -force -ledger {ledger} {cluster.bookies[0].id}",
+        (f"recover -dryrun -force -ledger {ledger} {bookie}", ""),
+        (f"recover -query {bookie}", ""),
+        (f"ledgermetadata -ledgerid {ledger} -dumptofile {saved}", ""),
+        (f"deleteledger -ledgerid {ledger} -force", ""),
+        (f"ledgermetadata -ledgerid {ledger} -restorefromfile {saved}", ""),
     ):
-        shell(java_on_ours, *command.split())
+        assert said in shell(java_on_ours, command), command
+    assert java_on_ours.call("metadata", ledger=ledger)["last_entry"] == 4
+    java_on_ours.call("delete", ledger=ledger)

@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 
 from bkspark.blocking import Client, LedgerWriter
+from bkspark.cli.cluster_process import BookieProcess
+from bkspark.cli.ports import free_ports
 from bkspark.errors import LedgerClosed, LedgerFenced
+from tests.interop.apache import SESSION_TIMEOUT_MS
 from tests.interop.mixed import (
     WAIT_S,
     MixedCluster,
@@ -23,6 +26,7 @@ from tests.interop.mixed import (
     our_worker,
 )
 from tests.interop.peer import JavaClient, Peer, PeerError, contents, payloads
+from tests.interop.shell import shell
 from tests.polling import wait_until
 from tests.replication.repairing import autorecovery, check, command, naming, wait_until_moved
 
@@ -212,12 +216,6 @@ def test_item_7_a_ledger_that_we_have_locked_is_left_alone_by_javas_worker(
         wait_until_moved(client, [held], lost.id)
 
 
-def shell(java: JavaClient, words: str) -> str:
-    answer = java.call("shell", words=words.split())
-    assert answer["exit"] == 0, (words, answer["output"])
-    return str(answer["output"])
-
-
 def test_item_7_our_auditor_obeys_the_switch_and_the_delay_of_apaches_shell(
     mixed: MixedCluster, observer: Observer, client: Client, java: JavaClient
 ) -> None:
@@ -249,3 +247,60 @@ def test_item_7_javas_auditor_obeys_our_switch(
         assert observer.listed() == set()
         assert command(mixed.uri, "autorecovery", "--enable")[0]["enabled"] is True
         wait_until(lambda: set(ledgers) <= observer.listed(), "Java's auditor to audit once enabled", WAIT_S)
+
+
+def test_item_9_apaches_shell_names_our_auditor_and_recovers_by_hand_what_our_bookie_held(
+    mixed: MixedCluster, client: Client, java: JavaClient, observer: Observer
+) -> None:
+    lost, spare = mixed.ours[1], mixed.ours[0]
+    ledgers = written(client, spare.id)
+    with our_auditor(mixed.uri):
+        assert "auditor=our-auditor" in shell(java, "whoisauditor")
+        shell(java, "autorecovery -disable")
+        lost.kill()
+        wait_until(lambda: not observer.is_registered(lost.id), "the lost bookie's session to expire", WAIT_S)
+        shell(java, f"recover -force {lost.id}")
+        assert naming(client, ledgers, lost.id) == []
+        shell(java, "autorecovery -enable")
+    assert_repaired(mixed, observer, client, java, ledgers, spare.id)
+
+
+def test_item_9_apaches_shell_decommissions_a_bookie_that_our_auditor_and_worker_empty(
+    mixed: MixedCluster, client: Client, java: JavaClient, observer: Observer, tmp_path: Path
+) -> None:
+    """It asks for an audit by writing the delay that it read: there was none to be read, and it gave up."""
+    retired = BookieProcess(3, free_ports(1)[0], tmp_path / "retired", mixed.uri, {"zkTimeout": SESSION_TIMEOUT_MS})
+    retired.restart()
+    try:
+        ledgers = [write_on(client, retired.id) for _ in range(3)]
+    finally:
+        retired.stop()
+    with our_auditor(mixed.uri), our_worker(mixed.uri):
+        shell(java, f"decommissionbookie -bookieid {retired.id}")
+    assert naming(client, ledgers, retired.id) == []
+    assert retired.id not in observer.ask(lambda cluster: cluster.services.registry.known())
+
+
+def write_on(client: Client, bookie: str) -> int:
+    """Return a closed ledger that a bookie holds entries of."""
+    while True:
+        with client.create(ensemble=3, write_quorum=2, ack_quorum=2) as writer:
+            writer.append_many(payloads([100] * 30))
+            named = writer.metadata.last_fragment.bookies
+        if bookie in named:
+            return writer.ledger_id
+
+
+def test_item_7_our_command_recovers_what_apaches_bookie_held_and_decommissions_it(
+    mixed: MixedCluster, client: Client, java: JavaClient, observer: Observer
+) -> None:
+    """`bkspark cluster recover`, then `decommission`: without any autorecovery."""
+    lost, spare = mixed.apache[0], mixed.ours[0]
+    ledgers = written(client, spare.id)
+    lost.kill()
+    wait_until(lambda: not observer.is_registered(lost.id), "the lost bookie's session to expire", WAIT_S)
+    assert command(mixed.uri, "recover", lost.id)[0]["ledgers"] >= len(ledgers)
+    assert_repaired(mixed, observer, client, java, ledgers, spare.id)
+    assert command(mixed.uri, "decommission", lost.id)[0]["decommissioned"] is True
+    # Without its cookie Apache's bookie takes its folders for another's; on empty ones it is a new bookie.
+    lost.wipe()
