@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.interop import traps
+
 ROOT = Path(__file__).parents[2]
 
 JAVA_V2, JAVA_V3, OURS_V2, OURS_V3, MIXED = range(5)
@@ -118,7 +120,7 @@ def item_tests() -> dict[str, list[int]]:
 
 def document() -> str:
     """Return docs/compatibility.md."""
-    return "\n".join([*_head(), *_matrix(), "", *_proofs(), "", *_calls(), ""])
+    return "\n".join([*_head(), *_matrix(), "", *_proofs(), "", *_calls(), "", *traps.table(), ""])
 
 
 def _head() -> list[str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tests.interop import conformance
+import re
+
+from tests.interop import conformance, traps
 from tests.interop.conformance import CELLS, ITEMS, OURS_ALONE, ROOT, document, item_tests, patterns
 
 
@@ -25,3 +27,18 @@ def test_every_test_that_names_an_item_stands_in_its_row() -> None:
                 item,
                 test,
             )
+
+
+def test_every_trap_has_its_tests() -> None:
+    """bookkeeper-interop.md §12: all 38."""
+    assert list(traps.TRAPS) == list(range(1, 39))
+    assert all(tests for _, tests in traps.TRAPS.values())
+    assert [pattern for pattern in traps.patterns() if not conformance.tests_of(pattern)] == []
+
+
+def test_every_test_that_names_a_trap_stands_in_its_row() -> None:
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        for name, number in re.findall(r"^(?:async )?def (test_trap_(\d+)_\w+)", path.read_text(), re.MULTILINE):
+            row = traps.TRAPS[int(number)][1]
+            beginning = f"{path.relative_to(ROOT)}::"
+            assert any(one.startswith(beginning) and name in conformance.tests_of(one) for one in row), name
