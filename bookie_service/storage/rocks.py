@@ -155,7 +155,13 @@ class RocksKeyValues:
 
     def close(self) -> None:
         with self._using:
-            self._close()
+            try:
+                self._close()
+            except OSError as error:
+                # RocksDB writes the memory table out when it is closed. On a full disk it cannot, nor need it: nobody
+                # was told that this is durable.
+                if error.errno != errno.ENOSPC:
+                    raise
 
     def _open(self) -> None:
         with self._naming():

@@ -14,6 +14,8 @@ import pytest
 from bkspark.blocking import Client
 from bkspark.wire import v2
 from bkspark.wire.v2 import Status
+from bookie_service.storage.key_values import KeyValueOptions
+from bookie_service.storage.rocks import RocksKeyValues
 from tests.bookie.child import STOP_S, BookieChild
 from tests.bookie.serving import Peer, split, stored
 from tests.polling import wait_until
@@ -183,6 +185,22 @@ def test_disk_without_a_byte_left_holds_checkpoints_back_until_there_is_space(
     os.unlink(ballast)
     with bookie.running(), bookie.connect() as peer:
         log.check(peer)
+
+
+def test_key_values_on_a_full_disk_are_closed_without_what_was_not_synced(small_disk: Path) -> None:
+    """RocksDB writes its memory table out when it is closed; a bookie that stops on a full disk must not fail of it."""
+    store = RocksKeyValues(str(small_disk), KeyValueOptions())
+    store.write([(b"synced", b"1")])
+    store.sync()
+    store.write([(b"%08d" % n, bytes(4096)) for n in range(1000)])
+    ballast = fill(small_disk)
+    with pytest.raises(OSError, match="No space left"):
+        store.sync()
+    store.close()
+    ballast.unlink()
+    again = RocksKeyValues(str(small_disk), KeyValueOptions())
+    assert again.get([b"synced"]) == [b"1"]
+    again.close()
 
 
 def test_full_disk_ends_a_bookie_that_may_not_be_read_only(tmp_path: Path, uri: str, small_disk: Path) -> None:
