@@ -23,6 +23,8 @@ _MARK = "__lock__"
 _SEQUENCE_DIGITS = 10
 RETRY_PAUSE_S = 0.5
 """Before a store that is away is asked again."""
+RESIGN_TRIES_MAX = 4
+"""How often a store that is away is told of a resignation; then the end of the session tells."""
 
 
 class Election:
@@ -130,11 +132,14 @@ class Election:
         self._stop_watching = await self._tree.watch(self._node, look)
 
     async def _look_for_own(self) -> None:
-        try:
-            if self._node is not None and await self._tree.exists(self._node) is None:
-                self.lost.set()
-        except MetadataError:
-            return  # away: the session's end, if it comes to that, tells
+        while self._node is not None:
+            try:
+                if await self._tree.exists(self._node) is None:
+                    self.lost.set()
+                return
+            except MetadataError:
+                # Away. The watch has told once and does not do so again; a session that ended meanwhile tells itself.
+                await asyncio.sleep(RETRY_PAUSE_S)
 
     async def resign(self) -> None:
         """Leave the queue, or give the leadership up. Leaving twice is harmless."""
@@ -143,11 +148,18 @@ class Election:
             self._stop_watching = None
         self._node = None
         self.lost.set()
-        with contextlib.suppress(MetadataError):
-            # What cannot be deleted now goes with the session.
-            for name in await self._queue():
-                if name.startswith(self._token):
-                    await self._tree.delete(f"{self._path}/{name}")
+        for number in range(RESIGN_TRIES_MAX):
+            if number:
+                await asyncio.sleep(RETRY_PAUSE_S)
+            try:
+                for name in await self._queue():
+                    if name.startswith(self._token):
+                        await self._tree.delete(f"{self._path}/{name}")
+                return
+            except NoSuchNode:
+                return
+            except MetadataError:
+                continue
 
     async def contenders(self) -> list[str]:
         """Return the identities of all contenders, the leader's first."""

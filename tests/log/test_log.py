@@ -374,9 +374,8 @@ def test_opening_for_writing_takes_few_metadata_operations_however_long_the_log_
                 await store.attempts.add("clicks", one.ledger_id, Owner("job", "job"))
             await store.append_ledgers("clicks", facts)
         tree = NotingTree(cluster.store)
+        # A client that is new, and has looked for nothing yet.
         client = Client(URI, tree=tree)
-        await client.connect()
-        tree.calls.clear()
         first = await client.log("clicks").open_for_writing(**ONE)
         assert len(tree.calls) <= 20, "\n".join(tree.calls)
         await first.append(b"left behind in an open ledger")
