@@ -1,6 +1,6 @@
 """Real bookies and a real ZooKeeper under kills, pauses and partitions, with writers, recoverers and readers at once.
 
-    python -m tests.chaos [--seed N] [--budget SECONDS] [--json]
+    python -m tests.chaos [--seed N] [--budget SECONDS] [--pause SECONDS] [--writers N] [--json]
 
 The exit code is 1 when a checker found something.
 """
@@ -14,7 +14,7 @@ import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
-from tests.chaos.campaign import run_campaign
+from tests.chaos.campaign import PAUSE_S, WRITERS, run_campaign
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -23,10 +23,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--budget", type=float, default=180.0, help="seconds of faults; healing and checking come on top"
     )
+    parser.add_argument("--pause", type=float, default=PAUSE_S, help=f"seconds between faults (default: {PAUSE_S})")
+    parser.add_argument("--writers", type=int, default=WRITERS, help=f"at once (default: {WRITERS})")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="bkspark-chaos-") as directory:
-        report = run_campaign(Path(directory), options.seed, options.budget)
+        report = run_campaign(
+            Path(directory), options.seed, options.budget, pause_s=options.pause, writers=options.writers
+        )
     if options.json:
         print(json.dumps(asdict(report)))
     else:

@@ -28,6 +28,8 @@ from tests.simulation.history import Audit, Close, Copies, LedgerHistory
 
 BOOKIES = 5
 WRITERS = 4
+PAUSE_S = 0.45
+"""Between two faults, on average."""
 QUORUMS = ((3, 3, 2), (3, 3, 2), (5, 3, 2), (3, 2, 2), (2, 2, 2), (4, 3, 3))
 PIECES_MAX = 60
 RECOVERED_SHARE = 0.5
@@ -47,10 +49,12 @@ class Report:
     violations: list[str] = field(default_factory=list)
 
 
-def run_campaign(directory: Path, seed: int, budget_s: float) -> Report:
+def run_campaign(
+    directory: Path, seed: int, budget_s: float, *, pause_s: float = PAUSE_S, writers: int = WRITERS
+) -> Report:
     """Start five bookies and a ZooKeeper, strike for `budget_s`, heal, and check."""
     with Cluster(directory, BOOKIES) as cluster:
-        return asyncio.run(Campaign(cluster, seed).run(budget_s))
+        return asyncio.run(Campaign(cluster, seed).run(budget_s, pause_s, writers))
 
 
 class Campaign:
@@ -64,15 +68,15 @@ class Campaign:
         self._ledgers: dict[int, LedgerHistory] = {}
         self._sites = [Site(name, cluster, self._metadata.note) for name in ("owner", "recoverer", "reader")]
 
-    async def run(self, budget_s: float) -> Report:
+    async def run(self, budget_s: float, pause_s: float, writers: int) -> Report:
         began = time.monotonic()
         for site in self._sites:
             await site.start()
         try:
             faults = Faults(Random(self._random.random()), self._cluster, self._sites)
             end_s = asyncio.get_running_loop().time() + budget_s
-            writing = [asyncio.ensure_future(self._write_until(end_s, number)) for number in range(WRITERS)]
-            await faults.strike_until(end_s)
+            writing = [asyncio.ensure_future(self._write_until(end_s, number)) for number in range(writers)]
+            await faults.strike_until(end_s, pause_s)
             await faults.heal()
             found = await self._ended(writing)
             found += await self._audit()

@@ -68,11 +68,11 @@ class Faults:
         self._busy: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def strike_until(self, end_s: float) -> None:
-        """Strike again and again until the event loop's clock shows `end_s`."""
+    async def strike_until(self, end_s: float, pause_s: float) -> None:
+        """Strike again and again, `pause_s` in between on average, until the event loop's clock shows `end_s`."""
         loop = asyncio.get_running_loop()
         while loop.time() < end_s:
-            await asyncio.sleep(self._random.uniform(0.1, 0.8))
+            await asyncio.sleep(pause_s * self._random.uniform(0.2, 1.8))
             kind = self._random.choice(FAULTS)
             self.struck[kind] += 1
             task = asyncio.ensure_future(self._strike(kind, self._random.choice((0.05, 0.4, 1.5, 3.0))))

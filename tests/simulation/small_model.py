@@ -1,9 +1,9 @@
 """Every behaviour of a small cluster: breadth-first over copies of the product's cores.
 
-`python -m tests.simulation.small_model [--states N]`: three bookies, an owner with its adds on their way, a recoverer;
-any message may be delivered at any time, two may be lost, one bookie may crash for good. Two states are one when
-everything that decides their future is equal. Safety is checked in each: what the owner was told is acknowledged lies
-at or below the end, and at the end every entry has Qa copies where metadata says.
+`python -m tests.simulation.small_model [--model NAME]`: three bookies, an owner with its adds on their way, a
+recoverer. Any message may be delivered at any time, two may be lost, one bookie may crash for good. Two states are one
+when everything that decides their future is equal. Safety is checked in each: what the owner was told is acknowledged
+lies at or below the end, and at the end every entry has Qa copies where metadata says.
 
 Durability is not in this model (an answer is given when the record is safe, and disks keep what they have): crashes
 with loss of what was not synced are what schedules and `tests/crash` try.
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -36,6 +37,7 @@ BOOKIES = ("b1", "b2", "b3")
 MODELS = {"3/2": ((3, 3, 2), 1), "2/2": ((2, 2, 2), 1), "2/2, two entries": ((2, 2, 2), 2)}
 """Quorums (E, Qw, Qa) and entries, by name."""
 AWAY = BookieUnavailable("away")
+STATES_MAX = 20_000_000
 
 Message = tuple[Any, ...]
 
@@ -434,15 +436,23 @@ def _path(seen: dict[int, tuple[int, str]], key: int) -> list[str]:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.small_model", description=__doc__.split("\n")[0])
-    parser.add_argument("--states", type=int, default=1_000_000, help="most states of each model")
+    parser.add_argument("--model", choices=[*MODELS], help="one of the models (default: all, one after the other)")
+    parser.add_argument("--states", type=int, default=STATES_MAX, help="most states of each model (about 1 KiB each)")
     parser.add_argument("--losses", type=int, default=2)
     parser.add_argument("--crashes", type=int, default=1)
     options = parser.parse_args(arguments)
     failed = False
-    for name, (quorums, entries) in MODELS.items():
+    for name in [options.model] if options.model else MODELS:
+        quorums, entries = MODELS[name]
         model = Model(quorums, entries, options.losses, options.crashes)
+        began = time.process_time()
         found = search(model, options.states, lambda line: print(line, file=sys.stderr))
-        print(f"{name}: {found.states} states{', all of them' if found.is_complete else ''} {found.wrong}", flush=True)
+        seconds = time.process_time() - began
+        complete = ", all of them" if found.is_complete else ", not all"
+        print(
+            f"{name}: {found.states} states{complete}, {seconds:.0f} s of processor: {found.wrong or 'nothing wrong'}"
+        )
+        sys.stdout.flush()
         for step in found.path:
             print(f"    {step}")
         failed = failed or bool(found.wrong)
