@@ -327,6 +327,7 @@ class Check:
             if ids[:1] != [mark.file_id]:
                 path = os.path.join(directory, journal_format.file_name(mark.file_id))
                 self._report.add(Damage(path, 0, None, "the journal file where replay begins is missing"))
+        follower = None
         for before, file_id in zip([None, *ids], ids):
             path = os.path.join(directory, journal_format.file_name(file_id))
             self._report.journal_files += 1
@@ -334,7 +335,12 @@ class Check:
             for finding in read_journal(self._files, path, mark, start):
                 if isinstance(finding, Fact) and finding.kind == "journal":
                     self._check_link(path, before, finding)
+                    follower = None
+                if isinstance(finding, Fact) and finding.values.get("record") == "followed":
+                    follower = os.path.join(directory, journal_format.file_name(file_id + 1))
                 self._replay(finding)
+        if follower is not None:
+            self._report.add(Damage(follower, 0, None, "the file before it says that it is there; its header is not"))
 
     def _check_link(self, path: str, before: int | None, header: Fact) -> None:
         previous = header.values["previous"]

@@ -33,6 +33,7 @@ From byte 512 on, records without gaps; each is a header of 48 bytes and its bod
     3 FENCE       count x { i64 ledger id }
     4 LAC         count x { i64 ledger id, i32 length, explicit LAC packet }
     5 PADDING     zeros, count 0: nothing
+    6 FOLLOWED    nothing, count 0: the file with the next id is there, and its header is durable
 
 File id and offset in each record make stale bytes of a file that had another name or another place no record. `synced`
 tells torn from damaged: records of one group are written without a sync between them, so after a crash a later one of
@@ -43,6 +44,10 @@ PADDING fills a group up to a multiple of `journalAlignmentSize`, so that no lat
 synced records: a sector torn by a power cut takes none of them away. A PADDING record alone is written and synced when
 nothing was added for a moment: it says by its `synced` that the group before it is durable. From then on damage in any
 place of a file is told from a torn write; before, damage in the very last group is not.
+
+FOLLOWED is written behind the last record of a file, and synced, when the next file is durable with its header and has
+no record yet. So whoever reads it and does not find that file whole at its beginning misses acknowledged records: the
+newest file of a chain has no other that would name it. It costs a sync per file, none per group.
 
 A ledger's LEDGER_KEY stands in the chain before its first entry, its fence and its explicit LAC. What a LAC packet is,
 `formats.index` says.
@@ -86,6 +91,7 @@ class RecordKind(enum.IntEnum):
     FENCE = 3
     LAC = 4
     PADDING = 5
+    FOLLOWED = 6
 
 
 @dataclass(frozen=True, slots=True)

@@ -224,7 +224,7 @@ def _things(path: str, body_at: int, header: RecordHeader, body: bytes) -> Itera
         yield from _per_ledger("fence", path, body_at, len(body), journal_format.decode_fences(body, header.count))
     elif header.kind == RecordKind.LAC:
         yield from _lacs(path, body_at, journal_format.decode_lacs(body, header.count))
-    elif header.kind != RecordKind.PADDING:
+    elif header.kind not in (RecordKind.PADDING, RecordKind.FOLLOWED):
         raise ValueError(f"records of kind {header.kind} are unknown to this version")
 
 

@@ -93,8 +93,7 @@ class Journal:
             OSError: the group is not known to be durable; nothing of it may be acknowledged.
         """
         if self._end >= self._options.file_bytes_max:
-            self.close()
-            self._begin_file()
+            self._go_on()
         self._write(records)
         if self._options.sync_groups and not deferred:
             self._file.sync_data()
@@ -166,6 +165,19 @@ class Journal:
         self.sync()
         self._file.truncate(self._end)
         self._file.close()
+
+    def _go_on(self) -> None:
+        """Begin the next file, and have the present one name it before it takes its first record."""
+        self.sync()
+        full, end = self._file, self._end
+        followed: list[Buffer] = []
+        # A group left room for it (`_write`), so a full disk does not refuse it.
+        size = self._encode(Record.of(RecordKind.FOLLOWED, 0, b""), end, followed)
+        self._begin_file()
+        full.write(followed, end)
+        full.truncate(size)
+        full.sync_data()
+        full.close()
 
     def _begin_file(self) -> None:
         """Go on in a new file behind the present end."""

@@ -19,7 +19,7 @@ from crc32c import crc32c
 
 from bkspark.errors import StorageDamaged
 from bookie_service.formats import journal as journal_format
-from bookie_service.formats.journal import FILE_HEADER_BYTES, RECORD_HEADER_BYTES, RecordHeader
+from bookie_service.formats.journal import FILE_HEADER_BYTES, RECORD_HEADER_BYTES, RecordHeader, RecordKind
 from bookie_service.formats.marks import JournalPosition
 from bookie_service.storage.files import File, LocalFiles
 
@@ -62,12 +62,17 @@ def replay_journal(files: LocalFiles, directory: str, mark: JournalPosition | No
     chain = [_Link(files, directory, file_id) for file_id in ids]
     try:
         _make_durable(files, directory, chain)
-        _remove_unborn_file(files, chain, mark)
-        _check_chain(chain)
-        return _replay_chain(chain, mark, apply)
+        is_last_unborn = bool(chain) and _is_unborn(chain[-1], mark)
+        born = chain[:-1] if is_last_unborn else chain
+        _check_chain(born)
+        replayed = _replay_chain(born, mark, apply)
     finally:
         for link in chain:
             link.file.close()
+    if is_last_unborn:
+        files.remove(chain[-1].file.path)
+        files.sync_directory(directory)
+    return replayed
 
 
 class _Link:
@@ -95,16 +100,13 @@ def _make_durable(files: LocalFiles, directory: str, chain: list[_Link]) -> None
     files.sync_directory(directory)
 
 
-def _remove_unborn_file(files: LocalFiles, chain: list[_Link], mark: JournalPosition | None) -> None:
-    """Remove a last file whose header was never synced: no record was written into it before that."""
-    if not chain or chain[-1].header is not None or _later_record(chain[-1], 0) is not None:
-        return
-    if mark is not None and mark.file_id == chain[-1].file_id:
-        return
-    unborn = chain.pop().file
-    unborn.close()
-    files.remove(unborn.path)
-    files.sync_directory(os.path.dirname(unborn.path))
+def _is_unborn(last: _Link, mark: JournalPosition | None) -> bool:
+    """Return whether the header of the last file is nowhere to be seen, as before its first sync.
+
+    No record was written into it before that, unless the file before it says so.
+    """
+    is_marked = mark is not None and mark.file_id == last.file_id
+    return last.header is None and not is_marked and _later_record(last, 0) is None
 
 
 def _check_chain(chain: list[_Link]) -> None:
@@ -134,6 +136,7 @@ def _replay_chain(chain: list[_Link], mark: JournalPosition | None, apply: Apply
         offset, count = _replay_file(link, start, known_end, apply)
         records += count
         if known_end is None:
+            _check_last(link, offset)
             torn = _judge_tail(link, offset)
         elif offset != known_end:
             raise StorageDamaged(f"{link.file.path} offset {offset}: the record there is unreadable; " + _REMEDY)
@@ -147,7 +150,7 @@ def _replay_file(link: _Link, start: int, known_end: int | None, apply: Apply) -
     count = 0
     while known_end is None or offset < known_end:
         header = _header_at(link, offset)
-        if header is None:
+        if header is None or header.kind == RecordKind.FOLLOWED:
             break
         body = link.file.read(header.body_bytes, offset + RECORD_HEADER_BYTES)
         if len(body) != header.body_bytes or crc32c(body) != header.body_crc:
@@ -164,6 +167,17 @@ def _replay_file(link: _Link, start: int, known_end: int | None, apply: Apply) -
 def _header_at(link: _Link, offset: int) -> RecordHeader | None:
     data = link.file.read(RECORD_HEADER_BYTES, offset)
     return journal_format.decode_record_header(data, 0, file_id=link.file_id, offset=offset)
+
+
+def _check_last(link: _Link, end: int) -> None:
+    """Raise StorageDamaged when the last file says that it is not the last."""
+    header = _header_at(link, end)
+    if header is not None and header.kind == RecordKind.FOLLOWED:
+        missing = journal_format.file_name(link.file_id + 1)
+        raise StorageDamaged(
+            f"{link.file.path} offset {end}: it says that {missing} follows, which is missing, or whose header is; "
+            + _REMEDY
+        )
 
 
 def _judge_tail(link: _Link, end: int) -> str | None:

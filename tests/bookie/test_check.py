@@ -18,6 +18,7 @@ from bookie_service.formats import compaction, tombstones
 from bookie_service.process import main
 from bookie_service.storage.files import LocalFiles
 from bookie_service.storage.index_files import IndexFilesWriter
+from bookie_service.storage.journal import JournalOptions
 from tests.bookie.folders import FENCED, LARGE_PAYLOADS, SMALL, SMALL_PAYLOADS, Folder, add, cut, flip
 from tests.bookie.serving import Serving, service_options, stored
 
@@ -202,6 +203,26 @@ def test_damage_in_a_journal_behind_the_mark_does_no_harm(stopped: Folder, capsy
 def test_truncated_journal_is_named_with_where_it_ends(stopped: Folder, capsys: Capture) -> None:
     cut(stopped.journal(2), stopped.marked - 1)
     assert damage(stopped, capsys) == [(str(stopped.journal(2)), stopped.marked - 1)]
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_newest_journal_file_that_the_one_before_names_is_missed(
+    tmp_path: Path, capsys: Capture, is_lost: bool
+) -> None:
+    """Fault D12: no mark and no later file names it."""
+    options = service_options(tmp_path / "served", journal=JournalOptions(file_bytes_max=2000))
+    with Serving(options) as serving, serving.connect() as peer:
+        for entry_id in range(5):
+            add(peer, SMALL, entry_id, [bytes(600)])
+        serving.abandon()
+    folder = Folder.copy(tmp_path / "served", tmp_path / "looked-at")
+    newest = max(folder.journals.glob("*.txn"))
+    assert check(folder, capsys)[1]["damage"] == []
+    if is_lost:
+        newest.unlink()
+    else:
+        newest.write_bytes(b"")
+    assert damage(folder, capsys) == [(str(newest), 0)]
 
 
 def test_missing_journal_file_is_named(stopped: Folder, capsys: Capture) -> None:

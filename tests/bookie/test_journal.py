@@ -276,6 +276,40 @@ def test_missing_files_refuse(tmp_path: Path) -> None:
         replayed(tmp_path)
 
 
+@pytest.mark.parametrize("remains", [None, b"", bytes(512), bytes(5000), b"BKSJ\0\0"])
+@pytest.mark.parametrize("file_bytes", [600, 1100])
+def test_newest_file_that_is_lost_or_emptied_after_its_first_acknowledged_record_refuses(
+    tmp_path: Path, remains: bytes | None, file_bytes: int
+) -> None:
+    """Fault D12: no later file misses it, so the one before says that it is there."""
+    journal = open_journal(tmp_path, options=replace(OPTIONS, file_bytes_max=file_bytes))
+    mark = journal.end
+    while journal.end.file_id < 3:
+        journal.append([record(b"x" * 500)])
+    newest = path_of(tmp_path, 3)
+    newest.unlink()
+    if remains is not None:
+        newest.write_bytes(remains)
+    for start in (None, mark):
+        with pytest.raises(StorageDamaged, match=r"0002\.txn offset \d+: .* 0000000000000003\.txn .*restore"):
+            replayed(tmp_path, start)
+    assert newest.exists() == (remains is not None), "what is left of it is evidence"
+
+
+def test_file_is_named_by_the_one_before_it_after_it_is_durable_and_before_its_first_record(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    journal = Journal(files, str(tmp_path), replace(OPTIONS, file_bytes_max=600), START)
+    journal.append([record(b"x" * 500)])
+    files.operations.clear()
+    journal.append([record(b"y")])
+    first, second = str(path_of(tmp_path, 1)), str(path_of(tmp_path, 2))
+    calls = [call for call in files.operations if call[0] in ("create", "write", "sync_data", "sync_directory")]
+    named = calls.index(("write", first))
+    assert ("sync_data", second) in calls[:named]
+    assert ("sync_directory", str(tmp_path)) in calls[:named]
+    assert calls[named:] == [("write", first), ("sync_data", first), ("write", second), ("sync_data", second)]
+
+
 @pytest.mark.parametrize("remains", [b"", bytes(512), b"BKSJ\0\0"])
 def test_file_whose_creation_a_crash_interrupted_is_removed(tmp_path: Path, remains: bytes) -> None:
     journal = open_journal(tmp_path)
@@ -383,7 +417,7 @@ def test_journal_that_does_not_sync_its_groups_claims_nothing_that_is_not_durabl
     journal.append([record(b"in the next file")])
     assert journal.end.file_id == 2
     first_file = [operation for operation, path in files.operations if path == str(path_of(tmp_path))]
-    assert first_file == ["sync_data"], "the next file says where this one ends"
+    assert first_file == ["sync_data", "write", "sync_data"], "the next file says where this one ends, and it that"
     files.operations.clear()
     journal.sync()
     journal.sync()

@@ -40,6 +40,35 @@ def crash_reused_journals() -> None:
         audit(reopened(crash_image(twin.disk, Loss.LOST, Random(version)), setup, history), history)
 
 
+def lose_newest_journal() -> None:
+    """Lose or empty the newest journal file, which holds what was acknowledged since the last checkpoint.
+
+    Raises:
+        Violation: the bookie starts without it.
+    """
+    setup = Setup()
+    twin = BookieTwin(setup.new_disk(), setup, History())
+    for entry_id in range(5):
+        twin.add(1, [(entry_id, bytes(600))])
+        twin.settle()
+    history = twin.history.after_crash()
+    for is_lost in (True, False):
+        image = crash_image(twin.disk, Loss.LOST, Random(0))
+        path = max(path for path in image.visible_files() if path.endswith(".txn"))
+        directory, _, name = path.rpartition("/")
+        if is_lost:
+            del image.directory(directory).cached[name], image.directory(directory).durable[name]
+        else:
+            inode = image.visible_files()[path]
+            del inode.cached[:], inode.durable[:]
+        try:
+            restarted = BookieTwin(image, setup, history)
+        except StorageDamaged:
+            continue
+        audit(restarted, history)
+        raise Violation(f"{path} is {'lost' if is_lost else 'empty'}, and nobody missed it")
+
+
 def crash_before_fence_is_durable() -> None:
     """Send a fencing read and an explicit LAC, and crash before the journal had its turn."""
     setup = Setup()

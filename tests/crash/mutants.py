@@ -152,6 +152,13 @@ MUTANTS = (
     _crash("reply before write", "a group is acknowledged and never written", planted.unwritten_group),
     _crash("journal header not synced", "a new file is used before its header is durable", planted.unsynced_header),
     _crash("journal name not synced", "a new journal file's name is lost", planted.unsynced_journal_name),
+    _crash("journal named early", "a crash leaves a name of a file that never was", planted.journal_named_early),
+    Mutant(
+        "newest journal not named",
+        "D12: the newest journal file is lost, and nothing misses it",
+        planted.unnamed_journal,
+        directed.lose_newest_journal,
+    ),
     _crash("fence not journaled", "S01, BOOKKEEPER-500: a fence is only in memory", planted.unjournaled_fence),
     Mutant(
         "fence answered early",

@@ -26,7 +26,7 @@ from bookie_service.storage.entry_log import EntryLogs
 from bookie_service.storage.file_index import FileIndex
 from bookie_service.storage.index_pages import IndexPages, Page
 from bookie_service.storage.index_writer import IndexWriter
-from bookie_service.storage.journal import Journal
+from bookie_service.storage.journal import Journal, Record
 from bookie_service.storage.ledger_store import LedgerStore
 from bookie_service.storage.log_appender import EntryLogAppender
 from bookie_service.storage.replay import ReplayedJournal
@@ -92,6 +92,29 @@ def unsynced_header() -> Plant:
 
 def unsynced_journal_name() -> Plant:
     return skipping(Journal, "_begin_file", "sync_directory")
+
+
+def unnamed_journal() -> Plant:
+    def go_on(self: Journal) -> None:
+        self.close()
+        self._begin_file()
+
+    return replaced(Journal, "_go_on", go_on)
+
+
+def journal_named_early() -> Plant:
+    """The full file names the next one and is synced, and then the next one is made."""
+
+    def go_on(self: Journal) -> None:
+        self.sync()
+        followed: list[Any] = []
+        self._encode(Record.of(RecordKind.FOLLOWED, 0, b""), self._end, followed)
+        self._file.write(followed, self._end)
+        self._file.sync_data()
+        self._file.close()
+        self._begin_file()
+
+    return replaced(Journal, "_go_on", go_on)
 
 
 def _journaling(choose: Callable[[list[Any]], list[Any]]) -> Plant:
