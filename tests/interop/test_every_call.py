@@ -121,7 +121,7 @@ def test_item_9_apaches_shell_on_our_cluster(java_on_ours: JavaClient, cluster: 
         ("listunderreplicated", "count"),
         # The bookie lives: what would be copied is only said.
         (f"recover -dryrun -force -ledger {ledger} {bookie}", ""),
-        (f"recover -query {bookie}", ""),
+        (f"recover -query -force {bookie}", ""),
         (f"ledgermetadata -ledgerid {ledger} -dumptofile {saved}", ""),
         (f"deleteledger -ledgerid {ledger} -force", ""),
         (f"ledgermetadata -ledgerid {ledger} -restorefromfile {saved}", ""),
