@@ -110,10 +110,19 @@ class MeasuredBookie:
         return time.perf_counter() - began
 
     def stop(self) -> float:
-        """Stop it cleanly, if it runs; return the seconds that took."""
+        """Stop it cleanly, if it runs; return the seconds that took.
+
+        Raises:
+            TimeoutError: it had to be killed. Its next start replays the journal, and nothing measured then would be
+                what it is named.
+        """
+        was_running = self._process.is_running
         began = time.perf_counter()
         self._process.stop()
-        return time.perf_counter() - began
+        elapsed = time.perf_counter() - began
+        if was_running and self._process.exit_code != 0:
+            raise TimeoutError(f"a bookie that was asked to stop {self._process.ending()} after {elapsed:.1f} s")
+        return elapsed
 
     def remove(self) -> None:
         """Stop it, if it runs, and remove its folder."""

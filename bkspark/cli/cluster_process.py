@@ -33,7 +33,7 @@ BOOKIES = 3
 """How many bookies a new cluster gets."""
 
 BOOKIE_START_TIMEOUT_S = 60.0
-BOOKIE_STOP_TIMEOUT_S = 20.0
+BOOKIE_STOP_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,13 @@ class BookieProcess:
 
     @property
     def is_running(self) -> bool:
-        return self._process is not None and self._process.exit_code is None
+        return self._process is not None and self.exit_code is None
+
+    @property
+    def exit_code(self) -> int | None:
+        """How the process ended, as `ChildProcess.exit_code` says."""
+        assert self._process is not None
+        return self._process.exit_code
 
     def ending(self) -> str:
         """Return how the process ended, for a person."""

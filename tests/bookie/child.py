@@ -20,7 +20,7 @@ from bkspark.metadata.zookeeper import open_tree
 from tests.bookie.serving import Peer
 
 START_S = 120.0
-STOP_S = 20.0
+STOP_S = 120.0
 T = TypeVar("T")
 
 

@@ -73,7 +73,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     gateway.shutdown()
     # The JVM ends with its standard input.
     gateway.proc.stdin.close()
-    gateway.proc.wait(30)
+    gateway.proc.wait(120)
 
 
 class Table:
