@@ -235,6 +235,8 @@ class _Part:
                 campaign.run_script(self.seed, self.steps)
             except Violation as violation:
                 return Violation(str(violation))
+        # Bookies of the script in cycles, each with its caches: the next script shall not come on top of them.
+        gc.collect()
         return campaign.counts
 
 

@@ -10,7 +10,9 @@ Flips: every byte that a script left on disk is changed in three ways. The booki
 or answer EIO, or serve the right bytes or such as the client's digest refuses; never another entry, never "no such
 entry". Killed bookies had a quiet moment before: until then, damage in the last group looks like a torn write.
 
-`python -m tests.crash.faults --seed S [--seeds N] [--share F]` prints one JSON line of counts.
+`python -m tests.crash.faults --seed S [--seeds N] [--share F] [--storage CLASS] [--processes P]` does all of it for
+each storage, in processes of its own: one that hangs is ended with a traceback of its threads, and is a violation. It
+prints one JSON line of counts; `coverage` says which part of all calls and of all bytes had its faults.
 """
 
 from __future__ import annotations
@@ -18,17 +20,26 @@ from __future__ import annotations
 import argparse
 import enum
 import errno
+import faulthandler
+import gc
+import itertools
 import json
 import logging
+import multiprocessing
 import os
+import resource
 import sys
-import time
 from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
 from random import Random
 
 from bkspark.errors import StorageDamaged
 from bookie_service.formats import index as index_format
 from bookie_service.formats.index import POSITION_BYTES
+from bookie_service.storage.storage_class import StorageClass
 from tests.crash.audit import Violation, audit
 from tests.crash.campaign import reopened
 from tests.crash.history import History
@@ -41,11 +52,40 @@ CODES = (errno.ENOSPC, errno.EIO, errno.EMFILE)
 ERROR_STEPS = 12
 _TAKING_SPACE = frozenset({"write", "create", "create_directory", "preallocate", "reserve", "rename", "sync_data"})
 FLIP_STEPS = 25
+HANG_S = 300
+"""A fault that takes longer hangs: it takes milliseconds, and on a loaded machine a second."""
+_PARTS = 16
+"""Tasks that the faults of one script make: each runs that script again."""
 _CHANGES = {"bit": lambda byte, random: byte ^ 1 << random.randrange(8), "00": lambda *_: 0, "ff": lambda *_: 255}
 
 
-def fail_every_call(seed: int, counts: Counter[str], share: float = 1.0) -> None:
-    """Run a script once per call, code and duration with that call failing; `share` of these, chosen by the seed.
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Which of the faults of one script are tried: every `of`th from `number` on, of these `share`, by the seed."""
+
+    share: float = 1.0
+    number: int = 0
+    of: int = 1
+
+    def takes(self, ordinal: int, random: Random) -> bool:
+        """Say whether the fault with this number is tried; asked in order."""
+        return random.random() < self.share and ordinal % self.of == self.number
+
+
+_ALL = Part()
+_watches_for_hangs = False
+
+
+def _watch() -> None:
+    """Have the process ended in a while, if it is one for faults; each call begins anew."""
+    if _watches_for_hangs:
+        faulthandler.dump_traceback_later(HANG_S, exit=True)
+
+
+def fail_every_call(
+    seed: int, counts: Counter[str], part: Part = _ALL, storage_class: StorageClass | None = None
+) -> None:
+    """Run a script once per call, code and duration with that call failing.
 
     Raises:
         Violation: an acknowledged entry is lost, or the bookie does not start again.
@@ -58,13 +98,17 @@ def fail_every_call(seed: int, counts: Counter[str], share: float = 1.0) -> None
         calls += 1
         return None
 
-    _run_failing(seed, count)
+    _run_failing(seed, count, storage_class)
     for index in range(calls):
-        for code in CODES:
-            for duration in Duration:
-                if random.random() < share and (duration is not Duration.NO_SPACE or code == errno.ENOSPC):
-                    counts["calls failed"] += 1
-                    _fail_call(seed, index, code, duration, counts)
+        is_tried = False
+        for code, duration in itertools.product(CODES, Duration):
+            if (duration is not Duration.NO_SPACE or code == errno.ENOSPC) and part.takes(index, random):
+                _watch()
+                is_tried = True
+                counts["calls failed"] += 1
+                _fail_call(seed, index, code, duration, counts, storage_class)
+        counts["calls with a fault"] += is_tried
+        counts["calls"] += index % part.of == part.number
 
 
 class Duration(enum.Enum):
@@ -81,7 +125,9 @@ class Duration(enum.Enum):
         return at == first or (self is Duration.LASTING and at > first)
 
 
-def _fail_call(seed: int, index: int, code: int, duration: Duration, counts: Counter[str]) -> None:
+def _fail_call(
+    seed: int, index: int, code: int, duration: Duration, counts: Counter[str], storage_class: StorageClass | None
+) -> None:
     at = -1
 
     def fault(operation: str, path: str) -> OSError | None:
@@ -89,7 +135,7 @@ def _fail_call(seed: int, index: int, code: int, duration: Duration, counts: Cou
         at += 1
         return OSError(code, os.strerror(code), path) if duration.includes(at, index, operation, path) else None
 
-    script, died = _run_failing(seed, fault)
+    script, died = _run_failing(seed, fault, storage_class)
     counts["processes ended"] += died
     script.disk.before_operation = script.disk.fault = None
     what = f"seed {seed}, call {index} fails with {errno.errorcode[code]}, {duration.value}"
@@ -119,9 +165,9 @@ def _audit_living(script: Script, counts: Counter[str], what: str) -> None:
         raise Violation(f"{what}; the process goes on: {violation}") from violation
 
 
-def _run_failing(seed: int, fault: Fault) -> tuple[Script, bool]:
+def _run_failing(seed: int, fault: Fault, storage_class: StorageClass | None) -> tuple[Script, bool]:
     """Return a script after its end or its process's, and whether an error ended it."""
-    script = Script(seed, ERROR_STEPS, lambda script: None)
+    script = Script(seed, ERROR_STEPS, lambda script: None, storage_class)
     script.fault = fault
     try:
         script.run()
@@ -131,8 +177,16 @@ def _run_failing(seed: int, fault: Fault) -> tuple[Script, bool]:
     return script, twin is None or any(journal.failure for journal in twin.journals)
 
 
-def flip_bytes(seed: int, counts: Counter[str], share: float = 1.0, *, clean: bool = True) -> None:
-    """Change every byte that a script leaves, in three ways, and audit; `share` of these, chosen by the seed.
+def flip_bytes(
+    seed: int,
+    counts: Counter[str],
+    part: Part = _ALL,
+    storage_class: StorageClass | None = None,
+    *,
+    clean: bool = True,
+    steps: int = FLIP_STEPS,
+) -> None:
+    """Change every byte that a script leaves, in three ways, and audit.
 
     Args:
         clean: the bookie was stopped; otherwise it was killed, a moment after the last add.
@@ -140,7 +194,7 @@ def flip_bytes(seed: int, counts: Counter[str], share: float = 1.0, *, clean: bo
     Raises:
         Violation: wrong bytes, a false negative, or a refusal that names no file.
     """
-    script = Script(seed, FLIP_STEPS, lambda script: None)
+    script = Script(seed, steps, lambda script: None, storage_class)
     script.run()
     assert script.twin is not None
     script.disk.before_operation = None
@@ -156,14 +210,20 @@ def flip_bytes(seed: int, counts: Counter[str], share: float = 1.0, *, clean: bo
     history = script.history.after_crash()
     disk = crash_image(script.disk, Loss.LOST, script.random)
     random = Random(seed)
-    for path, inode in sorted(disk.visible_files().items()):
-        for offset in range(len(inode.cached)):
-            for name, change in _CHANGES.items():
-                byte = inode.cached[offset]
-                new = change(byte, random)
-                if new != byte and random.random() < share:
-                    counts["flips"] += 1
-                    _audit_flipped(script, disk, history, path, offset, new, f"seed {seed}, {path} {offset} {name}")
+    places = [(path, i) for path, inode in sorted(disk.visible_files().items()) for i in range(len(inode.cached))]
+    files = disk.visible_files()
+    for ordinal, (path, offset) in enumerate(places):
+        byte = files[path].cached[offset]
+        is_tried = False
+        for name, change in _CHANGES.items():
+            new = change(byte, random)
+            if new != byte and part.takes(ordinal, random):
+                _watch()
+                is_tried = True
+                counts["flips"] += 1
+                _audit_flipped(script, disk, history, path, offset, new, f"seed {seed}, {path} {offset} {name}")
+        counts["bytes with a fault"] += is_tried
+        counts["bytes"] += ordinal % part.of == part.number
 
 
 def misdirect_position() -> None:
@@ -204,25 +264,92 @@ def _audit_flipped(
         raise Violation(f"{what}: {violation}") from violation
 
 
+class Kind(enum.Enum):
+    """What goes wrong."""
+
+    CALL = "a call fails"
+    FLIP = "a byte changes"
+    FLIP_AFTER_KILL = "a byte changes after a kill"
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A share of the faults of one script, for a process of its own."""
+
+    kind: Kind
+    seed: int
+    storage_class: StorageClass
+    part: Part
+
+    def run(self) -> Counter[str] | str:
+        """Return the counts, or the violation."""
+        counts: Counter[str] = Counter()
+        try:
+            if self.kind is Kind.CALL:
+                fail_every_call(self.seed, counts, self.part, self.storage_class)
+            else:
+                flip_bytes(self.seed, counts, self.part, self.storage_class, clean=self.kind is Kind.FLIP)
+        except Violation as violation:
+            return f"{self.storage_class.short_name}: {violation}"
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+        gc.collect()
+        return counts
+
+
+def run(tasks: Sequence[Task], processes: int) -> Counter[str]:
+    """Run tasks in processes; return the sum of their counts.
+
+    Raises:
+        Violation: the first one found; or a process hung, or died.
+    """
+    total: Counter[str] = Counter()
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes, context, _begin_process) as pool:
+        for task, future in [(task, pool.submit(task.run)) for task in tasks]:
+            try:
+                counts = future.result()
+            except BrokenProcessPool:
+                raise Violation(f"{task}, or one beside it: hung for {HANG_S} s, or died") from None
+            if isinstance(counts, str):
+                pool.shutdown(cancel_futures=True)
+                raise Violation(counts)
+            total += counts
+    return total
+
+
+def _begin_process() -> None:
+    global _watches_for_hangs
+    _watches_for_hangs = True
+    # The bookie logs each EIO that it answers.
+    logging.disable()
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.crash.faults", description=__doc__.split("\n")[0])
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seeds", type=int, default=1, help="how many seeds from there on")
-    parser.add_argument("--share", type=float, default=1.0, help="part of all calls and bytes, chosen by the seed")
+    parser.add_argument("--share", type=float, default=1.0, help="part of all faults, chosen by the seed")
+    parser.add_argument("--storage", type=StorageClass.parse, help="one ledgerStorageClass only (default: all)")
+    parser.add_argument("--processes", type=int, default=1, help="run side by side (default 1)")
     options = parser.parse_args(arguments)
-    # The bookie logs each EIO that it answers.
-    logging.disable()
-    counts: Counter[str] = Counter()
-    began = time.monotonic()
+    storages = [options.storage] if options.storage else list(StorageClass)
+    seeds = range(options.seed, options.seed + options.seeds)
+    numbers = range(_PARTS)
+    tasks = [
+        Task(kind, seed, storage, Part(options.share, number, _PARTS))
+        for kind, seed, storage, number in itertools.product(Kind, seeds, storages, numbers)
+    ]
     try:
-        for seed in range(options.seed, options.seed + options.seeds):
-            fail_every_call(seed, counts, options.share)
-            flip_bytes(seed, counts, options.share)
-            flip_bytes(seed, counts, options.share, clean=False)
+        counts = run(tasks, options.processes)
     except Violation as violation:
         print(violation, file=sys.stderr)
         return 1
-    print(json.dumps({"seed": options.seed, **counts, "seconds": round(time.monotonic() - began, 1)}))
+    coverage = {kind: round(counts[f"{kind} with a fault"] / counts[kind], 4) for kind in ("calls", "bytes")}
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    report = {"seed": options.seed, "storages": [storage.short_name for storage in storages], **counts}
+    report |= {"coverage": coverage, "violations": 0, "processor_seconds": round(used.ru_utime + used.ru_stime, 1)}
+    print(json.dumps(report))
     return 0
 
 

@@ -24,7 +24,7 @@ from tests.crash import directed, planted, planted_storages
 from tests.crash import planted_collection as collecting
 from tests.crash.audit import Violation
 from tests.crash.campaign import STEPS, Campaign, rare_collections
-from tests.crash.faults import fail_every_call, flip_bytes, misdirect_position
+from tests.crash.faults import Part, fail_every_call, flip_bytes, misdirect_position
 from tests.crash.scripts import CollectingScript, Script
 
 IMAGES_MAX = 4000
@@ -73,14 +73,14 @@ def hunt_twice() -> None:
 def hunt_errors() -> None:
     """Fail calls of scripts of ascending seeds."""
     for seed in range(1, 9):
-        fail_every_call(seed, Counter(), 0.2)
+        fail_every_call(seed, Counter(), Part(0.2))
 
 
 def hunt_flips() -> None:
     """Damage bytes that scripts of ascending seeds left."""
     for seed in range(1, 5):
-        flip_bytes(seed, Counter(), 0.02, clean=False)
-        flip_bytes(seed, Counter(), 0.02)
+        flip_bytes(seed, Counter(), Part(0.02), clean=False)
+        flip_bytes(seed, Counter(), Part(0.02))
 
 
 def _crash(name: str, bug: str, plant: Callable[[], AbstractContextManager[Any]]) -> Mutant:

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
+import subprocess
+import sys
+import threading
 from collections import Counter
 from random import Random
+from types import ModuleType
 
 import pytest
 
@@ -15,7 +20,7 @@ from bookie_service.storage.storage_class import StorageClass
 from tests.crash.audit import audit, audit_space
 from tests.crash.campaign import reopened
 from tests.crash.census import DoubtfulCensus
-from tests.crash.faults import fail_every_call, flip_bytes
+from tests.crash.faults import Part, fail_every_call, flip_bytes, main
 from tests.crash.history import History
 from tests.crash.images import Loss, crash_image
 from tests.crash.simulated_files import os_error
@@ -29,17 +34,41 @@ def test_every_call_of_a_script_may_fail_without_loss() -> None:
     assert counts["images"] == 2 * counts["calls failed"]
 
 
-@pytest.mark.parametrize("seed", range(3, 7))
-def test_some_calls_of_other_scripts_may_fail_without_loss(seed: int) -> None:
-    fail_every_call(seed, Counter(), 0.05)
+@pytest.mark.parametrize("storage_class", StorageClass)
+@pytest.mark.parametrize("seed", range(3, 5))
+def test_some_calls_of_other_scripts_may_fail_without_loss(seed: int, storage_class: StorageClass) -> None:
+    fail_every_call(seed, Counter(), Part(0.03), storage_class)
 
 
 @pytest.mark.parametrize("clean", [True, False])
-@pytest.mark.parametrize("seed", range(1, 3))
-def test_damaged_byte_gives_no_wrong_bytes_and_no_false_negative(seed: int, clean: bool) -> None:
+@pytest.mark.parametrize("storage_class", StorageClass)
+def test_damaged_byte_gives_no_wrong_bytes_and_no_false_negative(storage_class: StorageClass, clean: bool) -> None:
     counts: Counter[str] = Counter()
-    flip_bytes(seed, counts, 0.004, clean=clean)
+    flip_bytes(1, counts, Part(0.004), storage_class, clean=clean)
     assert counts["flips"] > 50
+
+
+def test_command_covers_every_call_and_byte_of_a_share_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--seed", "5", "--storage", "DbLedgerStorage", "--share", "0.003"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["violations"] == 0
+    assert 0 < report["coverage"]["bytes"] < 0.05
+    assert report["calls"] > 100
+
+
+def test_hang_is_noticed_whatever_the_process_waits_for() -> None:
+    program = "from tests.crash import faults, test_faults; test_faults.hang(faults)"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    assert result.returncode == 1
+    assert "in hang" in result.stderr, "the traceback of what hangs"
+
+
+def hang(module: ModuleType) -> None:
+    """Hang as a process for faults does, with a short limit."""
+    module.HANG_S = 1
+    module._begin_process()
+    module._watch()
+    threading.Event().wait()
 
 
 def stuck_twin(place: str, storage_class: StorageClass) -> BookieTwin:
