@@ -21,10 +21,12 @@ from bkspark.metadata.memory import Fault, MemoryStore, MemoryTree
 from bkspark.metadata.registration import BookieAddress
 from bkspark.metadata.tree import Operation, Stat
 from bkspark.metadata.uri import MetadataUri
-from bkspark.wire import v2
+from bkspark.wire import v2, v3
 from bkspark.wire.framing import scan_frames
 from bookie_service.adds import AddRun
+from bookie_service.runs import Runs
 from bookie_service.v2_requests import V2Runs
+from bookie_service.v3_requests import V3Runs
 from tests.crash import history as storage_history
 from tests.crash.images import Loss, crash_image
 from tests.crash.twins import BookieTwin, Setup, TakingClient
@@ -105,21 +107,33 @@ class Served(TakingClient):
         self._link = link
         self._bookie = bookie
         self._life = bookie.life
-        self._waiting: list[tuple[np.ndarray, V2Runs]] = []
+        self._waiting: list[tuple[np.ndarray, Runs]] = []
+        self._is_v3 = False
 
     def receive(self, data: bytes) -> None:
-        """Take whole frames: a client writes nothing else at once. Who speaks V3 is left, as by an old bookie."""
+        """Take whole frames: a client writes nothing else at once, and one protocol on a connection."""
         if self._bookie.twin is None or self._bookie.life != self._life:
             return
         buffer = bytearray(data)
         octets = np.frombuffer(buffer, np.uint8)
+        door: Any = _Door(self._bookie)
         try:
-            runs = V2Runs(_Door(self._bookie), self, octets, scan_frames(buffer, len(buffer)))  # type: ignore[arg-type]
+            table = scan_frames(buffer, len(buffer))
+            self._is_v3 = v3.count_frames(octets, table) == len(table)
+            runs: Runs = V3Runs(door, self, table) if self._is_v3 else V2Runs(door, self, octets, table)
         except ProtocolError:
             self._link.abort()
             return
         self._waiting.append((octets, runs))
         self.resume()
+
+    @property
+    def is_open(self) -> bool:
+        return self._bookie.twin is not None and self._bookie.life == self._life
+
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
+        """Call back after a time, if the process still runs then."""
+        return asyncio.get_running_loop().call_later(seconds, lambda: callback() if self.is_open else None)
 
     def resume(self) -> None:
         """Serve what waits, as far as the bookie has room."""
@@ -138,7 +152,7 @@ class Served(TakingClient):
         """Send a reply."""
         if self._bookie.life == self._life:
             data = b"".join(bytes(part) for part in parts)
-            self._link.answer(_damaged(data) if self._bookie.is_damaging else data)
+            self._link.answer(_damaged(data) if self._bookie.is_damaging and not self._is_v3 else data)
 
 
 def _damaged(replies: bytes) -> bytes:

@@ -95,14 +95,14 @@ class FullSchedule:
         await BookieRegistry(self.cluster.store.session(), MetadataUri.parse(URI)).initialize_cluster()
         for bookie in self.cluster.bookies:
             await bookie.start()
-        size, write_quorum, ack_quorum = self.quorums
         owner = self._client()
-        writer = await owner.create(ensemble=size, write_quorum=write_quorum, ack_quorum=ack_quorum)
+        writer = await self._create(owner)
         self._ledger_id = writer.ledger_id
         span_s = self.random.choice((0.02, 0.2, 1.5))
         writing = asyncio.ensure_future(self._write(writer, span_s))
         others = [asyncio.ensure_future(self._recover(f"recoverer {i}", span_s)) for i in range(self._recoverers())]
         others += [asyncio.ensure_future(self._strike(span_s)) for _ in range(self.random.choice((0, 1, 2, 3)))]
+        self._begin_others()
         await self._ended([writing, *others], "clients")
         for bookie in self.cluster.bookies:
             await bookie.start()
@@ -110,8 +110,19 @@ class FullSchedule:
             link.abort()
         metadata = await self._recover_finally()
         if metadata is not None:
+            await self._after_closing(metadata)
             await self._read_all(metadata)
         await owner.close()
+
+    async def _create(self, owner: Client) -> LedgerWriter:
+        size, write_quorum, ack_quorum = self.quorums
+        return await owner.create(ensemble=size, write_quorum=write_quorum, ack_quorum=ack_quorum)
+
+    def _begin_others(self) -> None:
+        """Let others than the owner, recoverers and faults begin."""
+
+    async def _after_closing(self, metadata: LedgerMetadata) -> None:
+        """Wait for those others, now that the ledger is closed."""
 
     def _recoverers(self) -> int:
         return self.random.choice((0, 1, 1, 1, 2))
