@@ -180,6 +180,9 @@ class _Door:
         if self._bookie.is_refusing:
             client.send((run.replies(v2.Status.ETOOMANYREQUESTS),))
             return len(run)
+        if self._bookie.is_read_only and not (run.flags & v2.HIGH_PRIORITY).all():
+            client.send((run.replies(v2.Status.EREADONLY),))
+            return len(run)
         return self._bookie.twin.bookie.add(client, octets, run)
 
 
@@ -193,6 +196,8 @@ class FullBookie:
         self.twin: BookieTwin | None = None
         # Adds are answered with TOOMANYREQUESTS, as Apache's bookies do under load.
         self.is_refusing = False
+        # It has no space for adds, those of a recovery excepted, and is registered so.
+        self.is_read_only = False
         # Reads are answered with damaged entries.
         self.is_damaging = False
         # Its disk is gone for ever.
@@ -208,18 +213,29 @@ class FullBookie:
     async def start(self) -> None:
         """Open the storage as it is on the disk, serve and register."""
         if self.twin is not None or self.is_lost:
-            return None
+            return
         self.life += 1
         self.twin = BookieTwin(self.disk, self.setup, storage_history.History())
         self._is_working = False
         self._tree = self._cluster.store.session()
+        await self._register()
+
+    async def _register(self) -> None:
+        assert self._tree is not None
         registry = BookieRegistry(self._tree, MetadataUri.parse(URI))
         while True:
             try:
-                return await registry.register(self.id, BookieAddress(HOST, self.port))
+                await registry.register(self.id, BookieAddress(HOST, self.port), read_only=self.is_read_only)
+                return await registry.unregister(self.id, read_only=not self.is_read_only)
             except MetadataError:
                 # A fault that was meant for a client; each strikes once.
                 continue
+
+    async def change(self, *, read_only: bool) -> None:
+        """Become read-only, or writable again."""
+        self.is_read_only = read_only
+        if self.twin is not None:
+            await self._register()
 
     def work(self) -> None:
         """Let journal and checkpoints go on, a delay from now."""

@@ -6,6 +6,7 @@ What must hold (reliability.md A1 to A5, M2), looked at whenever a ledger's meta
     A1  a bookie that is newly named in a fragment has every entry of its slot, durably
     A2  no entry has fewer copies on named bookies than before the change
     A3  an open ledger whose last fragment names nobody who went away is not fenced, no other before the grace period
+    C7  nobody who is read-only gets copies; where bookies stand in racks, as many write sets as can span two
     A5  autorecovery ends: whatever can be repaired is, a bounded time after the faults
     M2  of a closed ledger nothing but names of bookies changes, of an open one no earlier fragment's beginning
     C1  what was acknowledged is read in the end, as it was written; Qw copies of it lie on named bookies
@@ -15,14 +16,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+import itertools
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 
 from bkspark.client.writer import LedgerWriter
 from bkspark.core.metadata import LedgerMetadata, LedgerState
+from bkspark.core.striping import write_set
 from bkspark.errors import BookKeeperError, NoSuchLedger
-from bkspark.metadata import encoding
+from bkspark.metadata import encoding, paths
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.ledgers import LedgerStore
 from bkspark.metadata.memory import MemoryStore
@@ -91,9 +95,15 @@ class RepairSchedule(FullSchedule):
         self.grace_s = self.random.choice((0.0, 2.0, 8.0))
         self.ledgers: list[Written] = []
         self.swaps = 0
+        # Its own source: what a cluster is like changes nothing in when faults strike.
+        self.setting = Random(f"setting {seed}")
+        self.racks = self._racks()
+        self.loses_two = self.quorums[1] == 3 and self.setting.random() < 0.25
         self._daemons: list[asyncio.Task[None]] = []
         self._sessions: dict[int, DelayedTree] = {}
         self._is_repairing = False
+        # No fault but the loss of bookies, one at a time.
+        self._is_calm = False
 
     def run(self) -> FullOutcome:
         with changed(auditor, "_now_ms", lambda old: lambda: int(self.loop.time() * 1000)):
@@ -103,11 +113,34 @@ class RepairSchedule(FullSchedule):
         if what not in self.ledger.pending:
             self.ledger.pending.append(what)
 
+    # ---- the cluster ----
+
+    def _racks(self) -> dict[str, str]:
+        """Return the rack of each bookie; none where the cluster has no rack map."""
+        if self.setting.random() < 0.6:
+            return {}
+        self.history.count_fault("racks")
+        count = self.setting.choice((2, 3))
+        return {bookie.id: f"/rack-{i % count}" for i, bookie in enumerate(self.cluster.bookies)}
+
+    async def _make_read_only(self) -> FullBookie | None:
+        """Let a bookie run full, at times, where enough others take copies."""
+        serving = [bookie for bookie in self.cluster.bookies if not bookie.is_lost]
+        if self.loses_two or len(serving) < self.quorums[0] + 2 or self.setting.random() < 0.5:
+            return None
+        self.history.count_fault("read-only")
+        full = self.setting.choice(serving)
+        await full.change(read_only=True)
+        return full
+
     # ---- the schedule ----
 
     async def _main(self) -> None:
         tree = self.store.session()
         await BookieRegistry(tree, MetadataUri.parse(URI)).initialize_cluster()
+        if self.racks:
+            places = {bookie: {"rack": rack} for bookie, rack in self.racks.items()}
+            await tree.create(f"{_ROOT}/{paths.RACKS}", json.dumps({"default": places}).encode())
         for bookie in self.cluster.bookies:
             await bookie.start()
             await tree.create(f"{_ROOT}/cookies/{bookie.id}", b"4\n", make_parents=True)
@@ -115,6 +148,7 @@ class RepairSchedule(FullSchedule):
         span_s = self.random.choice((0.1, 0.5, 2.0))
         self.ledgers = [await self._created(owner) for _ in range(self.random.choice((1, 2, 3)))]
         strikes = [asyncio.ensure_future(self._strike(span_s)) for _ in range(self.random.choice((0, 1, 2)))]
+        self._is_calm = not strikes and not self.loses_two
         await asyncio.gather(*(self._append(ledger, span_s) for ledger in self.ledgers))
         await self._ended(strikes, "faults")
         for ledger in self.ledgers:
@@ -124,8 +158,11 @@ class RepairSchedule(FullSchedule):
             bookie.crashed_s = None
         self._is_repairing = True
         self._daemons = [asyncio.ensure_future(self._recovering(number)) for number in range(2)]
-        for _ in range(self.random.choice((1, 1, 2))):
-            await self._lose_and_heal(span_s)
+        if self.loses_two:
+            await self._lose_a_second_one(span_s)
+        else:
+            for _ in range(self.random.choice((1, 1, 2))):
+                await self._lose_and_heal(span_s)
         for ledger in self.ledgers:
             ledger.writer.abandon()
         self._is_repairing = False
@@ -160,13 +197,34 @@ class RepairSchedule(FullSchedule):
         except BookKeeperError:
             self.history.count_fault("owner ended early")
 
+    async def _lose_a_second_one(self, span_s: float) -> None:
+        """Lose a bookie, and another while the first one's ledgers are repaired: of three copies one is left.
+
+        Nothing else happens, and everything is closed and whole before: who lost two of Qa copies lost entries.
+        """
+        self.history.count_fault("second loss")
+        for ledger in self.ledgers:
+            await self._close(ledger)
+        client = self._client()
+        for ledger in self.ledgers:
+            await client.recover(ledger.ledger_id)
+        await client.close()
+        await self._until_whole()
+        for lost in self.random.sample(self.cluster.bookies, 2):
+            lost.is_lost = True
+            await lost.crash(Loss.LOST)
+            await asyncio.sleep(self.random.random() * span_s)
+        await self._until_whole()
+
     async def _lose_and_heal(self, span_s: float) -> None:
+        full = await self._make_read_only()
         lost = self.random.choice([bookie for bookie in self.cluster.bookies if not bookie.is_lost])
         await asyncio.sleep(self.random.random() * span_s)
         lost.is_lost = True
         await lost.crash(Loss.LOST)
         work = [self._strike(4 * span_s) for _ in range(self.random.choice((0, 1, 2)))]
         work += [self._disturb(4 * span_s) for _ in range(self.random.choice((0, 1, 2)))]
+        self._is_calm = self._is_calm and not work
         # Owners go on writing, or have died without closing.
         work += [self._append(ledger, 4 * span_s) for ledger in self.ledgers if self.random.random() < 0.5]
         await self._ended([asyncio.ensure_future(each) for each in work], "faults")
@@ -177,6 +235,8 @@ class RepairSchedule(FullSchedule):
         for link in sorted(self.cluster.links, key=lambda it: it.number):
             link.abort()
         await self._until_whole()
+        if full is not None:
+            await full.change(read_only=False)
 
     async def _disturb(self, span_s: float) -> None:
         """Let something happen to autorecovery itself, or to a ledger under its hands."""
@@ -248,6 +308,7 @@ class RepairSchedule(FullSchedule):
         for row, (fragment, end_entry) in enumerate(settled):
             if fragment != new.fragments[row]:
                 self._check_copies(ledger_id, row, end_entry, old, new)
+                self._check_targets(ledger_id, fragment.bookies, new.fragments[row].bookies, old.write_quorum)
 
     def _check_shape(self, ledger_id: int, old: LedgerMetadata, new: LedgerMetadata) -> None:
         firsts = [[fragment.first_entry for fragment in it.fragments] for it in (old, new)]
@@ -281,6 +342,29 @@ class RepairSchedule(FullSchedule):
             for entry_id in stored_entries(old.fragments[row], end_entry, slot, old.write_quorum).tolist():
                 if target is None or not _has(target, digest, ledger_id, entry_id):
                     self._complain(f"A1, A2: ledger {ledger_id} entry {entry_id}: named {after} does not have it")
+
+    def _check_targets(self, ledger_id: int, before: tuple[str, ...], after: tuple[str, ...], quorum: int) -> None:
+        """Nobody who is read-only is named; where nothing else happened, as many write sets as can span two racks."""
+        bookies = {bookie.id: bookie for bookie in self.cluster.bookies}
+        changed_slots = [slot for slot, name in enumerate(after) if name != before[slot]]
+        for slot in changed_slots:
+            if bookies[after[slot]].is_read_only:
+                self._complain(f"C7: ledger {ledger_id}: {after[slot]} is named, which takes no copies")
+        if not self.racks or not self._is_calm:
+            return
+        spare = [name for name in bookies if name not in before and not bookies[name].is_lost]
+        spare = [name for name in spare if not bookies[name].is_read_only]
+        best = max(
+            self._spanning(_put(before, dict(zip(changed_slots, some))), quorum)
+            for some in itertools.permutations(spare, len(changed_slots))
+        )
+        if self._spanning(after, quorum) < best:
+            self._complain(f"racks: ledger {ledger_id}: {after} could have {best} write sets over two racks")
+
+    def _spanning(self, ensemble: Sequence[str], quorum: int) -> int:
+        """Return how many write sets span two racks."""
+        sets = [write_set(first, len(ensemble), quorum) for first in range(len(ensemble))]
+        return sum(len({self.racks[ensemble[slot]] for slot in slots}) > 1 for slots in sets)
 
     async def _until_whole(self) -> None:
         ends = self.loop.time() + WHOLE_S
@@ -338,6 +422,10 @@ class RepairSchedule(FullSchedule):
             self.ledger.acknowledged.clear()
             await client.close()
             self.history.faults["swaps"] = self.swaps
+
+
+def _put(ensemble: Sequence[str], names: Mapping[int, str]) -> list[str]:
+    return [names.get(slot, bookie) for slot, bookie in enumerate(ensemble)]
 
 
 def _image_of(bookie: FullBookie) -> BookieTwin | None:

@@ -5,7 +5,7 @@
     --mutants [--name PART] [--markdown]               what notices each planted defect, and after how many schedules
 
 A schedule counts when a bookie was lost and another one was named in its place. Exit code 1 when a checker found
-something, or a defect was not noticed.
+something, something happened too seldom (QUOTAS), or a defect was not noticed.
 """
 
 from __future__ import annotations
@@ -59,6 +59,27 @@ MUTANTS = (
 )
 
 
+QUOTAS = {
+    "swaps": 1.0,
+    "crash": 0.4,
+    "racks": 0.2,
+    "second loss": 0.05,
+    "read-only": 0.03,
+    "damage": 0.1,
+    "kill": 0.1,
+    "expire": 0.1,
+    "delete": 0.1,
+    "metadata": 0.1,
+    "refuse": 0.1,
+    "cut": 0.1,
+    "owner ended early": 0.2,
+}
+"""How often each must have happened, in a campaign's runs: a share of them."""
+
+QUOTAS_FROM_RUNS = 100
+"""In fewer runs what is rare may be missing by chance."""
+
+
 @dataclass(slots=True)
 class Tally:
     """What a range of seeds came to. `failing` maps a seed to what the checkers said."""
@@ -68,6 +89,11 @@ class Tally:
     swaps: int = 0
     faults: Counter[str] = field(default_factory=Counter)
     failing: dict[int, list[str]] = field(default_factory=dict)
+
+    def missing(self) -> dict[str, float]:
+        """Return what happened too seldom for its quota, and how often."""
+        seen = {**self.faults, "swaps": self.swaps}
+        return {name: seen.get(name, 0) for name, share in QUOTAS.items() if seen.get(name, 0) < share * self.runs}
 
     def add(self, other: Tally) -> None:
         """Add what another process counted."""
@@ -140,10 +166,11 @@ def _campaign(options: argparse.Namespace) -> int:
         "swaps": tally.swaps,
         "violations": len(tally.failing),
         "faults": dict(sorted(tally.faults.items())),
+        "quotas missed": tally.missing() if tally.runs >= QUOTAS_FROM_RUNS else {},
         "failing": {str(seed): found for seed, found in sorted(tally.failing.items())},
     }
     print(json.dumps(report) if options.json else "\n".join(f"{name:10} {value}" for name, value in report.items()))
-    return 1 if tally.failing else 0
+    return 1 if tally.failing or report["quotas missed"] else 0
 
 
 def _hunt_all(options: argparse.Namespace) -> int:
