@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import dataclasses
 import json
 import logging
 import os
@@ -87,6 +88,7 @@ async def _check(arguments: argparse.Namespace, configuration: Configuration) ->
         "missing_entries": result.missing_entries,
         "missing_copies": result.missing_copies,
         "unreadable": result.unreadable,
+        "lacking": [{"ledger": ledger_id, **dataclasses.asdict(lack)} for ledger_id, lack in result.lacking],
         "ok": result.ok,
     }
     missing = f"{result.underreplicated} of {result.ledgers} ledgers lack {result.missing_copies} copies; "

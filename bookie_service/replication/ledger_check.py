@@ -28,17 +28,34 @@ OPEN_PAUSE_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
+class Lack:
+    """Copies of a fragment, the one that begins at `first_entry`, that a bookie must have and does not give."""
+
+    first_entry: int
+    bookie: str
+    copies: int
+    first_missing: int
+
+
+@dataclass(frozen=True, slots=True)
 class LedgerFindings:
-    """What one ledger lacks: the bookies, how many copies, and entries that no bookie gives (of those looked at).
+    """What one ledger lacks, and how many entries no bookie gives (of those looked at).
 
     `error`: its metadata cannot be decoded, and nothing is known of it.
     """
 
     ledger_id: int
-    bookies: tuple[str, ...]
-    copies: int
+    lacks: tuple[Lack, ...]
     entries: int
     error: MetadataFormat | None = None
+
+    @property
+    def bookies(self) -> tuple[str, ...]:
+        return tuple(sorted({lack.bookie for lack in self.lacks}))
+
+    @property
+    def copies(self) -> int:
+        return sum(lack.copies for lack in self.lacks)
 
 
 class LedgerCheck:
@@ -108,7 +125,7 @@ class LedgerCheck:
         except NoSuchLedger:
             return None
         except MetadataFormat as error:
-            return LedgerFindings(ledger_id, (), 0, 0, error)
+            return LedgerFindings(ledger_id, (), 0, error)
         return found
 
     async def _check(self, ledger_id: int, metadata: LedgerMetadata) -> LedgerFindings:
@@ -118,14 +135,13 @@ class LedgerCheck:
         if not metadata.is_closed:
             end_entry = await self._confirmed_end(ledger_id, metadata, password)
             fragments.append((metadata.last_fragment, max(end_entry, metadata.last_fragment.first_entry)))
-        bookies: set[str] = set()
-        copies = entries = 0
+        lacks: list[Lack] = []
+        entries = 0
         for fragment, end_entry in fragments:
-            lacking, holes, gone = await self._check_fragment(held_entries, metadata, fragment, end_entry)
-            bookies |= lacking
-            copies += holes
+            found, gone = await self._check_fragment(held_entries, metadata, fragment, end_entry)
+            lacks += found
             entries += gone
-        return LedgerFindings(ledger_id, tuple(sorted(bookies)), copies, entries)
+        return LedgerFindings(ledger_id, tuple(lacks), entries)
 
     async def _confirmed_end(self, ledger_id: int, metadata: LedgerMetadata, password: bytes) -> int:
         """Return the id behind the last confirmed entry of an open ledger; 0 where the bookies do not tell."""
@@ -137,8 +153,8 @@ class LedgerCheck:
 
     async def _check_fragment(
         self, held_entries: HeldEntries, metadata: LedgerMetadata, fragment: Fragment, end_entry: int
-    ) -> tuple[set[str], int, int]:
-        """Return (bookies that lack copies, how many copies, entries without any copy)."""
+    ) -> tuple[list[Lack], int]:
+        """Return who lacks what, and how many entries have no copy at all."""
         wanted = [
             self._chosen(stored_entries(fragment, end_entry, slot, metadata.write_quorum))
             for slot in range(len(fragment.bookies))
@@ -146,15 +162,19 @@ class LedgerCheck:
         held = await asyncio.gather(
             *(self._holes(held_entries, bookie, ids) for bookie, ids in zip(fragment.bookies, wanted))
         )
-        lacking = {bookie for bookie, holes in zip(fragment.bookies, held) if len(holes)}
+        lacks = [
+            Lack(fragment.first_entry, bookie, len(holes), int(holes[0]))
+            for bookie, holes in zip(fragment.bookies, held)
+            if len(holes)
+        ]
         missing = np.concatenate(held)
         if not len(missing):
-            return lacking, 0, 0
+            return lacks, 0
         ids, asked = np.unique(np.concatenate(wanted), return_counts=True)
         failed = np.isin(ids, missing)
         counts = np.zeros(len(ids), np.int64)
         np.add.at(counts, np.searchsorted(ids, missing), 1)
-        return lacking, len(missing), int((failed & (counts == asked)).sum())
+        return lacks, int((failed & (counts == asked)).sum())
 
     async def _holes(self, held_entries: HeldEntries, bookie: str, entry_ids: np.ndarray) -> np.ndarray:
         if not len(entry_ids):

@@ -12,7 +12,7 @@ from bkspark.core.metadata import LedgerMetadata
 from bkspark.errors import ConfigurationError, MetadataError, MetadataFormat, NoSuchLedger, NoSuchNode
 from bkspark.ids import check_bookie_id
 from bookie_service.replication.autorecovery import Cluster
-from bookie_service.replication.ledger_check import LedgerCheck
+from bookie_service.replication.ledger_check import Lack, LedgerCheck
 from bookie_service.replication.listing import read_all
 from bookie_service.replication.options import AutoRecoveryOptions
 from bookie_service.replication.worker import ReplicationWorker
@@ -23,6 +23,9 @@ POLL_S = 0.5
 REPORT_S = 10.0
 LEDGERS_AT_ONCE = 64
 """Metadata that are read together."""
+
+LACKING_TOLD_MAX = 10_000
+"""Beyond, a check only counts."""
 
 REPORT_LEDGERS = 1000
 """A line of progress every so many ledgers."""
@@ -37,7 +40,8 @@ def this_process() -> str:
 class CheckResult:
     """What a cluster lacks: `missing_copies` of entries, and `missing_entries` that no bookie gives at all.
 
-    `unreadable`: ledgers of which nothing is known, as their metadata cannot be decoded.
+    `unreadable`: ledgers of which nothing is known, as their metadata cannot be decoded. `lacking`: (ledger, what a
+    bookie lacks of a fragment), the first LACKING_TOLD_MAX of them.
     """
 
     ledgers: int
@@ -45,6 +49,7 @@ class CheckResult:
     missing_entries: int
     missing_copies: int
     unreadable: int
+    lacking: tuple[tuple[int, Lack], ...]
 
     @property
     def ok(self) -> bool:
@@ -59,6 +64,7 @@ async def check_cluster(cluster: Cluster, options: AutoRecoveryOptions, progress
     """
     check = LedgerCheck(cluster.services, 1.0, blames_silent=True, password=options.repair.password)
     underreplicated = entries = copies = unreadable = 0
+    lacking: list[tuple[int, Lack]] = []
     async for found in check.findings():
         if found.error is not None:
             unreadable += 1
@@ -67,12 +73,13 @@ async def check_cluster(cluster: Cluster, options: AutoRecoveryOptions, progress
             underreplicated += 1
             entries += found.entries
             copies += found.copies
+            lacking += [(found.ledger_id, lack) for lack in found.lacks[: LACKING_TOLD_MAX - len(lacking)]]
             lost = f", {found.entries} entries have no copy at all" if found.entries else ""
             bookies = ", ".join(found.bookies)
             progress(f"ledger {found.ledger_id}: {found.copies} copies are missing at {bookies}{lost}")
         if check.ledgers % REPORT_LEDGERS == 0:
             progress(f"{check.ledgers} ledgers checked, {underreplicated} lack copies")
-    return CheckResult(check.ledgers, underreplicated, entries, copies, unreadable)
+    return CheckResult(check.ledgers, underreplicated, entries, copies, unreadable, tuple(lacking))
 
 
 async def move_away(cluster: Cluster, bookie: str, options: AutoRecoveryOptions, progress: Progress) -> int:

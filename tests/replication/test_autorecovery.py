@@ -190,6 +190,17 @@ def test_bookie_with_the_daemon_in_its_process_repairs_and_its_own_data_are_reco
     assert forget(cluster.uri, repairing.id) == 0
 
 
+def test_check_says_which_bookie_lacks_what_of_which_fragment(cluster: Cluster, client: Client) -> None:
+    ledger_id = write(client, (2, 2, 2), 30)
+    away = next(bookie for bookie in cluster.bookies if naming(client, [ledger_id], bookie.id))
+    away.kill()
+    found, progress = command(cluster.uri, "check", code=1)
+    mine = [lack for lack in found["lacking"] if lack["ledger"] == ledger_id]
+    expected = {"ledger": ledger_id, "first_entry": 0, "bookie": away.id, "copies": 30, "first_missing": 0}
+    assert mine == [expected]
+    assert f"ledger {ledger_id}: 30 copies are missing at {away.id}" in progress
+
+
 def test_a_ledger_with_damaged_metadata_is_named_and_stands_in_nobodys_way(
     cluster: Cluster, client: Client, tmp_path: Path
 ) -> None:

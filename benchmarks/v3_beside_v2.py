@@ -1,0 +1,78 @@
+"""V3 beside V2 through our own client and bookies: adds and reads of 1 KiB, and what they cost.
+
+python -m benchmarks.v3_beside_v2 [--entries N] [--rounds N]
+
+Starts ZooKeeper and three bookies, E3/Qw3/Qa2. The protocols take turns within a round, so their ratios mean something
+on a noisy machine. V2's reads are batch reads, which V3 has not. `processor` is that of client and bookies together.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.relaxed import ENTRY_BYTES, PIECE_ENTRIES, processor_s
+from bkspark.blocking import Client
+from bkspark.cli.cluster_process import ClusterProcess
+
+PROTOCOLS = ("v2", "v3")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.v3_beside_v2", description=__doc__.split("\n")[0])
+    parser.add_argument("--entries", type=int, default=40_000, help="of each load (default 40,000)")
+    parser.add_argument("--rounds", type=int, default=5, help="default 5; medians are shown")
+    options = parser.parse_args()
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        ClusterProcess(3, Path(directory) / "cluster") as cluster,
+        Client(cluster.uri, wire_protocol="v2") as v2,
+        Client(cluster.uri, wire_protocol="v3") as v3,
+    ):
+        pids = [os.getpid(), *(bookie.pid for bookie in cluster.bookies)]
+        rounds = [_round({"v2": v2, "v3": v3}, pids, options.entries) for _ in range(options.rounds + 1)][1:]
+    figures = {name: statistics.median(one[name] for one in rounds) for name in rounds[0]}
+    report = {"entries": options.entries, "rounds": options.rounds, **{k: round(v, 3) for k, v in figures.items()}}
+    print(json.dumps(report))
+
+
+def _round(clients: dict[str, Client], pids: list[int], entries: int) -> dict[str, float]:
+    """Return the ratios V3 to V2, and microseconds of processor time for each entry."""
+    rates: dict[str, float] = {}
+    costs: dict[str, float] = {}
+
+    def measure(name: str, work: Callable[[], None]) -> None:
+        used, began = sum(map(processor_s, pids)), time.monotonic()
+        work()
+        rates[name] = entries / (time.monotonic() - began)
+        costs[name] = (sum(map(processor_s, pids)) - used) / entries * 1e6
+
+    for protocol, client in clients.items():
+        ledgers: list[int] = []
+        measure(f"add {protocol}", lambda client=client, ledgers=ledgers: ledgers.append(_write(client, entries)))
+        measure(f"read {protocol}", lambda client=client, ledgers=ledgers: _read(client, ledgers[0], entries))
+    ratios = {f"{what}, v3 to v2": rates[f"{what} v3"] / rates[f"{what} v2"] for what in ("add", "read")}
+    return {**ratios, **{f"{name}, processor us an entry": cost for name, cost in costs.items()}}
+
+
+def _write(client: Client, entries: int) -> int:
+    piece = [os.urandom(ENTRY_BYTES)] * PIECE_ENTRIES
+    with client.create(ensemble=3, write_quorum=3, ack_quorum=2) as writer:
+        for _ in range(entries // PIECE_ENTRIES):
+            writer.submit(piece)
+    return writer.ledger_id
+
+
+def _read(client: Client, ledger_id: int, entries: int) -> None:
+    read = sum(len(batch) for batch in client.open(ledger_id, recover=False).batches())
+    assert read == entries // PIECE_ENTRIES * PIECE_ENTRIES
+
+
+if __name__ == "__main__":
+    main()
