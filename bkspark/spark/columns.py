@@ -42,7 +42,7 @@ from pyspark.sql.types import (
 from bkspark.entries import EntryBatch
 from bkspark.errors import ConfigurationError
 from bkspark.log.positions import Position
-from bkspark.spark.formats.decoding import Decoder, MalformedMode
+from bkspark.spark.formats.decoding import CORRUPT_RECORD, Decoder, MalformedMode
 from bkspark.spark.formats.raw import VALUE
 from bkspark.spark.formats.registry import decoder_of
 from bkspark.spark.options import SourceOptions
@@ -135,6 +135,10 @@ def inferred_schema(payload: pa.Schema, options: SourceOptions) -> StructType:
             f"the first entry has a column that Spark has no type for ({error}): name the columns to read by .schema()"
         ) from None
     found = _all_nullable(found)
+    if options.malformed_mode == MalformedMode.PERMISSIVE.value and CORRUPT_RECORD not in found.names:
+        # What does not fit the columns found here would leave no trace but nulls.
+        kind = StringType() if options.payload_format == "json" else BinaryType()
+        found = StructType([*found.fields, StructField(CORRUPT_RECORD, kind)])
     if not options.include_metadata:
         return found
     added = [*_ID_FIELDS, *(_LOG_FIELDS if options.reads_logs else ()), *_LEDGER_FIELDS]
@@ -191,7 +195,10 @@ class RowAssembler:
             else:
                 payload.append(column)
         self._decoder: Decoder = decoder_of(
-            options.payload_format or "raw", pa.schema(payload), MalformedMode(options.malformed_mode)
+            options.payload_format or "raw",
+            pa.schema(payload),
+            MalformedMode(options.malformed_mode),
+            is_whole=options.columns_inferred,
         )
 
     def _is_metadata(self, name: str, options: SourceOptions) -> bool:

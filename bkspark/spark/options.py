@@ -114,6 +114,22 @@ _OWN_METADATA = frozenset({"application", "log"})
 _LEDGER_METADATA = Option(
     "ledgerMetadata", "ledger_metadata", values.text, frozenset({READ, WRITE}), "custom metadata of ledgers"
 )
+_KAFKA_NAMES = {
+    "kafka.bootstrap.servers": "uri",
+    "subscribe": "log",
+    "topic": "log",
+    "subscribePattern": "logsPattern",
+    "assign": "ledgers",
+    "startingOffsetsByTimestamp": "startingTimestamp",
+    "endingOffsetsByTimestamp": "endingTimestamp",
+    "maxOffsetsPerTrigger": "maxEntriesPerTrigger",
+    "minOffsetsPerTrigger": "minEntriesPerTrigger",
+    "maxRecordsPerPartition": "maxEntriesPerPartition",
+    "includeHeaders": "includeMetadata",
+}
+"""Options of Spark's connector for Kafka whose work one of ours does, under another name."""
+_KAFKA_PREFIXES = ("kafka.", "kafkaconsumer.", "fetchoffset.", "groupidprefix", "startingoffsetsbytimestampstrategy")
+_OF_KAFKA = {theirs.lower(): ours for theirs, ours in _KAFKA_NAMES.items()}
 _TABLE_PROVIDER, _TABLE_OPTION = "provider", "option."
 _NO_OPTIONS = (
     "no option was given. Spark hands none of a table's OPTIONS to a Python source: name them in the query, "
@@ -129,6 +145,7 @@ class SourceOptions:
     """The parsed options; a field left at None was not given and has no fixed default.
 
     `given` holds the lower-cased names that the user set, so that the check of a use can refuse what does not apply.
+    `columns_inferred` is no option: the user named no columns, and they were read off the first entries.
     """
 
     uri: str
@@ -167,6 +184,7 @@ class SourceOptions:
     ledger_age_ms: int = 3_600_000
     inline_bytes: int = MIB // 2
     entry_bytes_target: int = MIB
+    columns_inferred: bool = False
     given: frozenset[str] = field(default=frozenset())
 
     @classmethod
@@ -235,6 +253,12 @@ class SourceOptions:
             raise ConfigurationError(
                 "a batch read that starts at 'latest' or ends at 'earliest' reads nothing: "
                 "set startingOffsets to earliest, -N or a position, endingOffsets to latest, -N or a position"
+            )
+        start, end = self.starting_offsets, self.ending_offsets
+        if isinstance(start, int) and isinstance(end, int) and start >= end:
+            raise ConfigurationError(
+                f"option 'startingOffsets' {start} is not before 'endingOffsets' {end}, both counted back from the "
+                "end, so nothing would be read: exchange them"
             )
         self._refuse_two_starts()
         if "endingoffsets" in self.given and self.ending_timestamp is not None:
@@ -384,6 +408,10 @@ def _unknown(key: str) -> str:
         return (
             "a path has no meaning here: name what to use by option 'log' or 'ledgers', and call load() or save() bare"
         )
+    if key.lower() in _OF_KAFKA:
+        return f"unknown option '{key}': what it is to Kafka's connector is option '{_OF_KAFKA[key.lower()]}' here"
+    if key.lower().startswith(_KAFKA_PREFIXES):
+        return f"unknown option '{key}': it is one of Kafka's connector, and nothing takes its place here: remove it"
     nearest = difflib.get_close_matches(key.lower(), _BY_KEY, n=1)
     if nearest:
         return f"unknown option '{key}': did you mean '{_BY_KEY[nearest[0]].name}'?"

@@ -8,6 +8,7 @@ import os
 import re
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 
 from pyspark.sql.datasource import InputPartition
@@ -221,7 +222,11 @@ class ReadPlanner:
         if isinstance(wanted, int):
             return await reading.before(self._open_listed, snapshot, readable, -wanted)
         if isinstance(wanted, dict):
-            return await self.first_position(snapshot, position_of(wanted, "option 'startingOffsets'"))
+            position = position_of(wanted, "option 'startingOffsets'")
+            first = await self.first_position(snapshot, position)
+            if first == position:
+                await self._check_reached("startingOffsets", snapshot, position, readable)
+            return first
         return readable if wanted == LATEST else snapshot.start
 
     async def end(self, snapshot: LogSnapshot, readable: Position) -> Position:
@@ -236,12 +241,26 @@ class ReadPlanner:
         if not isinstance(wanted, dict):
             return readable
         end = position_of(wanted, "option 'endingOffsets'")
-        if end > readable:
+        await self._check_reached("endingOffsets", snapshot, end, readable)
+        return end
+
+    async def _check_reached(self, option: str, snapshot: LogSnapshot, position: Position, readable: Position) -> None:
+        """Raise ConfigurationError where a position lies behind what is readable, or behind the end of its ledger."""
+        if position > readable:
             raise ConfigurationError(
-                f"option 'endingOffsets' is {end}, but log {snapshot.name} can be read up to {readable} only: "
+                f"option '{option}' is {position}, but log {snapshot.name} can be read up to {readable} only: "
                 "use latest"
             )
-        return end
+        if position.ordinal == readable.ordinal:
+            return
+        async with aclosing(self.extents(snapshot, position.ordinal, readable)) as extents:
+            async for extent in extents:
+                if extent.ordinal == position.ordinal and position.entry_id > extent.end_entry:
+                    raise ConfigurationError(
+                        f"option '{option}' is {position}, but ledger {extent.ledger_id} of log {snapshot.name} ends "
+                        f"at entry {extent.end_entry - 1}: take a position from column 'position', or latest"
+                    )
+                return
 
     async def first_position(self, snapshot: LogSnapshot, position: Position) -> Position:
         """Return where reading from `position` begins: there, or with failOnDataLoss=false at what is left.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
+from dataclasses import replace
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -185,13 +186,17 @@ async def _first_payloads(client: Client, options: SourceOptions) -> list[bytes]
     """Return the first entries to read, up to SAMPLE_ENTRIES of SAMPLE_BYTES, about; at least one if there is any."""
     payloads: list[bytes] = []
     room = float(SAMPLE_BYTES)
-    async for entries in _readable(client, ReadPlanner(client, options), options):
+    planner = ReadPlanner(client, options)
+    async for entries in _readable(client, planner, options):
         entry_bytes = max(1.0, entries.size / len(entries))
         count = min(len(entries), SAMPLE_ENTRIES - len(payloads), max(int(room / entry_bytes), 0 if payloads else 1))
         if count <= 0:
             break
-        reader = await client.open(entries.ledger_id)
-        payloads += await reader.read(entries.first_entry, entries.first_entry + count - 1)
+        sample = replace(entries, end_entry=entries.first_entry + count)
+        # As a task does: the end of a shared ledger stands in the log, before a bookie tells of it.
+        for partition in await planner.partitions([sample]):
+            async for _, batch in _entries(partition):
+                payloads += batch
         room -= count * entry_bytes
     return payloads
 

@@ -7,6 +7,7 @@ them, are imported when they are asked for.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
@@ -47,7 +48,10 @@ class BookKeeperDataSource(DataSource):
             return schema_of_view(self._parsed.inspect)
         from bkspark.spark.read import schema_for
 
-        return schema_for(self._parsed)
+        schema = schema_for(self._parsed)
+        # Spark asks for the schema first, and carries what this is then to where it asks for a reader.
+        self._parsed = replace(self._parsed, columns_inferred=True)
+        return schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
         if self._parsed.inspect is not None:

@@ -16,6 +16,7 @@ an attempt leaves an empty ledger that only its custom metadata names: `log` and
 
 from __future__ import annotations
 
+import hmac
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -27,11 +28,21 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from bkspark.blocking import LedgerWriter, run
+from bkspark.client import Client
 from bkspark.entries import EntryBatch
-from bkspark.errors import BookKeeperError, ConfigurationError, LogExists, MalformedPayload, NoSuchLog, NotEnoughBookies
+from bkspark.errors import (
+    BookKeeperError,
+    ConfigurationError,
+    LogExists,
+    MalformedPayload,
+    NoSuchLog,
+    NotEnoughBookies,
+    UnauthorizedAccess,
+)
 from bkspark.log.epochs import Output
 from bkspark.log.formats import LedgerFacts, Owner
 from bkspark.log.log import Log
+from bkspark.log.snapshot import LogSnapshot
 from bkspark.log.store import Publisher
 from bkspark.log.writer import LedgerOptions
 from bkspark.spark.columns import arrow_schema
@@ -39,6 +50,7 @@ from bkspark.spark.committers import committer_of
 from bkspark.spark.connection import connect
 from bkspark.spark.formats.registry import encoder_of
 from bkspark.spark.options import APPEND, ERROR, IGNORE, SourceOptions
+from bkspark.spark.stored_ledgers import stored_ledgers
 from bkspark.spark.versions import DataSourceStreamArrowWriter
 from bkspark.stages import reach
 from bkspark.wire.framing import FRAME_BYTES_MAX
@@ -81,29 +93,48 @@ class Destination:
         options = self.options
         return encoder_of(self.format, arrow_schema(self._schema), options.entry_bytes_target, ENTRY_LIMIT_BYTES).encode
 
-    def prepare(self) -> None:
+    def prepare(self, *, is_overwrite: bool) -> None:
         """Make sure, before any task starts, that the cluster can take ledgers and that the log exists.
 
         Raises:
             MetadataError: the cluster cannot be reached.
             NotEnoughBookies: fewer take writes than the ensemble needs; no log was created.
+            UnauthorizedAccess: what is in the log has another password: nobody could read it whole any more.
         """
         client = connect(self.options).asynchronous
 
         async def prepare() -> None:
-            writable = await (await client.services()).registry.writable()
+            registry = (await client.services()).registry
+            writable = await registry.writable()
             if len(writable) < self.options.ensemble_size:
+                read_only = len(await registry.read_only())
+                others = f" ({read_only} more are read-only: see to their disks)" if read_only else ""
                 raise NotEnoughBookies(
                     f"option 'ensembleSize' is {self.options.ensemble_size}, but only {len(writable)} bookies take "
-                    "writes: start more, or lower ensembleSize, writeQuorum and ackQuorum"
+                    f"writes{others}: start more, or lower ensembleSize, writeQuorum and ackQuorum"
                 )
             log = Log(client, self.log)
             try:
-                await log.snapshot()
+                snapshot = await log.snapshot()
             except NoSuchLog:
                 await log.create(exist_ok=True)
+                return
+            if not is_overwrite:
+                await self._check_password(client, snapshot)
 
         run(prepare)
+
+    async def _check_password(self, client: Client, snapshot: LogSnapshot) -> None:
+        """Compare the password with that of the log's newest ledger."""
+        newest = [listed.ledger_id for listed in await snapshot.ledgers(snapshot.end_ordinal - 1)]
+        async for ledger_id, stored in stored_ledgers(client, newest):
+            password = stored.metadata.password
+            if password is not None and not hmac.compare_digest(password, self.options.password):
+                raise UnauthorizedAccess(
+                    f"option 'password' is not the one that log {self.log} is written with (its ledger {ledger_id}), "
+                    "and a log is read with one password: set that, or write to another log",
+                    ledger_id=ledger_id,
+                )
 
     def write(self, owner: Owner, batches: Iterator[pa.RecordBatch], *, is_keyed: bool) -> AttemptResult:
         """Write the rows of one task attempt to ledgers of its own, which are closed when this returns.
@@ -309,7 +340,7 @@ class BookKeeperWriter(DataSourceArrowWriter):
         self._overwrite = overwrite
         # Made once, before any task; Spark carries it to tasks, commit and abort.
         self._job_id = str(uuid.uuid4())
-        self._destination.prepare()
+        self._destination.prepare(is_overwrite=overwrite)
         self._is_skipped = self._is_not_wanted()
 
     def _is_not_wanted(self) -> bool:
@@ -377,7 +408,7 @@ class BookKeeperStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, schema: StructType, options: SourceOptions, overwrite: bool) -> None:
         self._destination = Destination(schema, options.for_stream_write())
         self._overwrite = overwrite
-        self._destination.prepare()
+        self._destination.prepare(is_overwrite=overwrite)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write one partition of an epoch to ledgers of its own."""

@@ -366,6 +366,19 @@ def test_deleted_ledger_fails_the_read_unless_loss_is_allowed(spark, table, clie
     assert strings(table, failOnDataLoss="false") == ["2", "3"]
 
 
+def test_changed_schema_and_another_password_are_told_by_name(spark, table):
+    table.write(spark.range(1))
+    table.write(spark.range(1).selectExpr("id", "'x' as added"))
+    assert "it has a column 'added', which the first entries have not" in refused(
+        lambda: table.read(payloadFormat="arrow").collect()
+    )
+    assert table.read("id long, added string", payloadFormat="arrow").collect() == [(0, None), (0, "x")]
+    assert f"not the one that log {table.log} is written with" in refused(
+        lambda: table.write(spark.range(1), password="other")
+    )
+    assert "option 'log' here" in refused(lambda: table.read(subscribe="topic"))
+
+
 def test_null_or_huge_value_fails_the_write_and_publishes_nothing(spark, table, client):
     frame = spark.range(10).selectExpr("case when id = 7 then null else cast(id as string) end as value")
     assert "filter it out" in refused(lambda: table.write(frame))

@@ -308,6 +308,31 @@ def test_columns_of_json_and_msgpack_are_read_off_the_first_entries():
     assert packed == pa.schema({"b": pa.binary(), "at": UTC_TIME, "n": pa.int64()})
 
 
+def test_msgpack_array_holds_a_cell_for_each_column_of_the_schema():
+    entries = EntryBatch.of(
+        [msgpack.packb([1, "x"]), msgpack.packb({"b": "y", "a": 2}), msgpack.packb([None, None])], 9
+    )
+    expected = [{"a": 1, "b": "x"}, {"a": 2, "b": "y"}, {"a": None, "b": None}]
+    assert decoded("msgpack", entries, SCHEMA).to_pylist() == expected
+    kept = SCHEMA.insert(0, pa.field("_corrupt_record", pa.binary()))
+    short = msgpack.packb([1])
+    found = decoded("msgpack", EntryBatch.of([msgpack.packb([1, "x"]), short], 9), kept, MalformedMode.PERMISSIVE)
+    assert found.to_pylist() == [
+        {"_corrupt_record": None, "a": 1, "b": "x"},
+        {"_corrupt_record": short, "a": None, "b": None},
+    ]
+    with pytest.raises(MalformedPayload, match="an array of 1 where the schema has 2 columns"):
+        decoded("msgpack", EntryBatch.of([short], 9), SCHEMA)
+
+
+def test_columns_of_msgpack_arrays_are_numbered_as_spark_numbers_tuples():
+    pairs = [msgpack.packb([1, "x"]), msgpack.packb([2, None])]
+    assert columns_of("msgpack", pairs) == pa.schema({"_1": pa.int64(), "_2": pa.string()})
+    for other in ([1], {"_1": 1}):
+        with pytest.raises(ValueError, match="not all arrays of one size, or all maps"):
+            columns_of("msgpack", [*pairs, msgpack.packb(other)])
+
+
 @pytest.mark.parametrize(
     ("payloads", "reason"),
     [

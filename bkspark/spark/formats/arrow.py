@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.types as kinds
 
 from bkspark.entries import EntryBatch
-from bkspark.spark.formats.decoding import Decoder, MalformedMode, Rows, check_nulls
+from bkspark.spark.formats.decoding import Decoder, MalformedMode, Rows, beyond_inferred, check_nulls
 from bkspark.spark.formats.encoding import Encoder
 
 _JOIN_BYTES = 512 * 1024
@@ -57,6 +57,11 @@ class ArrowDecoder(Decoder):
             table = stream.read_all()
         # Offsets inside the payload are the writer's word; followed blindly they lead out of the buffer.
         table.validate(full=True)
+        if self.is_whole:
+            known = {name.lower() for name in self.schema.names}
+            for name in table.schema.names:
+                if name.lower() not in known:
+                    raise beyond_inferred(name)
         if not len(self.schema):
             return _rows_without_columns(table.num_rows)
         return pa.Table.from_arrays([_column(table, field) for field in self.schema], schema=self.schema)

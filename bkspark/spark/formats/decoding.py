@@ -45,14 +45,16 @@ class Decoder(ABC):
     Args:
         schema: the payload columns that are wanted, in the order and with the types and nullability of the output.
         mode: what a malformed payload does.
+        is_whole: the user named no columns, so a payload with one that the schema lacks is malformed: it would be lost.
 
     Raises:
         ConfigurationError: PERMISSIVE with a column that cannot be null, or `_corrupt_record` with a wrong type.
     """
 
-    def __init__(self, schema: pa.Schema, mode: MalformedMode) -> None:
+    def __init__(self, schema: pa.Schema, mode: MalformedMode, *, is_whole: bool = False) -> None:
         self.schema = schema
         self.mode = mode
+        self.is_whole = is_whole
         self._corrupt_index = schema.get_field_index(CORRUPT_RECORD) if mode is MalformedMode.PERMISSIVE else -1
         if mode is MalformedMode.PERMISSIVE:
             for column in schema:
@@ -89,6 +91,11 @@ class Decoder(ABC):
         if wanted == pa.string():
             return pa.array([None if p is None else p.decode("utf-8", "replace") for p in payloads], wanted)
         return pa.array(payloads, wanted)
+
+
+def beyond_inferred(name: object) -> ValueError:
+    """Return the error for a payload with a column that was not there when the columns were read off the first."""
+    return ValueError(f"it has a column '{name}', which the first entries have not: name the columns by .schema()")
 
 
 def check_nulls(column: pa.Array, field: pa.Field) -> pa.Array:

@@ -13,8 +13,10 @@ from bkspark.spark.formats.raw import RawDecoder, RawEncoder
 from bkspark.spark.formats.rows import RowDecoder, RowEncoder, inferred_columns
 
 
-def decoder_of(format_name: str, schema: pa.Schema, mode: MalformedMode = MalformedMode.FAILFAST) -> Decoder:
-    """Return the decoder of `raw`, `json`, `msgpack` or `arrow` for these payload columns.
+def decoder_of(
+    format_name: str, schema: pa.Schema, mode: MalformedMode = MalformedMode.FAILFAST, *, is_whole: bool = False
+) -> Decoder:
+    """Return the decoder of `raw`, `json`, `msgpack` or `arrow` for these payload columns; see `Decoder`.
 
     Raises:
         ConfigurationError: the format cannot give one of the columns.
@@ -22,8 +24,8 @@ def decoder_of(format_name: str, schema: pa.Schema, mode: MalformedMode = Malfor
     if format_name == "raw":
         return RawDecoder(schema, mode)
     if format_name == "arrow":
-        return ArrowDecoder(schema, mode)
-    return RowDecoder(schema, mode, is_json=format_name == "json")
+        return ArrowDecoder(schema, mode, is_whole=is_whole)
+    return RowDecoder(schema, mode, is_json=format_name == "json", is_whole=is_whole)
 
 
 def encoder_of(format_name: str, schema: pa.Schema, entry_bytes: int, entry_bytes_max: int) -> Encoder:

@@ -1,7 +1,9 @@
 """Formats with one object an entry: json and msgpack. Cells are as `values` specifies.
 
 json      an entry is one JSON object, UTF-8, members by column name
-msgpack   an entry is one MessagePack map, keys are column names (str)
+msgpack   an entry is one MessagePack map, keys are column names (str), or one array: a cell for each payload column of
+          the schema, in its order (without a schema the columns are _1, _2, .. as Spark names those of tuples). Maps
+          are what is written
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import pyarrow.types as kinds
 
 from bkspark.entries import EntryBatch
 from bkspark.errors import MalformedPayload
-from bkspark.spark.formats.decoding import Decoder, MalformedMode, Rows, check_nulls
+from bkspark.spark.formats.decoding import Decoder, MalformedMode, Rows, beyond_inferred, check_nulls
 from bkspark.spark.formats.encoding import Encoder
 from bkspark.spark.formats.values import WORDS_OF_FLOATS, check_types, reader_of, writer_of
 
@@ -29,11 +31,14 @@ _MALFORMED = (ValueError, TypeError, ArithmeticError, RecursionError, msgpack.Un
 class RowDecoder(Decoder):
     """Decodes one object an entry. Whole batches at a time; entry by entry only once one is malformed."""
 
-    def __init__(self, schema: pa.Schema, mode: MalformedMode, *, is_json: bool) -> None:
-        super().__init__(schema, mode)
+    def __init__(self, schema: pa.Schema, mode: MalformedMode, *, is_json: bool, is_whole: bool = False) -> None:
+        super().__init__(schema, mode, is_whole=is_whole)
         check_types(schema, "json" if is_json else "msgpack")
         self._unpack = _json_parser(schema) if is_json else _unpack_msgpack
         self._columns = [(column, reader_of(column.type, is_json=is_json)) for column in schema]
+        self._takes_arrays = not is_json
+        self._known = frozenset(schema.names)
+        self._names = [name for i, name in enumerate(schema.names) if i != self._corrupt_index]
 
     def decode(self, entries: EntryBatch) -> Iterator[Rows]:
         try:
@@ -44,8 +49,14 @@ class RowDecoder(Decoder):
 
     def _row(self, payload: bytes) -> dict[str, Any]:
         row = self._unpack(payload)
+        if type(row) is list and self._takes_arrays:
+            if len(row) != len(self._names):
+                raise ValueError(f"it is an array of {len(row)} where the schema has {len(self._names)} columns")
+            return dict(zip(self._names, row))
         if type(row) is not dict:
             raise TypeError(f"it holds a {type(row).__name__} where one object of columns is expected")
+        if self.is_whole and not row.keys() <= self._known:
+            raise beyond_inferred(next(name for name in row if name not in self._known))
         return row
 
     def _columns_of(self, rows: list[dict[str, Any]]) -> list[pa.Array]:
@@ -105,15 +116,21 @@ def inferred_columns(payloads: Sequence[bytes], *, is_json: bool) -> pa.Schema:
         ValueError: an entry is no object of the format, or a column has values that no one type holds.
     """
     unpack = json.loads if is_json else _unpack_msgpack
-    rows = []
+    rows: list[dict[str, Any]] = []
+    shapes: set[object] = set()
     for payload in payloads:
         try:
             row = unpack(payload)
         except _MALFORMED as error:
             raise ValueError(f"{type(error).__name__}: {error}") from None
+        shapes.add(len(row) if type(row) is list else dict)
+        if type(row) is list and not is_json:
+            row = {f"_{i}": cell for i, cell in enumerate(row, 1)}
         if type(row) is not dict:
             raise ValueError(f"an entry holds a {type(row).__name__} where one object of columns is expected")
         rows.append(row)
+    if len(shapes) > 1:
+        raise ValueError("they are not all arrays of one size, or all maps")
     names = dict.fromkeys(name for row in rows for name in row)
     return pa.schema([(name, _inferred_type(name, [row.get(name) for row in rows])) for name in names])
 

@@ -1,0 +1,334 @@
+"""Bad input of the connector: every option, wrong in every way, and data that is not what the options say.
+
+Whatever is wrong is told in one line, by an error that names the option, what it is, and what to do. Most cases call
+what Spark calls on the driver; `test_batch` and `test_stream` show some of them through a session.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+
+import msgpack
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import StructType
+
+from bkspark.blocking import run
+from bkspark.errors import ConfigurationError, DataLoss, NoSuchLog, NotEnoughBookies, UnauthorizedAccess
+from bkspark.log.formats import Owner
+from bkspark.log.positions import Position
+from bkspark.metadata.bookies import BookieRegistry
+from bkspark.metadata.registration import BookieAddress
+from bkspark.metadata.tree import Tree
+from bkspark.metadata.uri import MetadataUri
+from bkspark.metadata.zookeeper import open_tree
+from bkspark.spark import option_values as values
+from bkspark.spark.options import OPTIONS, READ, STREAM, WRITE, Option, SourceOptions
+from bkspark.spark.read import BookKeeperReader
+from bkspark.spark.source import BookKeeperDataSource
+from bkspark.spark.write import BookKeeperWriter
+
+URI = "zk://127.0.0.1:2181/ledgers"
+VALUE = StructType().add("value", "string")
+HUGE = "9" * 30
+
+WRONG_OF_CHECK = {
+    values.uri: {"http://h/ledgers": "zk://", "zk://h:99999/ledgers": "port", "": "zk://"},
+    values.text: {"": "is empty"},
+    values.pattern: {"": "is empty", "(": "is no regular expression"},
+    values.parse_ledgers: {"x": "neither a ledger id", "9-5": "is empty", "5,5": "twice", HUGE: "greatest ledger id"},
+    values.offset: {"first": "earliest, latest", "5": "-N (entries before the end)", "-" + HUGE: "-N", "[1]": "JSON"},
+    values.moment: {"yesterday": "ISO 8601", HUGE: "ISO 8601", "-5": "-10m"},
+    values.flag: {"yes": "neither true nor false", "1": "neither true nor false"},
+    values.count: {"many": "whole number", "1.5": "whole number", "0": "at least 1", "-1": "at least 1", HUGE: "whole"},
+    values.version: {"v1": "whole number", "-1": "at least 0", HUGE: "whole number"},
+    values.size: {"big": "64k", "1x": "64k", "0": "at least 1", "-1": "at least 1", HUGE + "t": "at least 1"},
+    values.inline_size: {"big": "64k", "-1": "at least 1", "17m": "above 16777216"},
+    values.entry_size: {"big": "64k", "0": "at least 1", "5m": "above 4194304"},
+}
+CHOICES = ["payloadFormat", "mode", "inspect", "digestType", "ledgerType", "ifExists"]
+"""Options of few values."""
+TAKES_ANY_TEXT = {"password"}
+
+
+def wrong_values(option: Option) -> dict[str, str]:
+    """Return texts that the option does not take, each with a part of what its user is told."""
+    if option.name in CHOICES:
+        return {"other": "is none of", "": "is none of", "1": "is none of"}
+    if option.name in TAKES_ANY_TEXT:
+        return {}
+    return WRONG_OF_CHECK.get(option.check) or {"soon": "such as", "-1": "such as", HUGE + "d": "such as"}
+
+
+def parse(**options: str) -> SourceOptions:
+    return SourceOptions.parse({"uri": URI, **options}, {})
+
+
+def chosen(option: Option) -> dict[str, str]:
+    """Return what else must be given with an option."""
+    return {} if option.name in ("ledgers", "logsPattern", "inspect") else {"log": "a"}
+
+
+def told(error: type[Exception], action) -> str:
+    """Return the one line that the user is told."""
+    with pytest.raises(error) as caught:
+        action()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+CASES = [
+    pytest.param(option, text, part, id=f"{option.name}-{text[:12]}")
+    for option in OPTIONS
+    for text, part in wrong_values(option).items()
+]
+
+
+@pytest.mark.parametrize(("option", "text", "part"), CASES)
+def test_wrong_type_or_range_names_option_value_and_what_is_right(option, text, part):
+    message = told(ConfigurationError, lambda: parse(**(chosen(option) | {option.name: text})))
+    assert f"option '{option.name}' is {text!r}" in message
+    assert part in message
+
+
+def test_every_option_has_wrong_values_here_or_takes_any_text():
+    assert {option.name for option in OPTIONS if not wrong_values(option)} == TAKES_ANY_TEXT
+
+
+def misspelt(name: str) -> list[str]:
+    """Return a name with a letter left out, one doubled, and two exchanged, in the middle."""
+    at = len(name) // 2
+    return [name[:at] + name[at + 1 :], name[:at] + name[at] + name[at:], name[:-2] + name[-1] + name[-2]]
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
+def test_unknown_name_is_answered_with_the_nearest(option):
+    for name in misspelt(option.name):
+        if len(name) < 4 or name.lower() == option.name.lower():
+            continue  # of so short a name too little is left; exchanged twins change nothing
+        message = told(ConfigurationError, lambda name=name: parse(log="a", **{name: "1"}))
+        assert message == f"unknown option '{name}': did you mean '{option.name}'?"
+
+
+VALID = {
+    "uri": URI, "log": "a", "logsPattern": "a.*", "ledgers": "1", "inspect": "logs", "startingOffsets": "-5",
+    "endingOffsets": "-5", "startingTimestamp": "5", "endingTimestamp": "5", "payloadFormat": "raw", "mode": "FAILFAST",
+    "includeMetadata": "true", "failOnDataLoss": "true", "recover": "true", "unconfirmed": "true", "digestType": "mac",
+    "ledgerType": "pd_journal", "ifExists": "append", "txnAppId": "x", "txnVersion": "1", "maxTriggerDelay": "1s",
+    "maxLedgerAge": "1s",
+}  # fmt: skip
+USES = {READ: SourceOptions.for_batch_read, STREAM: SourceOptions.for_stream_read, WRITE: SourceOptions.for_write}
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
+def test_option_without_effect_on_a_use_is_refused_there_by_name(option, use):
+    if use in option.uses:
+        return
+    given = parse(**(chosen(option) | {option.name: VALID.get(option.name, "1")}))
+    message = told(ConfigurationError, lambda: USES[use](given))
+    assert f"option '{option.name}' has no effect on {use}" in message
+    assert message.endswith("remove it")
+
+
+CONFLICTS = [
+    (READ, {"log": "a", "ledgers": "1"}, "exclude each other"),
+    (READ, {"log": "a", "logsPattern": "a"}, "exclude each other"),
+    (READ, {"inspect": "logs", "ledgers": "1"}, "exclude each other"),
+    (READ, {"startingOffsets": "-5", "startingTimestamp": "5"}, "exclude each other"),
+    (READ, {"endingOffsets": "-5", "endingTimestamp": "5"}, "exclude each other"),
+    (READ, {"startingOffsets": "-5", "endingOffsets": "-10"}, "exchange them"),
+    (READ, {"startingOffsets": "-5", "endingOffsets": "-5"}, "exchange them"),
+    (READ, {"ledgers": "1", "recover": "true", "unconfirmed": "true"}, "exclude each other"),
+    (STREAM, {"startingOffsets": "-5", "startingTimestamp": "5"}, "exclude each other"),
+    (STREAM, {"minEntriesPerTrigger": "9", "maxEntriesPerTrigger": "8"}, "lower it"),
+    (STREAM, {"maxTriggerDelay": "1m", "minEntriesPerTrigger": ""}, "minEntriesPerTrigger"),
+    (WRITE, {"ensembleSize": "2", "writeQuorum": "3"}, "choose ensembleSize"),
+    (WRITE, {"writeQuorum": "2", "ackQuorum": "3"}, "choose ensembleSize"),
+    (WRITE, {"ledgerType": "vd_journal", "writeQuorum": "2"}, "to the same number"),
+    (WRITE, {"txnVersion": "1", "txnAppId": ""}, "txnAppId"),
+]
+
+
+@pytest.mark.parametrize(("use", "given", "part"), CONFLICTS)
+def test_options_in_conflict_are_both_named(use, given, part):
+    first, second = given if "ledgers" not in given or len(given) == 2 else list(given)[1:]
+    options = {name: text for name, text in given.items() if text}
+    selects = {"log", "logsPattern", "ledgers", "inspect"} & options.keys()
+    message = told(ConfigurationError, lambda: USES[use](parse(**({} if selects else {"log": "a"}), **options)))
+    assert first in message
+    assert second in message
+    assert part in message
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("kafka.bootstrap.servers", "uri"),
+        ("subscribe", "log"),
+        ("subscribePattern", "logsPattern"),
+        ("topic", "log"),
+        ("assign", "ledgers"),
+        ("startingOffsetsByTimestamp", "startingTimestamp"),
+        ("endingOffsetsByTimestamp", "endingTimestamp"),
+        ("maxOffsetsPerTrigger", "maxEntriesPerTrigger"),
+        ("minOffsetsPerTrigger", "minEntriesPerTrigger"),
+        ("maxRecordsPerPartition", "maxEntriesPerPartition"),
+        ("includeHeaders", "includeMetadata"),
+    ],
+)
+def test_option_of_kafkas_connector_is_answered_with_ours(theirs, ours):
+    message = told(ConfigurationError, lambda: parse(log="a", **{theirs: "1"}))
+    assert f"unknown option '{theirs}'" in message
+    assert f"option '{ours}' here" in message
+
+
+@pytest.mark.parametrize("theirs", ["kafka.group.id", "groupIdPrefix", "kafkaConsumer.pollTimeoutMs"])
+def test_option_of_kafkas_connector_without_a_like_is_to_be_removed(theirs):
+    assert told(ConfigurationError, lambda: parse(log="a", **{theirs: "1"})).endswith("remove it")
+
+
+# ---- on a cluster ----
+
+
+@pytest.fixture
+def log(client):
+    name = f"log-{uuid.uuid4().hex[:12]}"
+    for _ in range(2):
+        with client.log(name).open_for_writing() as writer:
+            writer.append_many([b"one", b"two", b"three"])
+    return name
+
+
+def options(cluster, **others: str) -> SourceOptions:
+    return SourceOptions.parse({"uri": cluster.uri, **others}, {})
+
+
+def planned(cluster, **others: str):
+    return BookKeeperReader(VALUE, options(cluster, **others)).partitions()
+
+
+def positions_of(client, log: str) -> list[Position]:
+    """Return where each ledger of the log begins."""
+    listed = run(lambda: client.asynchronous.log(log).snapshot())
+    return [Position(each.ordinal, each.ledger_id, 0) for each in run(listed.ledgers)]
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("option", ["startingOffsets", "endingOffsets"])
+def test_position_beyond_the_end_is_refused_with_where_the_end_is(cluster, client, log, option):
+    first, *_, last = positions_of(client, log)
+    for position, part in ((last, "can be read up to"), (first, "ends at entry 2")):
+        beyond = str(replace(position, entry_id=4))
+        message = told(ConfigurationError, lambda beyond=beyond: planned(cluster, log=log, **{option: beyond}))
+        assert f"option '{option}' is {beyond}" in message
+        assert part in message
+    assert planned(cluster, log=log, **{option: str(replace(first, entry_id=3))})
+
+
+@pytest.mark.cluster
+def test_missing_log_deleted_ledger_and_wrong_password_say_what_to_do(cluster, client, log):
+    assert "check the name, or create it first" in told(NoSuchLog, lambda: planned(cluster, log="nowhere"))
+    assert "give the one it was created with" in told(
+        UnauthorizedAccess, lambda: planned(cluster, log=log, password="wrong")
+    )
+    middle = positions_of(client, log)[0].ledger_id
+    client.delete(middle)
+    message = told(DataLoss, lambda: planned(cluster, log=log))
+    assert f"ledger {middle} of log {log} does not exist any more" in message
+    assert "failOnDataLoss=false" in message
+
+
+@pytest.mark.cluster
+def test_write_with_another_password_than_the_log_has_is_refused_before_any_row(cluster, log):
+    other = options(cluster, log=log, password="other")
+    message = told(UnauthorizedAccess, lambda: BookKeeperWriter(VALUE, other, False))
+    assert f"option 'password' is not the one that log {log} is written with" in message
+    BookKeeperWriter(VALUE, other, True)  # an overwrite leaves nothing of the old password
+
+
+@pytest.mark.cluster
+def test_write_to_a_cluster_of_read_only_bookies_says_so(cluster):
+    uri = MetadataUri.parse(f"{cluster.uri}-{uuid.uuid4().hex[:12]}")
+
+    async def make() -> Tree:
+        tree = await open_tree(uri)
+        registry = BookieRegistry(tree, uri)
+        await registry.initialize_cluster()
+        await registry.register("127.0.0.1:1", BookieAddress("127.0.0.1", 1), read_only=True)
+        return tree
+
+    session = run(make)
+    try:
+        written = SourceOptions.parse({"uri": str(uri), "log": "a"}, {})
+        message = told(NotEnoughBookies, lambda: BookKeeperWriter(VALUE, written, False))
+    finally:
+        run(session.close)
+    assert "option 'ensembleSize' is 3, but only 0 bookies take writes (1 more are read-only" in message
+
+
+# ---- entries that are not what the first ones were ----
+
+
+def source(cluster, log: str, payload_format: str, **others: str) -> tuple[BookKeeperDataSource, StructType]:
+    """Return a source as Spark holds it when the user named no columns, and the columns found."""
+    given = {"uri": cluster.uri, "log": log, "payloadformat": payload_format, **others}
+    found = BookKeeperDataSource(given)
+    return found, found.schema()
+
+
+def rows(found: BookKeeperDataSource, schema: StructType) -> list[dict]:
+    reader = found.reader(schema)
+    return [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
+
+
+def arrow_entry(**columns: list) -> bytes:
+    batch = pa.record_batch(columns)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)
+    return sink.getvalue().to_pybytes()
+
+
+CHANGED = {
+    "arrow": (arrow_entry(a=[1]), arrow_entry(a=[2], b=["x"])),
+    "json": (b'{"a": 1}', b'{"a": 2, "b": "x"}'),
+    "msgpack": (msgpack.packb({"a": 1}), msgpack.packb({"a": 2, "b": "x"})),
+}
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("payload_format", CHANGED)
+def test_column_that_the_first_entries_lack_is_not_lost_silently(cluster, client, payload_format):
+    """Columns that were read off the first entries do not speak for later ones; a schema given by the user does."""
+    first, later = CHANGED[payload_format]
+    name = f"log-{uuid.uuid4().hex[:12]}"
+    with client.log(name).open_for_writing() as writer:
+        writer.append_many([first])
+    fail_fast = source(cluster, name, payload_format)
+    permissive = source(cluster, name, payload_format, mode="PERMISSIVE")
+    dropping = source(cluster, name, payload_format, mode="DROPMALFORMED")
+    with client.log(name).open_for_writing() as writer:
+        writer.append_many([later])
+    message = told(Exception, lambda: rows(*fail_fast))
+    assert "it has a column 'b', which the first entries have not: name the columns by .schema()" in message
+    kept = later.decode() if payload_format == "json" else later
+    assert rows(*permissive) == [{"a": 1, "_corrupt_record": None}, {"a": None, "_corrupt_record": kept}]
+    assert rows(*dropping) == [{"a": 1}]
+    given = BookKeeperDataSource({"uri": cluster.uri, "log": name, "payloadformat": payload_format})
+    assert rows(given, StructType().add("a", "long")) == [{"a": 1}, {"a": 2}]
+
+
+@pytest.mark.cluster
+def test_columns_are_read_off_a_shared_ledger_that_is_still_open(cluster, client):
+    """The list of a log says how far an open shared ledger is published, before its bookies tell of a LAC."""
+    name = f"log-{uuid.uuid4().hex[:12]}"
+    written = options(cluster, log=name, txnAppId="app", txnVersion="0", payloadFormat="json")
+    schema = StructType().add("a", "long")
+    writer = BookKeeperWriter(schema, written, False)
+    destination = writer._destination
+    owner = Owner("job", writer._job_id, None, 0, 0)
+    batch = pa.record_batch({"a": pa.array([5], pa.int64())})
+    writer.commit([destination.write(owner, iter([batch]), is_keyed=True)])
+    assert rows(*source(cluster, name, "json")) == [{"a": 5}]
