@@ -207,6 +207,12 @@ class SimulatedClient:
         self._process = process
         self.uri = SimpleNamespace(root=ROOT)
 
+    async def services(self) -> SimpleNamespace:
+        return SimpleNamespace(ledgers=self)
+
+    async def manager(self) -> None:
+        """The cluster exists, whatever its layout."""
+
     async def tree(self) -> SimulatedTree:
         return self._process.tree
 

@@ -13,8 +13,8 @@ import pytest
 from tests.simulation.commit_mutants import MUTANTS, Mutant, hunt
 from tests.simulation.commits import Schedule, main, run_seeds
 
-SCHEDULES = 6_000
-_PARTS = 4
+SCHEDULES = 20_000
+_PARTS = 8
 QUICK_SCHEDULES = 4_000
 
 
