@@ -9,6 +9,7 @@ import pytest
 
 from bkspark.spark.options import OPTIONS
 from bkspark.spark.session import SETTINGS
+from tests.spark import notebooks
 
 ROOT = Path(__file__).parents[2]
 
@@ -105,14 +106,27 @@ def test_tail_example_follows_a_log_across_ledgers(cluster, client, capsys):
 @pytest.mark.spark
 @pytest.mark.cluster
 @pytest.mark.admission_control
-def test_notebook_runs_from_top_to_bottom(spark, cluster, monkeypatch, capsys):
+@pytest.mark.parametrize(("name", "said"), [("tour.ipynb", "100000 rows in"), ("cluster.ipynb", "5 sensors")])
+def test_notebook_runs_from_top_to_bottom_and_keeps_its_pictures(spark, cluster, monkeypatch, name, said):
     monkeypatch.setitem(os.environ, "BKSPARK_URI", cluster.uri)
-    notebook = json.loads((ROOT / "notebooks" / "tour.ipynb").read_text())
-    names: dict[str, object] = {}
-    for cell in notebook["cells"]:
-        if cell["cell_type"] == "code":
-            exec(compile("".join(cell["source"]), "tour.ipynb", "exec"), names)
-    assert "100000 rows in" in capsys.readouterr().out
+    monkeypatch.setitem(os.environ, "MPLBACKEND", "agg")
+    stored = json.loads((notebooks.FOLDER / name).read_text())
+    run = notebooks.run(notebooks.FOLDER / name)
+    assert said in "".join(printed(run))
+    assert pictures(run)
+    assert pictures(stored) == pictures(run)
+    assert said in "".join(printed(stored))
+
+
+def pictures(notebook: dict) -> list[int]:
+    """Return the cells that drew something, once for each picture."""
+    cells = enumerate(notebook["cells"])
+    return [at for at, cell in cells for output in cell.get("outputs", ()) if "image/png" in output.get("data", {})]
+
+
+def printed(notebook: dict) -> list[str]:
+    outputs = [output for cell in notebook["cells"] for output in cell.get("outputs", ())]
+    return ["".join(output["text"]) for output in outputs if output["output_type"] == "stream"]
 
 
 def test_documentation_names_every_option():
