@@ -1,13 +1,14 @@
 """Our Spark connector and Kafka's on the same rows, in one session, in turns; a table, JSON and a plot.
 
-    python -m benchmarks.spark_vs_kafka [--only CASE]... [--rounds N] [--scale F] [--plot FILE] [--dir DIR]
+    python -m benchmarks.spark_vs_kafka [--only CASE]... [--rounds N] [--scale F] [--log FILE] [--plot FILE] [--dir DIR]
 
 Spark, all servers and this program share the machine. One cluster of one bookie and one of three, with fsync; one
 Kafka broker without, as it comes; Kafka's connector at its defaults and with `fetch.max.wait.ms=5`; beside them a
 source of ready-made Arrow batches and a sink that drops them, which are what Spark's Python sources can do at most.
 Each round runs every contender of a case once, in another order; what is compared is of one round, results are
-medians. The session has the settings of `spark-conf/`. Without Kafka, which Maven fetches, it says why and measures
-nothing.
+medians. The session has the settings of `spark-conf/`. A case's figures go to stderr as they come, and with --log to a
+file of JSON lines, from which a run that was broken off goes on. Without Kafka, which Maven fetches, it says why and
+measures nothing.
 """
 
 from __future__ import annotations
@@ -49,9 +50,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     sizes = Sizes().scaled(arguments.scale)
     with _contenders(jars, arguments.dir, sizes) as contenders:
         # What runs first pays for compiling and for caches; a small round of everything goes before.
-        for case in cases.values():
+        for name, case in cases.items():
+            print(f"warming up: {name} ...", file=sys.stderr, flush=True)
             case.one_round(contenders, sizes.scaled(WARM_UP_SCALE), 0)
-        rounds = [_one_round(cases, contenders, sizes, number) for number in range(arguments.rounds)]
+        journal = Journal(arguments.log, arguments.scale)
+        rounds = [_one_round(cases, contenders, sizes, number, journal) for number in range(arguments.rounds)]
     results = results_of([figure for case in cases.values() for figure in case.figures()], rounds)
     machine = {
         "cores": os.cpu_count(),
@@ -68,11 +71,40 @@ def main(argv: Sequence[str] | None = None) -> None:
         bars({name: case.bars(results) for name, case in cases.items()}, arguments.plot, OURS)
 
 
-def _one_round(cases: Mapping[str, Case], contenders: Contenders, sizes: Sizes, number: int) -> dict[str, float]:
+class Journal:
+    """The figures of each round and case as they come, kept in a file of JSON lines if there is one."""
+
+    def __init__(self, path: Path | None, scale: float) -> None:
+        self._path = path
+        self._scale = scale
+        self._known: dict[tuple[int, str], dict[str, float]] = {}
+        for line in path.read_text().splitlines() if path is not None and path.exists() else ():
+            entry = json.loads(line)
+            if entry["scale"] == scale:
+                self._known[entry["round"], entry["case"]] = entry["figures"]
+
+    def known(self, number: int, case: str) -> dict[str, float] | None:
+        """Return the figures of a case that an earlier run with the same scale has measured in this round."""
+        return self._known.get((number, case))
+
+    def note(self, number: int, case: str, figures: Mapping[str, float]) -> None:
+        entry = {"round": number, "case": case, "scale": self._scale, "figures": figures}
+        print(json.dumps(entry), file=sys.stderr, flush=True)
+        if self._path is not None:
+            with self._path.open("a") as file:
+                file.write(json.dumps(entry) + "\n")
+
+
+def _one_round(
+    cases: Mapping[str, Case], contenders: Contenders, sizes: Sizes, number: int, journal: Journal
+) -> dict[str, float]:
     figures: dict[str, float] = {}
     for name, case in cases.items():
-        print(f"round {number + 1}: {name} ...", file=sys.stderr, flush=True)
-        figures |= case.one_round(contenders, sizes, number)
+        found = journal.known(number, name)
+        if found is None:
+            found = case.one_round(contenders, sizes, number)
+            journal.note(number, name, found)
+        figures |= found
     return figures
 
 
@@ -81,6 +113,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", action="append", choices=list(CASES), help="this case; may be repeated")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"default: {ROUNDS}")
     parser.add_argument("--scale", type=float, default=1.0, help="multiply all sizes by this")
+    parser.add_argument("--log", type=Path, metavar="FILE", help="keep figures there as they come, and go on from it")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw it, too: .png or .svg (needs bkspark[plot])")
     parser.add_argument("--dir", type=Path, help="where to write (default: the temporary folder)")
     return parser
