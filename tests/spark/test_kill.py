@@ -9,7 +9,6 @@ import pytest
 
 from tests.spark.copy_job import start
 from tests.spark.kills import Campaign
-from tests.spark.patience import patiently
 
 pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 
@@ -35,9 +34,7 @@ def test_stream_through_kills_copies_every_entry_once_and_in_order(spark, cluste
                 campaign.go_on(victim)
     # Another driver goes on: the session at hand, whose start costs nothing.
     logs = (campaign.source, campaign.target)
-    assert patiently(
-        lambda: start(spark, cluster.uri, *logs, tmp_path, "512k", availableNow=True).awaitTermination(SECONDS)
-    )
+    assert start(spark, cluster.uri, *logs, tmp_path, "512k", availableNow=True).awaitTermination(SECONDS)
     result = campaign.check()
     assert result.faults == []
     assert result.kills == len(KILLS)

@@ -57,7 +57,6 @@ from bkspark.spark.options import SourceOptions
 from bkspark.spark.read import BATCH_BYTES, SMALL_BATCH_BYTES, BookKeeperReader
 from bkspark.spark.source import BookKeeperDataSource
 from tests.polling import wait_until
-from tests.spark.patience import patiently
 
 pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 
@@ -124,15 +123,11 @@ def test_stop_never_called_leaves_nothing(spark, table, client, tmp_path):
     before = _nodes(client, "/ledgers"), _nodes(client, "/bkspark")
     stream = table.stream("value string", startingOffsets="earliest").writeStream.format("noop")
     writer = stream.option("checkpointLocation", str(tmp_path)).trigger(processingTime="0 seconds")
-
-    def run_query() -> None:
-        query = writer.start()
-        try:
-            query.processAllAvailable()
-        finally:
-            query.stop()
-
-    patiently(run_query)
+    query = writer.start()
+    try:
+        query.processAllAvailable()
+    finally:
+        query.stop()
     assert (_nodes(client, "/ledgers"), _nodes(client, "/bkspark")) == before
 
 
@@ -159,7 +154,7 @@ def test_failed_stream_names_its_cause(spark, table, tmp_path):
     nulls = table.stream("value string", startingOffsets="earliest").selectExpr("cast(null as string) as value")
     writer = target.options(nulls.writeStream.format("bookkeeper"), {"checkpointLocation": str(tmp_path)})
     with pytest.raises(StreamingQueryException, match=r"(?s)MalformedPayload.*null"):
-        patiently(lambda: writer.trigger(availableNow=True).start().awaitTermination(SECONDS))
+        writer.trigger(availableNow=True).start().awaitTermination(SECONDS)
 
 
 def test_cancelled_jobs_zombie_publishes_and_leaves_nothing(spark, table, client, tmp_path):
