@@ -7,14 +7,8 @@ import sys
 
 from pyspark.sql import SparkSession
 
-SETTINGS = {
-    "spark.python.unix.domain.socket.enabled": "true",
-    "spark.python.worker.reuse": "true",
-    "spark.sql.python.filterPushdown.enabled": "false",
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
-    "spark.sql.execution.arrow.compression.codec": "none",
-    "spark.speculation": "false",
-}
+SETTINGS = {"spark.python.unix.domain.socket.enabled": "true"}
+"""What is better than Spark's own defaults."""
 
 
 def session(app_name: str = "bkspark", *, master: str | None = None, **settings: str) -> SparkSession:
