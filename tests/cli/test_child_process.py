@@ -13,7 +13,7 @@ from bkspark.cli.child_process import ChildProcess
 from bkspark.errors import RequestTimeout
 from tests.polling import wait_until
 
-STOP_S = 10.0
+STOP_S = 60.0
 
 
 def started(code: str, tmp_path, **options) -> ChildProcess:
