@@ -130,7 +130,9 @@ class LedgerWriter:
     # ---- appending ----
 
     async def append(self, entry: bytes) -> int:
-        """Append one entry; return its id once it is acknowledged. Calls made at the same time travel together.
+        """Append one entry; return its id once it is acknowledged.
+
+        One that finds nothing under way goes out at once; calls made while others are under way travel together.
 
         Raises:
             LedgerFenced, LedgerClosed, NotEnoughBookies, UnauthorizedAccess, MetadataError: the writer has ended;
@@ -138,12 +140,18 @@ class LedgerWriter:
         """
         if not isinstance(entry, (bytes, bytearray, memoryview)):
             raise TypeError(f"an entry is bytes, not {type(entry).__name__}")
+        if self._is_quiet():
+            return await self.append_many([bytes(entry)])
         position = len(self._singles)
         self._singles.append(bytes(entry))
         if self._singles_sent is None:
             self._singles_sent = asyncio.ensure_future(self._send_singles())
         first_entry = await asyncio.shield(self._singles_sent)
         return first_entry + position
+
+    def _is_quiet(self) -> bool:
+        """Return whether there is nothing that an entry could travel with, and so nothing to wait for."""
+        return not (self._singles or self._core.pending_count or self._admission.locked())
 
     async def _send_singles(self) -> int:
         await asyncio.sleep(0)  # one turn of the loop: whoever appends in it joins this batch
