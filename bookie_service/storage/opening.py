@@ -161,7 +161,7 @@ class _Replay:
                 self._store.fence(self._ledger(ledger_id))
         elif kind == RecordKind.LAC:
             for ledger_id, packet in journal_format.decode_lacs(body, count):
-                self._store.advance_lac(self._ledger(ledger_id), packet)
+                self._learn_lac(ledger_id, packet)
         elif kind != RecordKind.PADDING:
             raise ValueError(f"record of unknown kind {kind}")
 
@@ -182,6 +182,12 @@ class _Replay:
         with contextlib.suppress(StorageDamaged):
             self._store.ledger(ledger_id)
         self._store.create_ledger(ledger_id, key)
+
+    def _learn_lac(self, ledger_id: int, packet: bytes) -> None:
+        ledger = self._ledger(ledger_id)
+        if not self._store.advance_lac(ledger, packet):
+            # Whatever the index says, as above: the header is written and synced again.
+            self._store.create_ledger(ledger_id, ledger.master_key)
 
     def _ledger(self, ledger_id: int) -> Ledger:
         ledger = self._store.ledger(ledger_id)

@@ -69,6 +69,33 @@ def lose_newest_journal() -> None:
         raise Violation(f"{path} is {'lost' if is_lost else 'empty'}, and nobody missed it")
 
 
+def cut_power_after_a_kill_in_a_header_write() -> None:
+    """Kill the bookie between a header's write and its sync, start it again, and then cut the power.
+
+    The restarted bookie finds in the page cache what its journal tells, and must not take it for durable.
+    """
+    setup = Setup()
+    twin = BookieTwin(setup.new_disk(), setup, History())
+    for ledger_id in (1, 2):
+        twin.add(ledger_id, [(0, b"acknowledged")])
+    twin.checkpoint()
+    twin.write_lac(1, 0)
+    twin.fence(2)
+    twin.settle()
+    killed: list[SimulatedDisk] = []
+
+    def kill(operation: str, path: str) -> None:
+        if operation == "sync_data" and path.endswith(".idx"):
+            killed.append(crash_image(twin.disk, Loss.KEPT, Random(0)))
+
+    twin.disk.before_operation = kill
+    twin.checkpoint()
+    history = twin.history.after_crash()
+    for disk in killed:
+        reopened(disk, setup, history)
+        audit(reopened(crash_image(disk, Loss.LOST, Random(0)), setup, history), history)
+
+
 def crash_before_fence_is_durable() -> None:
     """Send a fencing read and an explicit LAC, and crash before the journal had its turn."""
     setup = Setup()

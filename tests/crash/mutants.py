@@ -152,6 +152,12 @@ MUTANTS = (
     _crash("reply before write", "a group is acknowledged and never written", planted.unwritten_group),
     _crash("journal header not synced", "a new file is used before its header is durable", planted.unsynced_header),
     _crash("journal name not synced", "a new journal file's name is lost", planted.unsynced_journal_name),
+    Mutant(
+        "replayed LAC taken for durable",
+        "a killed process wrote it and did not sync it; the mark moves past its record",
+        planted.lac_taken_for_durable,
+        directed.cut_power_after_a_kill_in_a_header_write,
+    ),
     _crash("journal named early", "a crash leaves a name of a file that never was", planted.journal_named_early),
     Mutant(
         "newest journal not named",

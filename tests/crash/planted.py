@@ -94,6 +94,13 @@ def unsynced_journal_name() -> Plant:
     return skipping(Journal, "_begin_file", "sync_directory")
 
 
+def lac_taken_for_durable() -> Plant:
+    def apply(self: Any, ledger_id: int, packet: bytes) -> None:
+        self._store.advance_lac(self._ledger(ledger_id), packet)
+
+    return replaced(opening._Replay, "_learn_lac", apply)
+
+
 def unnamed_journal() -> Plant:
     def go_on(self: Journal) -> None:
         self.close()
