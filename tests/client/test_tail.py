@@ -21,6 +21,13 @@ POLLS_ONLY = TailLimits(look_ns=NEVER_NS, pause_ns_min=NEVER_NS, pause_ns_max=NE
 TELLS = WriterOptions(explicit_lac_interval_s=0.02)
 
 
+async def polled(cluster, ledger_id):
+    """Return when a long poll waits at a bookie: an entry is sent along with the answer to one that was there first."""
+    bookies = [bookie.service._bookie for bookie in cluster.bookies if bookie.service is not None]
+    while not any(ledger_id in bookie.long_polls for bookie in bookies):
+        await asyncio.sleep(0.005)
+
+
 @pytest.mark.parametrize("protocol", ["v2", "v3"])
 @pytest.mark.parametrize("quorums", [(1, 1, 1), (3, 3, 2), (3, 2, 2), (3, 2, 1), (4, 2, 2)], ids=str)
 def test_long_polls_bring_every_entry_of_a_writer_that_goes_on(tmp_path, quorums, protocol):
@@ -38,6 +45,7 @@ def test_long_polls_bring_every_entry_of_a_writer_that_goes_on(tmp_path, quorums
         async with aclosing(watch):
             for number in range(1, 12):
                 waiting = asyncio.ensure_future(watch.wait_beyond(number - 2))
+                await polled(cluster, writer.ledger_id)
                 await writer.append(b"entry %d" % number)
                 await waiting
                 assert reader.last_entry == number - 1
