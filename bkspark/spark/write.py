@@ -93,7 +93,7 @@ class Destination:
         options = self.options
         return encoder_of(self.format, arrow_schema(self._schema), options.entry_bytes_target, ENTRY_LIMIT_BYTES).encode
 
-    def prepare(self, *, is_overwrite: bool) -> None:
+    def prepare(self, *, is_overwrite: bool = False) -> None:
         """Make sure, before any task starts, that the cluster can take ledgers and that the log exists.
 
         Raises:
