@@ -79,14 +79,14 @@ class RecoveryWindow:
         """Note what the bookie in `slot` answered; return those answers that were waited for."""
         bit = np.uint64(1 << slot)
         rows = entry_ids - self.first_entry
-        known = (rows >= 0) & (rows < len(self))
-        known[known] = self.waiting[rows[known]] & bit != 0
-        rows, answers = rows[known], answers[known]
+        places = np.flatnonzero((rows >= 0) & (rows < len(self)))
+        places = places[self.waiting[rows[places]] & bit != 0]
+        rows, answers = rows[places], answers[places]
         self.waiting[rows] &= ~bit
-        self.negatives[rows[answers == Answer.NEGATIVE]] += 1
+        self.negatives[rows] += answers == Answer.NEGATIVE
         self.unasked[rows[answers == Answer.REFUSED]] |= bit
         new = (answers == Answer.FOUND) & ~self.found[rows]
-        places, found = np.flatnonzero(known)[new], rows[new]
+        places, found = places[new], rows[new]
         self.found[found] = True
         self.lengths[found] = lengths[places]
         for row, place in zip(found.tolist(), places.tolist()):
