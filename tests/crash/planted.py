@@ -457,7 +457,7 @@ def refused_tail() -> Plant:
 
 
 def kept_unborn_file() -> Plant:
-    return replaced(replay, "_remove_unborn_file", lambda files, chain, mark: None)
+    return replaced(replay, "_is_unborn", lambda last, mark: False)
 
 
 def unverified_body() -> Plant:
