@@ -250,7 +250,8 @@ class BookieV3Channel(BookieConnection):
             at = reads.txn_ids - first_txn_id
             mine = np.flatnonzero((at >= 0) & (at < len(group.entry_ids)))
             # What was answered before, or twice here, is of no interest any more.
-            mine = mine[np.sort(np.unique(at[mine], return_index=True)[1])]
+            if not (np.diff(at[mine]) > 0).all():
+                mine = mine[np.sort(np.unique(at[mine], return_index=True)[1])]
             mine = mine[group.waiting[at[mine]]]
             if len(mine):
                 group.settle(at[mine], statuses[mine], buffer, reads.body_starts[mine], reads.body_ends[mine])
