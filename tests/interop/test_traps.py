@@ -16,9 +16,11 @@ from bkspark.metadata.ledgers import LedgerStore
 from bkspark.metadata.memory import MemoryStore
 from bkspark.metadata.uri import MetadataUri
 from bkspark.wire import v2
-from bkspark.wire.digest import DigestType
+from bkspark.wire.digest import DigestType, EntryDigest
 from bkspark.wire.v2 import Status
 from bookie_service.connection import ConnectionOptions
+from bookie_service.replication.autorecovery import Cluster as RepairedCluster
+from bookie_service.replication.options import AutoRecoveryOptions
 from bookie_service.replication.repair import settled_fragments
 from tests.bookie.serving import KEY, Serving, service_options, stored
 from tests.client.in_process import URI, InProcessCluster, run
@@ -41,6 +43,27 @@ def test_trap_14_copies_of_re_replication_carry_the_recovery_flag_alone() -> Non
     batch = EntryBatch(entry, np.array([0, len(entry)]), 5, 7)
     frames, _ = v2.encode_stored_adds(batch, KEY, v2.RECOVERY_ADD)
     assert frames == (4 + len(KEY) + len(entry)).to_bytes(4, "big") + bytes.fromhex("02010002") + KEY + entry
+
+
+def test_trap_14_a_new_bookie_that_is_fenced_takes_the_copies(tmp_path: Path) -> None:
+    """BookKeeper's PR 4163: re-replication had lost its flag, and was refused by bookies that knew a fence."""
+
+    async def test(cluster: InProcessCluster) -> None:
+        client = cluster.client()
+        async with await client.create(ensemble=2, write_quorum=2, ack_quorum=2) as writer:
+            await writer.append_many([b"one", b"two", b"three"])
+        named = writer.metadata.last_fragment.bookies
+        spare = next(bookie for bookie in cluster.bookies if bookie.id not in named)
+        channel = await (await client.services()).pool.channel(spare.id)
+        digest = EntryDigest(DigestType.CRC32C, b"")
+        await channel.read_last_entry(writer.ledger_id, digest, v2.DO_FENCING, KEY)
+        await cluster.bookie(named[0]).stop()
+        repaired = await RepairedCluster.of(cluster.client())
+        await repaired.store.mark(writer.ledger_id, [named[0]], 0)
+        assert await repaired.worker("a worker", AutoRecoveryOptions()).repair(writer.ledger_id)
+        assert (await client.metadata(writer.ledger_id)).last_fragment.bookies == (spare.id, named[1])
+
+    run(tmp_path, test)
 
 
 def test_trap_15_a_bookie_returns_bytes_that_no_digest_fits(tmp_path: Path) -> None:
