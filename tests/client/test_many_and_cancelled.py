@@ -37,6 +37,25 @@ def test_a_thousand_open_writers_share_threads_and_connections(tmp_path):
     run(tmp_path, test)
 
 
+def test_lone_append_goes_out_at_once_and_calls_made_meanwhile_travel_together(tmp_path):
+    """What waits for company that does not come costs latency (issue 4: one add in flight)."""
+
+    async def test(cluster: InProcessCluster) -> None:
+        client = cluster.client()
+        async with await client.create(ensemble=1, write_quorum=1, ack_quorum=1) as writer:
+            assert await writer.append(b"connected") == 0
+            sent = []
+            add, writer._add = writer._add, lambda piece: (sent.append(len(piece)), add(piece))
+            calls = [writer.append(b"%d" % number) for number in range(1, 9)]
+            first = asyncio.ensure_future(calls[0])
+            await asyncio.sleep(0)
+            assert sent == [1]
+            assert await asyncio.gather(first, *calls[1:]) == list(range(1, 9))
+            assert sent == [1, 7]
+
+    run(tmp_path, test, bookies=1)
+
+
 def _connections(services: object) -> int:
     return len(services.pool._channels)  # type: ignore[attr-defined]
 
