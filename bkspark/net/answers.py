@@ -6,6 +6,7 @@ Statuses are V2's, and BAD_DIGEST. V3's codes are turned into them where a frame
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -71,6 +72,8 @@ class ReadGroup:
         self.entry_ids = entry_ids
         self.future = future
         self.waiting = np.ones(len(entry_ids), bool)
+        self.on_progress: Callable[[], None] | None = None
+        """Called when some of the answers have come, and others are to come yet."""
         self._digest = digest
         self._statuses = np.zeros(len(entry_ids), np.int32)
         self._lengths = np.zeros(len(entry_ids), np.int64)
@@ -85,8 +88,12 @@ class ReadGroup:
         found = statuses == v2.EOK
         if found.any():
             self._open(at[found], buffer, starts[found], ends[found])
-        if not self.waiting.any() and not self.future.done():
+        if self.future.done():
+            return
+        if not self.waiting.any():
             self.future.set_result(EntryAnswers(self.entry_ids, self._statuses, self._payloads, self._lengths))
+        elif self.on_progress is not None:
+            self.on_progress()
 
     def _open(self, at: np.ndarray, buffer: memoryview, starts: np.ndarray, ends: np.ndarray) -> None:
         # The receive buffer is used again after this call: the entries move out of it in one copy.

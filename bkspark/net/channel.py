@@ -77,7 +77,7 @@ class BookieChannel(BookieConnection):
         groups.append(group)
         try:
             self._send(v2.encode_reads(ledger_id, entry_ids, flags, master_key))
-            return await self._answered(group.future, f"{len(entry_ids)} reads of ledger {ledger_id}")
+            return await self._answered_all(group, f"{len(entry_ids)} reads of ledger {ledger_id}")
         finally:
             groups.remove(group)
             if not groups and self._groups.get(ledger_id) is groups:

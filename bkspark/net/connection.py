@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from bkspark.errors import BookieUnavailable, BookKeeperError, ProtocolError, RequestTimeout
+from bkspark.net.answers import EntryAnswers, ReadGroup
 from bkspark.wire.framing import LENGTH_BYTES, FrameTable, scan_frames
 
 _Answer = TypeVar("_Answer")
@@ -116,6 +117,24 @@ class BookieConnection(asyncio.BufferedProtocol):
         if self.lost is not None or self._transport is None:
             raise self.lost or BookieUnavailable(f"bookie {self.bookie} is not connected", bookie=self.bookie)
         self._transport.write(data)
+
+    async def _answered_all(self, group: ReadGroup, what: str) -> EntryAnswers:
+        """Return a group's answers. A busy bookie has the time of one answer from each to the next, not for all."""
+        timeout_s = self._read_timeout_s
+        try:
+            async with asyncio.timeout(timeout_s) as deadline:
+
+                def on_progress() -> None:
+                    # Too late where the time-out strikes in this turn of the loop.
+                    if not deadline.expired():
+                        deadline.reschedule(self._loop.time() + timeout_s)
+
+                group.on_progress = on_progress
+                return await group.future
+        except TimeoutError:
+            raise RequestTimeout(
+                f"bookie {self.bookie} did not go on answering {what} for {timeout_s:g} s", bookie=self.bookie
+            ) from None
 
     async def _answered(self, future: asyncio.Future[_Answer], what: str, waits_s: float = 0.0) -> _Answer:
         """Return the future's result, which may take `waits_s` longer than an ordinary answer."""

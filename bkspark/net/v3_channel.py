@@ -86,7 +86,7 @@ class BookieV3Channel(BookieConnection):
         self._groups[first_txn_id] = group
         try:
             self._send(v3_reads.encode_reads(ledger_id, entry_ids, first_txn_id, *_read_options(flags, master_key)))
-            return await self._answered(group.future, f"{len(entry_ids)} reads of ledger {ledger_id}")
+            return await self._answered_all(group, f"{len(entry_ids)} reads of ledger {ledger_id}")
         finally:
             del self._groups[first_txn_id]
 

@@ -7,7 +7,7 @@ import logging
 import secrets
 from collections.abc import Awaitable, Callable
 from random import Random
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -16,8 +16,10 @@ from bkspark.core.add_pipeline import WriterLimits
 from bkspark.errors import BookKeeperError, NotEnoughBookies
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.uri import MetadataUri
-from tests.planting import changed
-from tests.simulation.full_cluster import URI, Cluster, FullBookie
+from bkspark.net.pool import NetOptions
+from bkspark.wire.framing import LENGTH_BYTES, scan_frames
+from tests.planting import around, changed
+from tests.simulation.full_cluster import URI, Cluster, FullBookie, Link
 from tests.simulation.full_schedule import run_full
 from tests.simulation.virtual_loop import VirtualLoop
 
@@ -147,7 +149,7 @@ def test_more_bookies_silent_at_once_than_the_quorum_bears_end_the_writer_in_one
 ADD_TIMEOUT_S = 5.0
 
 
-def _on_new_cluster(seed: int, work: Callable[[Cluster, LedgerWriter], Awaitable[_T]]) -> _T:
+def _on_new_cluster(seed: int, work: Callable[[Cluster, LedgerWriter], Awaitable[_T]], patience_s: float = 60.0) -> _T:
     """Return what `work` does on three bookies with the writer of a new ledger, one entry of which is everywhere."""
     random = Random(seed)
     cluster = Cluster(random, 3)
@@ -162,7 +164,7 @@ def _on_new_cluster(seed: int, work: Callable[[Cluster, LedgerWriter], Awaitable
             writer = await client.create(ensemble=3, write_quorum=3, ack_quorum=2)
             await writer.append(b"everybody answers")
             await asyncio.sleep(1.0)
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(patience_s):
                 return await work(cluster, writer)
 
     with changed(secrets, "randbits", lambda old: random.getrandbits):
@@ -198,6 +200,28 @@ async def _ends_with_half_open_connections(
     seconds = loop.time() - began
     async with Client(URI, tree=cluster.session()) as other:
         return error, seconds, (await other.recover(writer.ledger_id)).last_entry
+
+
+def test_bookie_that_goes_on_answering_has_its_time_for_each_answer() -> None:
+    """A recovery asks for thousands of entries at once: a busy bookie is not a silent one."""
+
+    free_at: dict[Link, float] = {}
+
+    def answer(old: Any, self: Link, data: bytes) -> None:
+        loop = asyncio.get_running_loop()
+        frames = scan_frames(bytearray(data), len(data))
+        for start, end in zip(frames.starts.tolist(), frames.ends.tolist()):
+            free_at[self] = max(free_at.get(self, 0.0), loop.time()) + 0.7 * ADD_TIMEOUT_S
+            loop.call_at(free_at[self], old, self, data[start - LENGTH_BYTES : end])
+
+    async def read(cluster: Cluster, writer: LedgerWriter) -> int:
+        await writer.append_many([b"%d" % number for number in range(30)])
+        writer.abandon()
+        with around(Link, "answer", answer):
+            async with Client(URI, tree=cluster.session(), net=NetOptions(read_timeout_s=ADD_TIMEOUT_S)) as other:
+                return (await other.recover(writer.ledger_id)).last_entry
+
+    assert _on_new_cluster(1, read, patience_s=3600.0) == 30
 
 
 def _bookie(cluster: Cluster, name: str) -> FullBookie:
