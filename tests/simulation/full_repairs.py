@@ -154,6 +154,8 @@ class RepairSchedule(FullSchedule):
         for ledger in self.ledgers:
             if self.random.random() < 0.6:
                 await self._close(ledger)
+        if self.loses_two:
+            await self._close_all()
         for bookie in self.cluster.bookies:
             bookie.crashed_s = None
         self._is_repairing = True
@@ -197,18 +199,21 @@ class RepairSchedule(FullSchedule):
         except BookKeeperError:
             self.history.count_fault("owner ended early")
 
-    async def _lose_a_second_one(self, span_s: float) -> None:
-        """Lose a bookie, and another while the first one's ledgers are repaired: of three copies one is left.
-
-        Nothing else happens, and everything is closed and whole before: who lost two of Qa copies lost entries.
-        """
-        self.history.count_fault("second loss")
+    async def _close_all(self) -> None:
+        """Close every ledger; those of owners that ended early are fenced for that, so no repair may be watched yet."""
         for ledger in self.ledgers:
             await self._close(ledger)
         client = self._client()
         for ledger in self.ledgers:
             await client.recover(ledger.ledger_id)
         await client.close()
+
+    async def _lose_a_second_one(self, span_s: float) -> None:
+        """Lose a bookie, and another while the first one's ledgers are repaired: of three copies one is left.
+
+        Nothing else happens, and everything is closed and whole before: who lost two of Qa copies lost entries.
+        """
+        self.history.count_fault("second loss")
         await self._until_whole()
         for lost in self.random.sample(self.cluster.bookies, 2):
             lost.is_lost = True
