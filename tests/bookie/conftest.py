@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,9 @@ from tests.bookie.folders import Folder, serve
 
 
 @pytest.fixture
-def uri(zookeeper: ZooKeeperProcess, tmp_path: Path) -> str:
-    """The URI of a new cluster without bookies."""
-    return new_cluster(zookeeper.connect_string, tmp_path.name)
+def uri(zookeeper: ZooKeeperProcess) -> str:
+    """The URI of a new cluster without bookies. Its name is new: that of a passed test's folder is used again."""
+    return new_cluster(zookeeper.connect_string, uuid.uuid4().hex)
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -25,10 +26,10 @@ async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
 
 
 @pytest.fixture
-def run(zookeeper, request):
+def run(zookeeper):
     """Runs a coroutine with a severable link, a tree behind it and one beside it, and a root that exists."""
     host, port = zookeeper.connect_string.split(":")
-    root = f"/{request.node.name.replace('[', '-').rstrip(']')}"
+    root = f"/{uuid.uuid4().hex}"
 
     async def call(test, session_timeout_s: float) -> None:
         async with SeverableLink(host, int(port)) as link:
