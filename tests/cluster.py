@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from collections.abc import Mapping
 from pathlib import Path
 
 from bkspark.cli.cluster_process import BookieProcess, ClusterProcess
+from bkspark.metadata.bookies import BookieRegistry
+from bkspark.metadata.uri import MetadataUri
+from bkspark.metadata.zookeeper import open_tree
+from tests.polling import wait_until
 
 SESSION_TIMEOUT_MS = "5000"
 """A bookie that was killed registers again only when its old session is over: tests wait for that."""
@@ -18,6 +23,8 @@ class ClusterBookie:
 
     def __init__(self, process: BookieProcess) -> None:
         self._process = process
+        self.was_paused = False
+        """Since the last `Cluster.revive`: its session may have ended meanwhile, and it registers again."""
 
     @property
     def id(self) -> str:
@@ -59,6 +66,7 @@ class ClusterBookie:
 
     def pause(self) -> None:
         """Stop answering without closing a connection, until `resume`."""
+        self.was_paused = True
         os.kill(self.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
@@ -100,3 +108,15 @@ class Cluster:
             bookie.launch()
         for bookie in dead:
             bookie.wait_until_serving()
+        if any(bookie.was_paused for bookie in self.bookies):
+            wait_until(lambda: asyncio.run(self._all_take_writes()), "the bookies that were paused to be registered")
+        for bookie in self.bookies:
+            bookie.was_paused = False
+
+    async def _all_take_writes(self) -> bool:
+        uri = MetadataUri.parse(self.uri)
+        tree = await open_tree(uri)
+        try:
+            return {bookie.id for bookie in self.bookies} <= await BookieRegistry(tree, uri).writable_ids()
+        finally:
+            await tree.close()
