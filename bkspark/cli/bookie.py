@@ -48,8 +48,12 @@ def run(arguments: argparse.Namespace) -> int:
         command += ["--config", str(arguments.config)]
     command += [option for option in ("--check", "--collect") if getattr(arguments, option[2:])]
     # Python is not ready for a signal until the bookie's first lines run; they let these through again.
-    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
-    os.execv(command[0], command)
+    held_before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
+    try:
+        os.execv(command[0], command)
+    finally:
+        # Only reached when there is no such program: this process goes on, and so do its children's signals.
+        signal.pthread_sigmask(signal.SIG_SETMASK, held_before)
 
 
 def bookie_command(settings: dict[str, str], *, json: bool, python_options: Sequence[str] = ()) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -296,5 +297,7 @@ def test_directories_that_do_not_exist_are_one_line(tmp_path: Path, capsys: Capt
 def test_command_line_hands_the_check_to_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[list[str]] = []
     monkeypatch.setattr("os.execv", lambda program, command: ran.append(command))
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     bkspark(["bookie", "--check", "--json", "--set", "bookiePort=0"])
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == held, "what goes on here answers to signals as before"
     assert ran[0][1:] == ["-m", "bookie_service", "--set", "bookiePort=0", "--json", "--check"]
