@@ -92,11 +92,17 @@ async def _a_ledger_is_listed_repaired_and_taken_off(tree: InterruptedTree, othe
         await surely(lambda enabled=enabled: mine.set_enabled(enabled))
         assert await theirs.is_enabled() == await surely(mine.is_enabled) == enabled
     await surely(lambda: mine.watch_lost_bookie_recovery_delay(_nothing))
+    for _ in range(2):
+        await surely(lambda: mine.offer_lost_bookie_recovery_delay_s(5))
+        assert (await theirs.lost_bookie_recovery_delay()).seconds == 5
     for seconds in (10, 20):
         await surely(lambda seconds=seconds: mine.set_lost_bookie_recovery_delay_s(seconds))
         assert (await surely(mine.lost_bookie_recovery_delay)).seconds == seconds
         await surely(lambda seconds=seconds: mine.set_all_checked_ms(seconds))
         assert await surely(mine.all_checked_ms) == await theirs.all_checked_ms() == seconds
+    # What an operator set stays.
+    await surely(lambda: mine.offer_lost_bookie_recovery_delay_s(5))
+    assert (await theirs.lost_bookie_recovery_delay()).seconds == 20
 
 
 def _nothing() -> None:
