@@ -11,8 +11,11 @@ import sys
 
 from bookie_service.ending import Ending
 
+_COMMANDS = ("--ch", "--coll")
+"""How --check and --collect begin, with which no bookie runs; arguments are not parsed yet."""
+
 if __name__ == "__main__":
-    ending = Ending(sys.argv[1:])
+    ending = Ending(is_command=any(argument.startswith(_COMMANDS) for argument in sys.argv[1:]))
     ending.begin()
     # numpy and kazoo take a good part of a second, in which a signal must not find Python's own handlers.
     from bookie_service.process import main

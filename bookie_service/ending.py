@@ -1,6 +1,6 @@
-"""What SIGTERM and SIGINT do to a bookie's process, from its first moment to its last. Imports next to nothing.
+"""What SIGTERM and SIGINT do to a server's process, from its first moment to its last. Imports next to nothing.
 
-Until the bookie serves, nothing has been promised to anybody, and every file is as a crash may leave it: the process
+Until the server serves, nothing has been promised to anybody, and every file is as a crash may leave it: the process
 ends at once, in the middle of an import or of a replay of many minutes. From then on it is asked to stop in order.
 """
 
@@ -10,19 +10,18 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
-_COMMANDS = ("--ch", "--coll")
-"""How --check and --collect begin, with which no bookie runs: who is interrupted there has not done what was asked."""
 
 
 class Ending:
     """Takes the signals, once it was told to `begin`."""
 
-    def __init__(self, arguments: Sequence[str] = ()) -> None:
-        """`arguments`: of the command line, which is not parsed yet."""
-        self._is_command = any(argument.startswith(_COMMANDS) for argument in arguments)
+    def __init__(self, program: str = "bookie", *, is_command: bool = False) -> None:
+        """`is_command`: no server runs, and who is interrupted has not done what was asked: exit code 1."""
+        self._program = program
+        self._is_command = is_command
         self._stop: Callable[[], object] | None = None
 
     def begin(self) -> None:
@@ -39,7 +38,7 @@ class Ending:
             return
         if self._is_command:
             with contextlib.suppress(RuntimeError):  # the signal came in the middle of another line
-                print("bookie: interrupted", file=sys.stderr, flush=True)
+                print(f"{self._program}: interrupted", file=sys.stderr, flush=True)
         # Not by an exception: imports and threads would make another of it, with a traceback.
         os._exit(1 if self._is_command else 0)
 

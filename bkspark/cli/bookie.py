@@ -6,13 +6,12 @@ The server is another package, which this one must not import: the process becom
 from __future__ import annotations
 
 import argparse
-import os
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from bkspark.cli.arguments import add_json, key_value
+from bkspark.cli.becoming import become
 from bkspark.errors import ConfigurationError
 
 
@@ -47,13 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.config is not None:
         command += ["--config", str(arguments.config)]
     command += [option for option in ("--check", "--collect") if getattr(arguments, option[2:])]
-    # Python is not ready for a signal until the bookie's first lines run; they let these through again.
-    held_before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
-    try:
-        os.execv(command[0], command)
-    finally:
-        # Only reached when there is no such program: this process goes on, and so do its children's signals.
-        signal.pthread_sigmask(signal.SIG_SETMASK, held_before)
+    become(command)
 
 
 def bookie_command(settings: dict[str, str], *, json: bool, python_options: Sequence[str] = ()) -> list[str]:

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT before a bookie serves end it at once, without a traceback: in imports, in checks, in replay."""
+"""SIGTERM and SIGINT before a bookie, or repair, serves end it at once, without a traceback: in imports, in replay."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class AtImport:
             os.kill(os.getpid(), {number})
 
 sys.meta_path.insert(0, AtImport())
-sys.argv = ["bookie_service", *{arguments!r}]
-runpy.run_module("bookie_service", run_name="__main__", alter_sys=True)
+sys.argv = [{program!r}, *{arguments!r}]
+runpy.run_module({program!r}, run_name="__main__", alter_sys=True)
 """
 AT_EXEC = """
 import os, sys
@@ -36,7 +36,7 @@ def execute(path, command):
     become(path, command)
 
 os.execv = execute
-sys.exit(main(["bookie"]))
+sys.exit(main({arguments!r}))
 """
 IN_REPLAY = """
 import os, runpy, signal, sys, threading
@@ -63,19 +63,32 @@ def ended(program: str) -> tuple[int, str, str]:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("module", ["bookie_service.process", "numpy", "kazoo.client", "bookie_service.service"])
 def test_signal_in_an_import_ends_a_bookie_in_silence(module: str, number: signal.Signals) -> None:
-    program = AT_IMPORT.format(module=module, number=int(number), arguments=[])
+    program = AT_IMPORT.format(program="bookie_service", module=module, number=int(number), arguments=[])
     assert ended(program) == (0, "", "")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_signal_while_bkspark_becomes_the_bookie_waits_for_its_first_lines(number: signal.Signals) -> None:
-    assert ended(AT_EXEC.format(number=int(number))) == (0, "", "")
+@pytest.mark.parametrize("arguments", [["bookie"], ["cluster", "autorecovery", "--uri", "zk://127.0.0.1:1/ledgers"]])
+def test_signal_while_bkspark_becomes_the_server_waits_for_its_first_lines(
+    arguments: list[str], number: signal.Signals
+) -> None:
+    assert ended(AT_EXEC.format(arguments=arguments, number=int(number))) == (0, "", "")
 
 
 @pytest.mark.parametrize("command", ["--check", "--collect"])
 def test_interrupted_command_says_so_and_is_no_success(command: str) -> None:
-    program = AT_IMPORT.format(module="numpy", number=int(signal.SIGINT), arguments=[command])
+    number = int(signal.SIGINT)
+    program = AT_IMPORT.format(program="bookie_service", module="numpy", number=number, arguments=[command])
     assert ended(program) == (1, "", "bookie: interrupted\n")
+
+
+@pytest.mark.parametrize(("number", "module"), [(signal.SIGTERM, "numpy"), (signal.SIGINT, "kazoo.client")])
+@pytest.mark.parametrize("command", ["autorecovery", "check", "recover"])
+def test_signal_in_an_import_ends_repair_without_a_traceback(command: str, module: str, number: signal.Signals) -> None:
+    repair = "bookie_service.replication"
+    program = AT_IMPORT.format(program=repair, module=module, number=int(number), arguments=[command])
+    interrupted = (1, "", "bkspark cluster: interrupted\n")
+    assert ended(program) == ((0, "", "") if command == "autorecovery" else interrupted)
 
 
 @pytest.mark.cluster

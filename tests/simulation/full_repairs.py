@@ -104,14 +104,17 @@ class RepairSchedule(FullSchedule):
         self._is_repairing = False
         # No fault but the loss of bookies, one at a time.
         self._is_calm = False
+        self._complaints: list[str] = []
 
     def run(self) -> FullOutcome:
         with changed(auditor, "_now_ms", lambda old: lambda: int(self.loop.time() * 1000)):
-            return super().run()
+            outcome = super().run()
+        outcome.violations[:0] = self._complaints
+        return outcome
 
     def _complain(self, what: str) -> None:
-        if what not in self.ledger.pending:
-            self.ledger.pending.append(what)
+        if what not in self._complaints:
+            self._complaints.append(what)
 
     # ---- the cluster ----
 

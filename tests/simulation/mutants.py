@@ -150,7 +150,10 @@ EQUIVALENT = {
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """What noticed a mutant: the seed, how many schedules that took, and what was said. Seed None: nothing did."""
+    """What noticed a mutant: the seed, how many schedules that took, and what was said.
+
+    Seed None: no schedule did; what was said then is a directed test's, whose name it begins with.
+    """
 
     name: str
     seed: int | None
@@ -204,7 +207,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def row(kill: Kill, bug: str, is_markdown: bool) -> str:
     """Return one line of the report."""
-    checker = kill.said.partition(":")[0] if kill.seed is not None else "-"
+    checker = kill.said.partition(":")[0] or "-"
     count = str(kill.schedules) if kill.seed is not None else f"> {kill.schedules}"
     if is_markdown:
         return f"| {kill.name} | {bug} | {checker} | {count} |"

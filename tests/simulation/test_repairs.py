@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.simulation.mutants import Mutant, hunt
-from tests.simulation.repairs import MUTANTS, run_seeds, violations_of
+from tests.simulation.repairs import DIRECTED, MUTANTS, complaint_of, run_seeds, violations_of
 
 SCHEDULES = 40
 _PARTS = 2
@@ -36,6 +36,13 @@ def test_a1_to_a5_hold_in_every_schedule_with_lost_bookies(part: int) -> None:
 @pytest.mark.parametrize("mutant", [it for it in MUTANTS if it.name in QUICK], ids=lambda mutant: mutant.name)
 def test_planted_defect_of_autorecovery_is_noticed(mutant: Mutant) -> None:
     assert hunt(mutant, 1, QUICK_SCHEDULES, violations_of).seed is not None, f"{mutant.bug}: nothing noticed it"
+
+
+@pytest.mark.parametrize("mutant", [it for it in MUTANTS if it.name in DIRECTED], ids=lambda mutant: mutant.name)
+def test_planted_defect_that_no_schedule_notices_fails_its_directed_test(mutant: Mutant) -> None:
+    assert complaint_of(DIRECTED[mutant.name]) is None
+    with mutant.plant():
+        assert complaint_of(DIRECTED[mutant.name]) is not None
 
 
 def test_defects_have_names_of_their_own() -> None:

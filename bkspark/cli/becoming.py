@@ -1,0 +1,23 @@
+"""A command of the server's package: this one must not import it, so the process becomes it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Sequence
+from typing import NoReturn
+
+
+def become(command: Sequence[str]) -> NoReturn:
+    """Replace this process by a program whose first lines take SIGTERM and SIGINT; returns never.
+
+    Raises:
+        OSError: there is no such program.
+    """
+    # Python is not ready for a signal until those lines run; they let these through again.
+    held_before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
+    try:
+        os.execv(command[0], command)
+    finally:
+        # Only reached when there is no such program: this process goes on, and so do its children's signals.
+        signal.pthread_sigmask(signal.SIG_SETMASK, held_before)
