@@ -74,6 +74,8 @@ EXPLAINED = {
     "nothing is copied back from other bookies at the start, that is autorecovery's work",
     "dataIntegrityStampMissingCookies": "a directory whose cookie is missing is never stamped anew: the bookie does "
     "not start, and says what to do",
+    "rereplicationEntryBatchSize": "copies are made in pieces of bytes, whatever number of entries that is: "
+    "rereplicationInFlightMaxBytes",
 }
 """Keys without effect of which it is worth knowing what happens instead."""
 
@@ -395,6 +397,9 @@ def _auto_recovery(keys: Values) -> AutoRecoveryOptions:
         ),
         RepairOptions(
             bytes_per_s=keys.number("replicationRateByBytes", -1, unit="bytes/s, 0 or less: no limit"),
+            copies_in_flight_bytes=keys.number(
+                "rereplicationInFlightMaxBytes", 16 * 1024 * 1024, least=1024 * 1024, unit="bytes"
+            ),
             grace_s=keys.number("openLedgerRereplicationGracePeriod", 30_000, least=0, unit="ms") / 1000,
             pause_s=keys.number("rwRereplicateBackoffMs", 5000, least=1, unit="ms") / 1000,
             failed_pause_max_s=keys.number("lockReleaseOfFailedLedgerGracePeriod", 300_000, least=1, unit="ms") / 1000,

@@ -106,6 +106,13 @@ APACHE_PREFIXES = ("dlog.", "storage.", "storageserver.")
 """Families of the stream and table service, which shares Apache's file."""
 
 OWN_KEYS = frozenset(
-    {"frameTimeoutMs", "gcDeletedShareMax", "maxConnections", "receiveBuffersMaxBytes", "replyBuffersMaxBytes"}
+    {
+        "frameTimeoutMs",
+        "gcDeletedShareMax",
+        "maxConnections",
+        "receiveBuffersMaxBytes",
+        "replyBuffersMaxBytes",
+        "rereplicationInFlightMaxBytes",
+    }
 )
 """Keys that only this bookie has."""

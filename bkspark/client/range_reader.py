@@ -81,29 +81,38 @@ class RangeReader:
 
     async def read_group(self, group: GroupRead) -> EntryBatch:
         """Return the entries of a group, in its order, numbered on from its first. Raises as `read_span`."""
-        parts: list[EntryBatch] = []
-        step = int(group.missing[1] - group.missing[0]) if len(group.missing) > 1 else 1
         first_entry = int(group.missing[0])
+        parts: list[EntryBatch] = []
+        while len(group.missing):
+            parts.append(await self.read_some(group, self._pool.options.frame_bytes_max))
+        return joined(parts, self._ledger_id, first_entry)
+
+    async def read_some(self, group: GroupRead, bytes_max: int) -> EntryBatch:
+        """Return the next entries of a group, those of one answer; `group.missing` are the others.
+
+        Args:
+            bytes_max: of the answer, or one entry; only batch reads, those of a group without gaps, know a limit.
+
+        Raises:
+            NoSuchEntry, ReadFailed: as `read_span`.
+        """
         asked: dict[asyncio.Task[_Part], str] = {}
         try:
-            while len(group.missing):
+            while True:
                 bookie = None if asked else group.next_replica()
                 if bookie is None and not asked:
                     raise group.error()
                 if bookie is not None:
-                    asked[asyncio.ensure_future(self._ask(bookie, group.missing, step))] = bookie
-                task = await self._first_answer(group, asked, step)
-                bookie = asked.pop(task)
-                part = self._take(group, bookie, task)
+                    asked[asyncio.ensure_future(self._ask(bookie, group, bytes_max))] = bookie
+                task = await self._first_answer(group, asked, bytes_max)
+                part = self._take(group, asked.pop(task), task)
                 if len(part):
-                    parts.append(part)
-                    _cancel(asked)
+                    return part
         finally:
             _cancel(asked)
-        return joined(parts, self._ledger_id, first_entry)
 
     async def _first_answer(
-        self, group: GroupRead, asked: dict[asyncio.Task[_Part], str], step: int
+        self, group: GroupRead, asked: dict[asyncio.Task[_Part], str], bytes_max: int
     ) -> asyncio.Task[_Part]:
         """Return the first task that is done; where that takes long, one replica more is asked meanwhile."""
         delay_s: float | None = self._pool.options.speculative_read_s
@@ -115,7 +124,7 @@ class RangeReader:
             if bookie is None:
                 delay_s = None
             else:
-                asked[asyncio.ensure_future(self._ask(bookie, group.missing, step))] = bookie
+                asked[asyncio.ensure_future(self._ask(bookie, group, bytes_max))] = bookie
 
     def _take(self, group: GroupRead, bookie: str, task: asyncio.Task[_Part]) -> EntryBatch:
         """Tell the group what a bookie answered; return the entries."""
@@ -137,11 +146,12 @@ class RangeReader:
             group.on_entries(bookie, len(part), refusal)
         return part
 
-    async def _ask(self, bookie: str, entry_ids: np.ndarray, step: int) -> _Part:
-        if step == 1 and self._batch_reads and bookie not in self._without_batch_reads:
+    async def _ask(self, bookie: str, group: GroupRead, bytes_max: int) -> _Part:
+        entry_ids = group.missing
+        if group.step == 1 and self._batch_reads and bookie not in self._without_batch_reads:
             channel = await self._pool.channel(bookie)
             try:
-                return await self._ask_batch(channel, entry_ids)
+                return await self._ask_batch(channel, entry_ids, bytes_max)
             except BookieUnavailable:
                 # A bookie too old for batch reads closes the connection. If it answers single reads, it is one.
                 answer = await self._ask_singles(bookie, entry_ids)
@@ -149,12 +159,10 @@ class RangeReader:
                 return answer
         return await self._ask_singles(bookie, entry_ids)
 
-    async def _ask_batch(self, channel: Channel, entry_ids: np.ndarray) -> _Part:
+    async def _ask_batch(self, channel: Channel, entry_ids: np.ndarray, bytes_max: int) -> _Part:
         assert isinstance(channel, BookieChannel)
-        frame_bytes_max = self._pool.options.frame_bytes_max
-        answer = await channel.batch_read(
-            self._ledger_id, int(entry_ids[0]), len(entry_ids), frame_bytes_max, self._digest
-        )
+        first_entry = int(entry_ids[0])
+        answer = await channel.batch_read(self._ledger_id, first_entry, len(entry_ids), bytes_max, self._digest)
         if answer.status == v2.EOK and not len(answer.entries):
             return answer.entries, BAD_DIGEST
         return answer.entries, answer.status

@@ -28,16 +28,28 @@ ACK_TIMEOUT_S = 30.0
 """How long a bookie may acknowledge nothing."""
 
 READ_BYTES = 512 * 1024
+READ_ENTRIES_FIRST = 8
 READ_ENTRIES_MAX = 4096
-ENTRY_BYTES_GUESS = 4096
+SINGLE_READS_AT_ONCE = 128
+"""Single reads know no limit in bytes: of entries that are suddenly larger than those before them, so many may come."""
 
 
-def entries_at_once(metadata: LedgerMetadata, overhead_bytes: int) -> int:
-    """Return how many entries are about READ_BYTES, by what the metadata tell of their size."""
-    entry_bytes = ENTRY_BYTES_GUESS
-    if metadata.is_closed and metadata.last_entry >= 0:
-        entry_bytes = metadata.length // (metadata.last_entry + 1) + overhead_bytes
-    return max(1, min(READ_ENTRIES_MAX, READ_BYTES // max(1, entry_bytes)))
+class ReadPace:
+    """How many entries to ask for at once, `entries`, so that they have about `bytes_max`.
+
+    What the metadata tell is an average, and nothing of an open ledger: it begins with few, and goes by those that
+    came, never to more than twice as many as before.
+    """
+
+    def __init__(self, bytes_max: int = READ_BYTES, entries_max: int = READ_ENTRIES_MAX) -> None:
+        self.bytes_max = bytes_max
+        self.entries = min(READ_ENTRIES_FIRST, entries_max)
+        self._entries_max = entries_max
+
+    def on_entries(self, largest_bytes: int) -> None:
+        """An answer has come; the largest entry in it has so many bytes."""
+        fitting = self.bytes_max // max(1, largest_bytes)
+        self.entries = max(1, min(self._entries_max, 2 * self.entries, fitting))
 
 
 @dataclass(slots=True)
@@ -162,7 +174,6 @@ class HeldEntries:
         self._services = services
         self._ledger_id = ledger_id
         self._digest = WholeEntries(metadata.digest, password)
-        self._step = entries_at_once(metadata, self._digest.overhead_bytes)
 
     async def missing(self, bookie: str, entry_ids: np.ndarray) -> np.ndarray:
         """Return those of `entry_ids` (ascending) that the bookie does not give, or gives damaged.
@@ -172,10 +183,13 @@ class HeldEntries:
         """
         found = [np.empty(0, np.int64)]
         channel = await self._services.pool.channel(bookie)
-        for at in range(0, len(entry_ids), self._step):
-            ids = entry_ids[at : at + self._step]
+        pace, at = ReadPace(entries_max=SINGLE_READS_AT_ONCE), 0
+        while at < len(entry_ids):
+            ids = entry_ids[at : at + pace.entries]
+            at += len(ids)
             answers = await channel.read_entries(self._ledger_id, ids, self._digest)
             if (answers.statuses == v2.Status.ETOOMANYREQUESTS).any():
                 raise read_error(v2.Status.ETOOMANYREQUESTS, self._ledger_id, int(ids[0]), bookie)
             found.append(ids[answers.statuses != v2.EOK])
+            pace.on_entries(max((len(entry) for entry in answers.payloads if entry is not None), default=0))
         return np.concatenate(found)

@@ -71,6 +71,7 @@ class GroupRead:
     def __init__(self, ledger_id: int, entry_ids: np.ndarray, replicas: Sequence[str]) -> None:
         self.ledger_id = ledger_id
         self.missing = entry_ids
+        self.step = int(entry_ids[1] - entry_ids[0]) if len(entry_ids) > 1 else 1
         self._replicas = list(replicas)
         self._asked = 0
         self._first_error: BookKeeperError | None = None

@@ -2,7 +2,8 @@
 
 Entries are read as any reader does (replicas in turn, digest and ids checked) and sent on whole, in the envelope they
 came in, with the recovery flag: a fenced bookie takes them, and one that has an entry already keeps the same bytes.
-What is under way is bounded: `READ_AHEAD` reads of about 512 KiB each, and as many that a target has not acknowledged.
+What is under way is bounded in bytes: `READ_AHEAD` reads of a piece each, and as many pieces that a target has not
+acknowledged (`piece_bytes`). An entry that is larger than a piece is one by itself.
 """
 
 from __future__ import annotations
@@ -14,7 +15,13 @@ from collections.abc import AsyncIterator, Awaitable, Iterator
 import numpy as np
 
 from bkspark.client.range_reader import RangeReader
-from bkspark.client.stored import StoredEntryWriter, entries_at_once
+from bkspark.client.stored import (
+    PIECES_IN_FLIGHT_MAX,
+    READ_ENTRIES_MAX,
+    SINGLE_READS_AT_ONCE,
+    ReadPace,
+    StoredEntryWriter,
+)
 from bkspark.client.writer import Services
 from bkspark.core.metadata import LedgerMetadata
 from bkspark.core.reader import EntrySpan, GroupRead, groups
@@ -26,6 +33,11 @@ from bkspark.wire.digest import WholeEntries, master_key
 from bookie_service.replication.repair import CopyEntries, SlotCopy
 
 READ_AHEAD = 4
+PIECES_MAX = READ_AHEAD + PIECES_IN_FLIGHT_MAX
+"""How many pieces a copier holds."""
+
+_Read = tuple[np.ndarray, EntryBatch]
+"""Entry ids, and those entries whole."""
 
 
 class CopyFailed(Exception):
@@ -58,13 +70,22 @@ class ByteRate:
 class FragmentCopier:
     """Performs `CopyEntries` for one ledger."""
 
-    def __init__(self, services: Services, ledger_id: int, metadata: LedgerMetadata, password: bytes, rate: ByteRate):
+    def __init__(
+        self,
+        services: Services,
+        ledger_id: int,
+        metadata: LedgerMetadata,
+        password: bytes,
+        rate: ByteRate,
+        piece_bytes: int,
+    ) -> None:
         self._services = services
         self._ledger_id = ledger_id
         self._metadata = metadata
         self._digest = WholeEntries(metadata.digest, password)
         self._master_key = master_key(password)
         self._rate = rate
+        self._piece_bytes = piece_bytes
         self.copied_bytes = 0
 
     async def copy(self, todo: CopyEntries, lost: frozenset[str]) -> None:
@@ -103,33 +124,46 @@ class FragmentCopier:
             if copy.slot in slots and wanted.any():
                 await _of_target(writer.bookie, writer.send(ids, wanted, frames, bounds))
 
-    async def _batches(self, todo: CopyEntries, lost: frozenset[str]) -> AsyncIterator[tuple[np.ndarray, EntryBatch]]:
-        """Yield (entry ids, those entries whole), in rising order of their spans; reads run ahead of the caller."""
+    async def _batches(self, todo: CopyEntries, lost: frozenset[str]) -> AsyncIterator[_Read]:
+        """Yield every entry that is needed, whole, in rising order of their spans; reads run ahead of the caller."""
         reader = RangeReader(self._services.pool, self._ledger_id, self._metadata, self._digest, None)
-        waiting = self._reads(todo, lost)
-        ahead: deque[tuple[np.ndarray, asyncio.Task[EntryBatch]]] = deque()
+        is_striped = self._metadata.write_quorum < len(todo.fragment.bookies)
+        pace = ReadPace(self._piece_bytes, SINGLE_READS_AT_ONCE if is_striped else READ_ENTRIES_MAX)
+        waiting = self._reads(todo, lost, pace)
+        ahead: deque[tuple[GroupRead, asyncio.Task[_Read]]] = deque()
+
+        async def read(group: GroupRead) -> _Read:
+            ids = group.missing
+            batch = await reader.read_some(group, pace.bytes_max)
+            return ids[: len(batch)], batch
+
         try:
             while True:
                 while len(ahead) < READ_AHEAD and (group := next(waiting, None)) is not None:
-                    ahead.append((group.missing, asyncio.ensure_future(reader.read_group(group))))
+                    ahead.append((group, asyncio.ensure_future(read(group))))
                 if not ahead:
                     return
-                ids, task = ahead.popleft()
-                yield ids, await task
+                group, task = ahead.popleft()
+                ids, batch = await task
+                pace.on_entries(int(np.diff(batch.offsets).max()))
+                if len(group.missing):
+                    ahead.appendleft((group, asyncio.ensure_future(read(group))))
+                yield ids, batch
         finally:
             for _, task in ahead:
                 task.cancel()
             await asyncio.gather(*(task for _, task in ahead), return_exceptions=True)
 
-    def _reads(self, todo: CopyEntries, lost: frozenset[str]) -> Iterator[GroupRead]:
+    def _reads(self, todo: CopyEntries, lost: frozenset[str], pace: ReadPace) -> Iterator[GroupRead]:
         """Yield the reads that the copies need: runs of entries that share a write set."""
         bookies, quorum = todo.fragment.bookies, self._metadata.write_quorum
-        step = entries_at_once(self._metadata, self._digest.overhead_bytes)
         # Where not every bookie has every entry, a span falls into as many reads as there are bookies.
-        step *= 1 if quorum == len(bookies) else len(bookies)
+        reads = 1 if quorum == len(bookies) else len(bookies)
         avoided = lost | self._services.pool.avoided
-        for first in range(todo.fragment.first_entry, todo.end_entry, step):
-            span = EntrySpan(first, min(first + step, todo.end_entry), bookies)
+        first = todo.fragment.first_entry
+        while first < todo.end_entry:
+            span = EntrySpan(first, min(first + pace.entries * reads, todo.end_entry), bookies)
+            first = span.end_entry
             for group in groups(span, self._ledger_id, quorum, None, avoided):
                 slots = write_set(int(group.missing[0]), len(bookies), quorum)
                 concerned = [copy for copy in todo.copies if copy.slot in slots]

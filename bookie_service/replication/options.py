@@ -9,11 +9,13 @@ from dataclasses import dataclass
 class RepairOptions:
     """Replication workers.
 
-    `bytes_per_s` 0 or less: as fast as it goes. `password`: of ledgers whose metadata keep none (format 1).
+    `bytes_per_s` 0 or less: as fast as it goes. `copies_in_flight_bytes`: of entries that were read and that no new
+    bookie has acknowledged yet, of all ledgers together. `password`: of ledgers whose metadata keep none (format 1).
     """
 
     ledgers_at_once: int = 4
     bytes_per_s: int = -1
+    copies_in_flight_bytes: int = 16 * 1024 * 1024
     grace_s: float = 30.0
     pause_s: float = 5.0
     failed_pause_max_s: float = 300.0

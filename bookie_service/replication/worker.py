@@ -22,7 +22,7 @@ from bkspark.core.metadata import Fragment
 from bkspark.errors import BookKeeperError, MetadataError, MetadataFormat, NoSuchLedger, SessionExpired, TooManyRequests
 from bkspark.metadata.tree import Tree
 from bkspark.metadata.underreplication import Underreplicated, UnderreplicationStore
-from bookie_service.replication.copying import ByteRate, CopyFailed, FragmentCopier
+from bookie_service.replication.copying import PIECES_MAX, ByteRate, CopyFailed, FragmentCopier
 from bookie_service.replication.options import RepairOptions
 from bookie_service.replication.repair import (
     CopyEntries,
@@ -66,6 +66,7 @@ class ReplicationWorker:
         self._who = who
         self._options = options
         self._rate = ByteRate(options.bytes_per_s)
+        self._piece_bytes = max(1, options.copies_in_flight_bytes // (options.ledgers_at_once * PIECES_MAX))
         self._deferred: dict[int, _Deferred] = {}
         self._wake = asyncio.Event()
         self.repaired = 0
@@ -225,7 +226,7 @@ class ReplicationWorker:
             topology=candidates.topology,
             may_recover=self._may_recover(ledger_id, stored.metadata.last_fragment),
         )
-        run = _RepairRun(self._services, core, registered, self._rate, self._options.password)
+        run = _RepairRun(self._services, core, registered, self._options.password, self._rate, self._piece_bytes)
         todo = core.start()
         while not isinstance(todo[0], Ended):
             if self._tree.session_id != session:
@@ -240,13 +241,20 @@ class _RepairRun:
     """Performs the effects of one RepairCore."""
 
     def __init__(
-        self, services: Services, core: RepairCore, registered: frozenset[str], rate: ByteRate, password: bytes
+        self,
+        services: Services,
+        core: RepairCore,
+        registered: frozenset[str],
+        password: bytes,
+        rate: ByteRate,
+        piece_bytes: int,
     ) -> None:
         self._services = services
         self._core = core
         self._registered = registered
-        self._rate = rate
         self._fallback_password = password
+        self._rate = rate
+        self._piece_bytes = piece_bytes
         self.copied_bytes = 0
 
     @property
@@ -283,7 +291,9 @@ class _RepairRun:
 
     async def _copy(self, effect: CopyEntries) -> list[Effect]:
         core = self._core
-        copier = FragmentCopier(self._services, core.ledger_id, core.metadata, self._password, self._rate)
+        copier = FragmentCopier(
+            self._services, core.ledger_id, core.metadata, self._password, self._rate, self._piece_bytes
+        )
         lost = frozenset(effect.fragment.bookies) - self._registered
         try:
             await copier.copy(effect, lost)
