@@ -21,12 +21,17 @@ def write_set(entry_id: int, ensemble_size: int, write_quorum: int) -> tuple[int
     >>> write_set(3, 4, write_quorum=3)
     (3, 0, 1)
     """
-    return tuple((entry_id + i) % ensemble_size for i in range(write_quorum))
+    return _by_residue(ensemble_size, write_quorum)[entry_id % ensemble_size]
 
 
 def write_set_masks(entry_ids: np.ndarray, ensemble_size: int, write_quorum: int) -> np.ndarray:
     """Return the write sets of many entries as a uint64 array of slot masks."""
     return _masks_by_residue(ensemble_size, write_quorum)[entry_ids % ensemble_size]
+
+
+@functools.lru_cache(maxsize=256)
+def _by_residue(ensemble_size: int, write_quorum: int) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple((residue + i) % ensemble_size for i in range(write_quorum)) for residue in range(ensemble_size))
 
 
 @functools.lru_cache(maxsize=256)

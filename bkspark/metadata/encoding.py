@@ -138,6 +138,8 @@ def _check_text(values: list[str], what: str) -> None:
 
 def _unknown_fields(message: LedgerMetadataFormat) -> bytes:
     """Return the bytes of the fields that the schema does not name; `message` is of no use afterwards."""
+    if not len(UnknownFieldSet(message)):
+        return b""
     for known in LedgerMetadataFormat.DESCRIPTOR.fields:
         message.ClearField(known.name)
     return message.SerializePartialToString()

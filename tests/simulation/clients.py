@@ -37,7 +37,9 @@ class Site:
 
 
 class Client:
-    """A process with a metadata session and connections."""
+    """A process with a metadata session and connections. It `is_done` when nothing that it began is under way."""
+
+    is_done: bool
 
     def __init__(self, site: Site, name: str) -> None:
         self.site = site
@@ -86,22 +88,23 @@ class Client:
             if self._requests.pop(number, None) is not None:
                 answered(answer)
 
-        def on_failure(error: BookKeeperError) -> None:
-            if self._requests.pop(number, None) is not None:
-                failed(error)
-
-        self._requests[number] = on_failure
+        self._requests[number] = failed
         self._requests_of[link].append(number)
-        self.later(READ_TIMEOUT_NS, on_failure, RequestTimeout("no answer", bookie=bookie))
+        self.later(READ_TIMEOUT_NS, self._time_out, number, bookie)
         link.send(request, self.site, self.name, link.bookie, *arguments, reply=on_reply)
+
+    def _time_out(self, number: int, bookie: str) -> None:
+        failed = self._requests.pop(number, None)
+        if failed is not None:
+            failed(RequestTimeout("no answer", bookie=bookie))
 
     def _lost(self, link: Connection) -> None:
         if self._links.get(link.bookie.name) is link:
             del self._links[link.bookie.name]
         for number in self._requests_of.pop(link):
-            fail = self._requests.get(number)
-            if fail is not None:
-                fail(BookieUnavailable("lost", bookie=link.bookie.name))
+            failed = self._requests.pop(number, None)
+            if failed is not None:
+                failed(BookieUnavailable("lost", bookie=link.bookie.name))
 
     def drop_requests(self) -> None:
         """Forget what was asked, and the connections."""

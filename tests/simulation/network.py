@@ -82,10 +82,11 @@ class Connection:
         self._life = bookie.node.life
         self._last = [0, 0]
         self._wedged = False
-        self.means = [
-            network.delay_mean * network.slow.get((client.name, bookie.name, direction), 1.0)
-            for direction in (UP, DOWN)
-        ]
+        slow, mean = network.slow, network.delay_mean
+        self.means = (
+            mean * slow.get((client.name, bookie.name, UP), 1.0),
+            mean * slow.get((client.name, bookie.name, DOWN), 1.0),
+        )
 
     def send(self, request: Callable[..., tuple[Any, int]], *arguments: Any, reply: Callable[..., None]) -> None:
         """Carry a request; `request(*arguments)` at the bookie returns (answer, when it leaves), `reply(answer)`

@@ -33,6 +33,7 @@ LIMITS = WriterLimits(
     slow_lag_ns=100 * MILLISECOND,
     ensemble_change_delay_ns_max=150 * MILLISECOND,
 )
+DELAYING = replace(LIMITS, delay_ensemble_change=True)
 _NOTHING = memoryview(b"")
 
 
@@ -232,7 +233,7 @@ class Owner(Client):
     ) -> None:
         """`relaxed`: what the checkers take for acknowledged is then what is confirmed: nothing else is promised."""
         super().__init__(site, name)
-        limits = replace(LIMITS, delay_ensemble_change=delays_changes)
+        limits = DELAYING if delays_changes else LIMITS
         if relaxed is None:
             self.core = WriterCore(site.ledger_id, stored.metadata, stored.version, site.random, limits)
             self._pipeline = Pipeline(self, self.core, self._promised, self._failed, recovery=False)
@@ -245,7 +246,7 @@ class Owner(Client):
         self._wants_close = False
 
     @property
-    def is_settled(self) -> bool:
+    def is_done(self) -> bool:
         """Nothing is under way: all it added was acknowledged or has failed."""
         core = self.core
         if core.state in (WriterState.FAILED, WriterState.CLOSED):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
@@ -148,13 +149,13 @@ class Schedule:
         self._heal()
         if plan.recovers_at_once:
             self._recover_finally()
-        self._await(lambda: all(self._is_done(client) for client in self.clients.values()))
+        self._await(self._are_all_done)
         if plan.owner_closes and self.owner.node.is_up and self.owner.core.state is WriterState.ACTIVE:
             self.owner.close()
-            self._await(lambda: self.owner.is_settled)
+            self._await(lambda: self.owner.is_done)
         if not self.metadata.current(LEDGER_ID).metadata.is_closed:
             self._recover_finally()
-            self._await(lambda: all(self._is_done(client) for client in self.clients.values()))
+            self._await(self._are_all_done)
         self._check_end()
 
     def _check_end(self) -> None:
@@ -177,25 +178,19 @@ class Schedule:
             raise _TooManyEvents
         return False
 
-    def _is_done(self, client: Client) -> bool:
-        if not client.node.is_up:
-            return True
-        if isinstance(client, Owner):
-            return client.is_settled
-        assert isinstance(client, (Recoverer, Reader))
-        return client.is_done
+    def _are_all_done(self) -> bool:
+        return all(client.is_done or not client.node.is_up for client in self.clients.values())
 
-    def _await(self, is_over: object) -> None:
-        assert callable(is_over)
+    def _await(self, is_over: Callable[[], bool]) -> None:
         world = self.world
 
         def check() -> bool:
-            return bool(is_over()) or self._is_too_long()
+            return is_over() or self._is_too_long()
 
         if not is_over():
             world.run(world.now + END_AFTER_HEAL, check)
         if not is_over():
-            waiting = [name for name, client in self.clients.items() if not self._is_done(client)]
+            waiting = [name for name, client in self.clients.items() if client.node.is_up and not client.is_done]
             self.ledger.pending.append(f"{', '.join(waiting)} did not end")
 
     def _heal(self) -> None:
