@@ -4,7 +4,8 @@
 #   make demo        bkspark demo: a throw-away cluster, a real DataFrame written, read, streamed and checked
 #   make test        all tests; PYTEST_ARGS="-k recovery" runs some, TEST_PROCESSES=0 runs them in one process
 #   make test-oldest-spark
-#                    what of tests/spark must hold on every Spark, on the oldest supported, in .venv-oldest
+#                    tests/spark on the oldest Spark that is supported, in .venv-oldest; PYTEST_ARGS="-m every_spark"
+#                    runs what each run of .ci/run does
 #   make test-pulsar the tests with an Apache Pulsar broker, which Maven fetches (235 MB)
 #   make lint        ruff, rules and format
 #   make typecheck   mypy on the public surface
@@ -44,7 +45,7 @@ test-oldest-spark: requirements
 	  $(VENV_OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[test]' \
 	    'pyspark==$(OLDEST_SPARK)' && touch $(VENV_OLDEST)/.installed; }
 	PYSPARK_PYTHON=$(abspath $(VENV_OLDEST))/bin/python PYSPARK_DRIVER_PYTHON=$(abspath $(VENV_OLDEST))/bin/python \
-	  $(VENV_OLDEST)/bin/python -m pytest -m every_spark tests/spark
+	  $(VENV_OLDEST)/bin/python -m pytest $(PYTEST_ARGS) tests/spark
 
 lint: install
 	$(BIN)/ruff check .

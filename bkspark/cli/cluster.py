@@ -145,9 +145,6 @@ async def _bookies(uri: str) -> list[dict[str, Any]]:
 
     async with Client(uri) as client:
         services = await client.services()
-        states = dict.fromkeys(await services.registry.known(), "down")
-        states |= dict.fromkeys(await services.registry.read_only(), "readonly")
-        states |= dict.fromkeys(await services.registry.writable(), "available")
 
         async def facts(bookie: str, state: str) -> dict[str, Any]:
             free = total = None
@@ -158,7 +155,8 @@ async def _bookies(uri: str) -> list[dict[str, Any]]:
                     free, total = space.free_bytes, space.total_bytes
             return {"id": bookie, "state": state, "free_bytes": free, "total_bytes": total}
 
-        return await asyncio.gather(*(facts(bookie, states[bookie]) for bookie in sorted(states)))
+        states = await services.registry.states()
+        return await asyncio.gather(*(facts(bookie, state) for bookie, state in states.items()))
 
 
 def underreplicated(arguments: argparse.Namespace) -> int:

@@ -70,6 +70,13 @@ class BookieRegistry:
         except NoSuchNode:
             return []
 
+    async def states(self) -> dict[str, str]:
+        """Return what each known or registered bookie does, by id: takes writes (available), readonly, or is down."""
+        states = dict.fromkeys(await self.known(), "down")
+        states |= dict.fromkeys(await self.read_only(), "readonly")
+        states |= dict.fromkeys(await self.writable(), "available")
+        return dict(sorted(states.items()))
+
     async def _names(self, where: str) -> list[str]:
         try:
             names = await self._tree.children(f"{self._root}/{where}")

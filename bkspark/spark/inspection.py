@@ -3,7 +3,8 @@
     ledgers    one row a ledger, from its metadata; `last_entry` and `length` of an open one are null
     fragments  one row a fragment of a ledger; `last_entry` of the last fragment of an open ledger is null
     logs       one row a log
-    bookies    one row a bookie that ever had a cookie; `address` is null while it is not registered
+    bookies    one row a bookie that ever had a cookie: `state` is available, readonly or down, as `bkspark cluster
+               bookies` says; `address` is null while it is not registered
 
 What is deleted while it is being looked at is left out.
 """
@@ -198,10 +199,9 @@ async def _logs(client: Client) -> AsyncIterator[Row]:
 
 async def _bookies(client: Client) -> AsyncIterator[Row]:
     registry = (await client.services()).registry
-    writable, read_only = await registry.writable(), await registry.read_only()
-    for bookie in sorted({*await registry.known(), *writable, *read_only}):
-        state = "writable" if bookie in writable else "read-only" if bookie in read_only else "unavailable"
-        address = writable.get(bookie) or read_only.get(bookie)
+    addresses = await registry.read_only() | await registry.writable()
+    for bookie, state in (await registry.states()).items():
+        address = addresses.get(bookie)
         yield {
             "bookie": bookie,
             "state": state,

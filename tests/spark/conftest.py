@@ -72,12 +72,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what this Spark cannot do."""
     from bkspark.spark.versions import HAS_ADMISSION_CONTROL, SPARK_VERSION
 
-    if HAS_ADMISSION_CONTROL:
-        return
-    skip = pytest.mark.skip(reason=f"Spark {SPARK_VERSION} has no admission control")
-    for item in items:
-        if item.get_closest_marker("admission_control"):
-            item.add_marker(skip)
+    lacking = {"admission_control": not HAS_ADMISSION_CONTROL, "plans_once": SPARK_VERSION.startswith("4.0.")}
+    for marker in (marker for marker, is_lacking in lacking.items() if is_lacking):
+        skip = pytest.mark.skip(reason=f"Spark {SPARK_VERSION} lacks what marker {marker} stands for")
+        for item in items:
+            if item.get_closest_marker(marker):
+                item.add_marker(skip)
 
 
 @pytest.fixture(scope="session")

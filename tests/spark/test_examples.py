@@ -47,6 +47,7 @@ def test_export_example_takes_what_is_new_and_nothing_twice(spark, table, tmp_pa
 
 @pytest.mark.spark
 @pytest.mark.cluster
+@pytest.mark.admission_control
 def test_windows_example_publishes_windows_that_are_over_and_drops_late_events(spark, cluster, tmp_path, capsys):
     example = runpy.run_path(str(ROOT / "examples" / "windows.py"))
     example["main"](spark, cluster.uri, str(tmp_path / "checkpoint"), "example-events", "example-windows")

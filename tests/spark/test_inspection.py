@@ -57,7 +57,7 @@ def test_logs_show_their_ledgers(cluster, client):
 def test_bookies_show_which_serve(cluster):
     ids = {bookie.id for bookie in cluster.bookies}
     found = {row["bookie"]: row for row in view(cluster, "bookies") if row["bookie"] in ids}
-    assert {row["state"] for row in found.values()} == {"writable"}
+    assert {row["state"] for row in found.values()} == {"available"}
     assert {row["address"] for row in found.values()} == ids
 
 
@@ -74,4 +74,4 @@ def test_schema_of_a_view_may_leave_columns_out_but_not_invent_any(cluster):
 @pytest.mark.every_spark
 def test_view_is_a_table_of_spark(spark, cluster):
     table = spark.read.format("bookkeeper").option("uri", cluster.uri).option("inspect", "bookies").load()
-    assert table.filter("state = 'writable'").count() >= 3
+    assert table.filter("state = 'available'").count() >= 3

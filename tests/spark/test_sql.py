@@ -43,6 +43,7 @@ def test_temporary_view_with_options_reads_and_inserts(spark, table, name):
     assert values(spark, f"select value from {name}") == ["a", "b"]
 
 
+@pytest.mark.plans_once
 def test_temporary_view_is_the_snapshot_of_its_first_query(spark, table, name):
     append(table, "a")
     spark.sql(f"create temporary view {name} (value string) using bookkeeper options ({options(table)})")
