@@ -13,7 +13,7 @@ import numpy as np
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v2
 from bkspark.wire.digest import MASTER_KEY_BYTES
-from bkspark.wire.framing import FrameTable
+from bkspark.wire.framing import FrameTable, gather_octets
 from bookie_service.adds import AddRun
 from bookie_service.answers import V2_ANSWERS
 from bookie_service.bookie import Bookie, Client
@@ -66,16 +66,27 @@ class V2Runs:
     def _read(self, octets: np.ndarray, end: int) -> int:
         requests, row = self._requests, self._row
         fencing = (requests.flags[row:end] & v2.DO_FENCING) != 0
-        if fencing[0]:
-            end = row + 1
-        elif fencing.any():
-            end = row + int(np.argmax(fencing))
+        is_fencing = bool(fencing[0])
+        alike = self._fence_alike(octets, end) if is_fencing else ~fencing
+        if not alike.all():
+            end = row + int(np.argmin(alike))
         reads = SingleReads(self._client, V2_ANSWERS, requests.ledger_ids[row:end], requests.entry_ids[row:end])
-        if not fencing[0]:
+        if not is_fencing:
             return self._bookie.read(reads)
-        reads.keep(1)
+        reads.keep(len(reads))
         self._bookie.fence_and_read(requests.ledger_ids.item(row), self._key(octets, v2.READ_BYTES), reads)
-        return 1
+        return end - row
+
+    def _fence_alike(self, octets: np.ndarray, end: int) -> np.ndarray:
+        """Say which of the next reads, up to `end`, fence the same ledger with the same master key as the first."""
+        requests, rows = self._requests, slice(self._row, end)
+        alike = (requests.words[rows] == requests.words[self._row]) & (
+            requests.ledger_ids[rows] == requests.ledger_ids[self._row]
+        )
+        # Only where a read fences does a key lie behind it.
+        keys_at = np.where(alike, requests.starts[rows], requests.starts[self._row]) + v2.READ_BYTES
+        keys = gather_octets(octets, keys_at, MASTER_KEY_BYTES)
+        return np.asarray(alike & (keys == keys[0]).all(axis=1))
 
     def _batch_read(self, octets: np.ndarray) -> None:
         requests, row = self._requests, self._row

@@ -8,6 +8,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -15,12 +16,14 @@ import pytest
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v2
 from bkspark.wire.digest import master_key
+from bkspark.wire.framing import scan_frames
 from bkspark.wire.v2 import Status
 from bookie_service.bookie import BookieOptions
 from bookie_service.connection import ConnectionOptions
 from bookie_service.disk_watch import DiskOptions
 from bookie_service.storage.ledger_store import StoreOptions
 from bookie_service.storage.log_appender import AppendOptions
+from bookie_service.v2_requests import V2Runs
 from tests.bookie.faulty_files import FaultyFiles
 from tests.bookie.serving import KEY, Peer, Serving, adds, service_options, split, stored
 from tests.polling import wait_until
@@ -277,6 +280,29 @@ def test_fence_with_a_wrong_key_changes_nothing(peer: Peer) -> None:
     peer.add(5, 0, [b"a"])
     assert peer.read(5, 0, v2.DO_FENCING, key=OTHER_KEY).status == Status.EUA
     assert peer.add(5, 1, [b"b"]) == [Status.EOK]
+
+
+def test_fencing_reads_that_come_together_are_told_apart_by_ledger_and_key(peer: Peer) -> None:
+    for ledger_id in (5, 6, 7):
+        peer.add(ledger_id, 0, PAYLOADS[:4])
+    requests = [(5, [0, 1], KEY), (5, [2], OTHER_KEY), (5, [3, -1], KEY), (6, [0, 9], OTHER_KEY), (7, [1, 0], KEY)]
+    peer.send(b"".join(v2.encode_reads(ledger, np.array(ids), v2.DO_FENCING, key) for ledger, ids, key in requests))
+    answers = {(it.ledger_id, it.entry_id): (it.status, it.body) for it in peer.replies(9)}
+    for ledger_id, ids, key in requests:
+        for entry_id in ids:
+            held = stored(ledger_id, entry_id % 4, PAYLOADS[entry_id % 4])
+            expected = (Status.EOK, held) if key == KEY else (Status.EUA, b"")
+            assert answers[ledger_id, entry_id] == expected
+    assert [peer.add(ledger_id, 4, [b"late"]) for ledger_id in (5, 6, 7)] == [[Status.EFENCED], [0], [Status.EFENCED]]
+
+
+def test_fencing_reads_of_a_recovery_are_one_run() -> None:
+    bookie, client = Mock(), Mock(is_open=True, is_taking=True)
+    frames = b"".join(v2.encode_reads(ledger, np.arange(40), v2.DO_FENCING, KEY) for ledger in (5, 6))
+    octets = np.frombuffer(frames, np.uint8)
+    assert V2Runs(bookie, client, octets, scan_frames(frames, len(frames))).serve(octets)
+    runs = [(ledger_id, key, len(reads)) for (ledger_id, key, reads), _ in bookie.fence_and_read.call_args_list]
+    assert runs == [(5, KEY, 40), (6, KEY, 40)]
 
 
 def test_batch_read_may_fence(peer: Peer) -> None:
