@@ -82,6 +82,7 @@ class Admission:
         self.scratch = np.empty(WINDOW_BYTES + UNCOUNTED_BYTES, np.uint8)
         """Valid until the event loop goes on; what is to stay must be copied."""
         self._reading_until = 0.0
+        """0: nobody reads much."""
         self._waiting: dict[Receiver, _Wait] = {}
         self._unfinished: dict[Receiver, float] = {}
         self._leaving: dict[Receiver, None] = {}
@@ -94,7 +95,9 @@ class Admission:
         room = self.received.room - UNCOUNTED_BYTES
         if room < _WINDOW_BYTES_MIN:
             return UNCOUNTED_BYTES - held
-        most = READING_WINDOW_BYTES if self.loop.time() < self._reading_until else WINDOW_BYTES
+        if self._reading_until and self.loop.time() >= self._reading_until:
+            self._reading_until = 0.0
+        most = READING_WINDOW_BYTES if self._reading_until else WINDOW_BYTES
         return min(most, max(_WINDOW_BYTES_MIN, room // _WINDOW_SHARE))
 
     def note_large_reply(self) -> None:

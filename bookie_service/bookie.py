@@ -24,6 +24,7 @@ from typing import Protocol
 import numpy as np
 
 from bkspark.errors import StorageDamaged
+from bkspark.wire import v2
 from bkspark.wire.v2 import EOK, Status
 from bookie_service import rules
 from bookie_service.adds import AddRun
@@ -33,6 +34,7 @@ from bookie_service.disks import DiskSpace
 from bookie_service.formats import journal as journal_format
 from bookie_service.formats.index import UNKNOWN_KEY
 from bookie_service.formats.journal import RecordKind
+from bookie_service.lone_adds import ITEM_AT, LoneAdd, make_item
 from bookie_service.long_polls import LongPolls, PollClient
 from bookie_service.outbox import Parts
 from bookie_service.reads import Fetch, ReadClient, ReadOptions, Reads, Request, SingleReads, failed
@@ -62,9 +64,11 @@ class BookieOptions:
 
     adds_in_flight_max: adds not yet durable before connections must wait; 0: only the write cache limits them.
     long_polls_max: reads that wait for a LAC; above that they are answered ETOOMANYREQUESTS.
+    alone_after: a client whose last adds, so many, each came alone, with nobody else's between them, adds alone.
     journals_entries: False answers adds from memory; a crash loses those that no checkpoint moved to the entry log.
     """
 
+    alone_after: int = 8
     journals_entries: bool = True
     adds_in_flight_max: int = 0
     long_polls_max: int = 10_000
@@ -108,6 +112,11 @@ class Bookie:
         self._forces_flushing: list[_WaitingForce] = []
         self._durable = [0] * len(journals)
         self._adds_in_flight = 0
+        # Without any of this a lone add is a run like others.
+        self._takes_lone_adds = len(journals) == 1 and options.journals_entries and not options.adds_in_flight_max
+        # Who added last, and how many of its adds came alone since somebody else did.
+        self._last_adder: Client | None = None
+        self._lone_adds = 0
         self._blocked: dict[Client, None] = {}
         self._reads = Reads(store, fetch, options.reads, self._resume_blocked)
         self.long_polls = LongPolls(options.long_polls_max)
@@ -120,6 +129,7 @@ class Bookie:
         Fewer than all: there is no room now; call again, and after 0 wait for `client.resume`. The frames of the adds
         taken are overwritten in front of their entries.
         """
+        self._last_adder = None
         count = self._count_with_room(run)
         if not count and self.checkpoint(moves_mark=False):
             count = self._count_with_room(run)
@@ -139,6 +149,51 @@ class Bookie:
             for index in np.unique(journal_of).tolist():
                 self._add_to_journal(index, client, octets, run.take(np.flatnonzero(journal_of == index)))
         return count
+
+    def add_alone(self, client: Client, octets: np.ndarray, add: LoneAdd) -> bool:
+        """Take an add that came alone, if its ledger is known and nothing bars it; its frame is then overwritten.
+
+        False: nothing was done, and it is to be added as a run is.
+        """
+        ledger = self._ledger_of(add)
+        half = self._store.filling
+        if ledger is None or half.room < add.size + INDEX_BYTES_PER_ENTRY:
+            return False
+        make_item(octets.data, add)
+        address = half.place_one(octets, ITEM_AT, add.size)
+        self._store.insert_one(ledger, add.entry_id, address)
+        if add.ledger_id in self.long_polls:
+            self.long_polls.advanced(add.ledger_id, self._reads.lac_at_hand(ledger))
+        records = [Record(RecordKind.ENTRIES, 1, (half.memory[address : half.used].data,), add.size)]
+        replies = (v2.encode_add_reply(add.ledger_id, add.entry_id),)
+        if sequence := self._commit(client, records):
+            self.on_durable(0, sequence)
+            client.send(replies)
+        else:
+            self._adds_in_flight += 1
+            self._send_when_durable(0, self._journals[0].submit(records), client, replies, 1)
+        if self._disks.added(add.size):
+            self.look_at_disks()
+        return True
+
+    def _ledger_of(self, add: LoneAdd) -> Ledger | None:
+        """Return the ledger of an add that nothing bars."""
+        if not self._takes_lone_adds or self._disks.is_read_only or add.ledger_id in self._store.limbo:
+            return None
+        try:
+            ledger = self._store.ledger(add.ledger_id)
+        except (StorageDamaged, OSError):
+            return None
+        if ledger is None or ledger.fenced or ledger.master_key != add.master_key or add.master_key == UNKNOWN_KEY:
+            return None
+        return ledger if rules.are_ids(add.ledger_id, add.entry_id, add.entry_id) else None
+
+    def _commit(self, client: Client, records: list[Record]) -> int:
+        """Journal a lone add at once if its client adds alone: nobody would share the sync; 0: it must be submitted."""
+        if client is not self._last_adder:
+            self._last_adder, self._lone_adds = client, 0
+        self._lone_adds += 1
+        return self._journals[0].commit(records) if self._lone_adds > self._options.alone_after else 0
 
     def _count_with_room(self, run: AddRun) -> int:
         """Return how many of the first items fit into the filling half."""
@@ -309,7 +364,9 @@ class Bookie:
         return Status.EOK, held, first_entry + count <= ledger.last_entry
 
     def forget(self, client: Client) -> None:
-        """Forget who waits: its connection is gone."""
+        """Forget who waits, or added: its connection is gone."""
+        if client is self._last_adder:
+            self._last_adder = None
         self.long_polls.forget(client)
 
     # ---- explicit LACs ----

@@ -23,6 +23,7 @@ from bkspark.wire.framing import FRAME_BYTES_MAX, scan_frames
 from bookie_service.admission import Admission
 from bookie_service.bookie import Bookie
 from bookie_service.inbox import Inbox
+from bookie_service.lone_adds import decode_lone_add
 from bookie_service.outbox import Outbox, Parts
 from bookie_service.runs import Runs
 from bookie_service.v2_requests import V2Runs
@@ -123,7 +124,10 @@ class Connection:
             self._end()
             return
         self._inbox.end += received
-        self._go_on()
+        if self._is_v2 and self._is_writable and self._inbox.end == received and self._add_alone():
+            self._inbox.end = 0
+        else:
+            self._go_on()
 
     def _end(self) -> None:
         """The peer sends no more: send what it is owed already, then close."""
@@ -251,6 +255,12 @@ class Connection:
             self._admission.loop.remove_reader(self._socket)
 
     # ---- requests ----
+
+    def _add_alone(self) -> bool:
+        """Serve the inbox if it holds one add that nothing bars; nothing of it is left then."""
+        octets = self._inbox.octets
+        add = decode_lone_add(octets.data, self._inbox.end, self._options.frame_bytes_max)
+        return add is not None and self._bookie.add_alone(self, octets, add)
 
     def _go_on(self) -> None:
         """Serve what the inbox holds, as far as possible; read on only when all of it is served."""

@@ -41,7 +41,8 @@ class Inbox:
             self._admission.wait(self._owner)
             return None
         self.octets = self._admission.scratch
-        self.octets[: self.end] = self._kept[: self.end]
+        if self.end:
+            self.octets[: self.end] = self._kept[: self.end]
         return self.octets.data[self.end : self.end + window]
 
     def _space_of_frame(self) -> memoryview | None:

@@ -84,9 +84,11 @@ class Outbox:
         """Return how many bytes the socket takes now."""
         done = 0
         try:
+            if len(parts) == 1:
+                return self._socket.send(parts[0])
             for first in range(0, len(parts), _PARTS_PER_CALL_MAX):
                 some = parts[first : first + _PARTS_PER_CALL_MAX]
-                sent = self._socket.send(some[0]) if len(some) == 1 else self._socket.sendmsg(some)
+                sent = self._socket.sendmsg(some)
                 done += sent
                 if sent < sum(map(len, some)):
                     break

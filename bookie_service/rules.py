@@ -32,8 +32,7 @@ def add_statuses(
         in_limbo: only recovery adds pass, for a fence may have been lost (interop reference §6.10).
     """
     lowest, highest = _bounds(entry_ids)
-    is_barred = fenced or read_only or in_limbo
-    if keys_match is True and not is_barred and lowest >= 0 and highest <= ENTRY_ID_MAX and ledger_id >= 0:
+    if keys_match is True and not (fenced or read_only or in_limbo) and are_ids(ledger_id, lowest, highest):
         return EOK
     statuses = np.zeros(len(entry_ids), np.int32)
     if fenced:
@@ -47,6 +46,11 @@ def add_statuses(
     if ledger_id < 0:
         statuses[:] = Status.EBADREQ
     return statuses
+
+
+def are_ids(ledger_id: int, lowest_entry: int, highest_entry: int) -> bool:
+    """Whether entries of such ids can be stored."""
+    return ledger_id >= 0 and lowest_entry >= 0 and highest_entry <= ENTRY_ID_MAX
 
 
 def _bounds(entry_ids: np.ndarray) -> tuple[int, int]:

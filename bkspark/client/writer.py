@@ -225,8 +225,10 @@ class LedgerWriter:
         kept_bytes_max = core.unsynced_bytes_max or options.pending_bytes_max + options.lag_bytes_max
         if core.kept_bytes >= kept_bytes_max:
             return True
-        unsent = max((link.channel.unsent_bytes for link in self._links.values() if link.channel), default=0)
-        return core.outstanding_max >= options.lag_entries_max or unsent >= options.lag_bytes_max
+        if core.outstanding_max >= options.lag_entries_max:
+            return True
+        unsent = [link.channel.unsent_bytes for link in self._links.values() if link.channel]
+        return max(unsent, default=0) >= options.lag_bytes_max
 
     def check_sizes(self, batch: EntryBatch) -> None:
         """Raise ValueError where an entry is too large for a frame."""

@@ -100,6 +100,8 @@ class AddPipeline:
     @property
     def outstanding_max(self) -> int:
         """Adds sent and unanswered at the slowest bookie still taking part."""
+        if not self._absent:
+            return max(self._outstanding)
         return max(count for slot, count in enumerate(self._outstanding) if slot not in self._absent)
 
     @property

@@ -150,7 +150,7 @@ class WriterCore(AddPipeline):
         self._progress_ns[slot] = now_ns
         done: list[effects.Effect] = []
         has_failed = False
-        if statuses.any():
+        if statuses.item() if len(statuses) == 1 else statuses.any():
             failed = (statuses != EOK) & (statuses != Status.ETOOMANYREQUESTS)
             has_failed = bool(failed.any())
             error = self._refusal(int(statuses[np.argmax(failed)]), bookie) if has_failed else None
@@ -349,11 +349,14 @@ class WriterCore(AddPipeline):
         votes = self._votes[: self._pending_count]
         if votes.item(0).bit_count() < self.metadata.ack_quorum:
             return []
-        if self.metadata.write_quorum < len(self._ensemble):
-            ids = np.arange(self.acknowledged + 1, self.acknowledged + 1 + self._pending_count)
-            votes = votes & write_set_masks(ids, len(self._ensemble), self.metadata.write_quorum)
-        ripe = np.bitwise_count(votes) >= self.metadata.ack_quorum
-        count = self._pending_count if ripe.all() else int(np.argmin(ripe))
+        is_striped = self.metadata.write_quorum < len(self._ensemble)
+        count = 1
+        if is_striped or self._pending_count > 1:
+            if is_striped:
+                ids = np.arange(self.acknowledged + 1, self.acknowledged + 1 + self._pending_count)
+                votes = votes & write_set_masks(ids, len(self._ensemble), self.metadata.write_quorum)
+            ripe = np.bitwise_count(votes) >= self.metadata.ack_quorum
+            count = self._pending_count if ripe.all() else int(np.argmin(ripe))
         if count == 0:
             return []
         self.acknowledged += count

@@ -50,6 +50,10 @@ def scan_frames(
     Raises:
         ProtocolError: a length word is negative or above `frame_bytes_max`.
     """
+    body_bytes = end - start - LENGTH_BYTES
+    if 0 <= body_bytes <= frame_bytes_max and _LENGTH.unpack_from(buffer, start)[0] == body_bytes:
+        # Nothing else, as a request or an answer that is alone in flight comes.
+        return FrameTable(np.array((start + LENGTH_BYTES,)), np.array((end,)), end)
     pieces: list[np.ndarray] = []
     lengths: list[np.ndarray] = []
     position = start

@@ -86,6 +86,8 @@ def header_word(opcode: int, flags: int = 0, version: int = VERSION) -> int:
 
 
 _ADD_WORD = header_word(ADD)
+_LONE_ADD, _LONE_EOK = np.array((ADD,), np.int32), np.array((EOK,), np.int32)
+_LONE_NO_REQUEST = np.array((-1,), np.int64)
 _REQUEST_BYTES_MIN = {
     ADD: ADD_HEAD_BYTES + ENTRY_BYTES_MIN,
     READ: READ_BYTES,
@@ -186,9 +188,9 @@ def decode_replies(buffer: bytes | bytearray | memoryview, table: FrameTable) ->
     if len(starts) == 1 and (starts.item(), ends.item()) == (LENGTH_BYTES, LENGTH_BYTES + REPLY_BYTES):
         word, status, ledger_id, entry_id = _REPLY_TAIL.unpack_from(buffer, LENGTH_BYTES)
         if word == _ADD_WORD:
-            opcodes, statuses, request_ids = np.array(((ADD,), (status,), (-1,)), np.int32)
+            statuses = _LONE_EOK if status == EOK else np.array((status,), np.int32)
             ledger_ids, entry_ids = np.array(((ledger_id,), (entry_id,)), np.int64)
-            return Replies(opcodes, statuses, ledger_ids, entry_ids, request_ids, ends, ends)
+            return Replies(_LONE_ADD, statuses, ledger_ids, entry_ids, _LONE_NO_REQUEST, ends, ends)
     octets = np.frombuffer(buffer, np.uint8)
     if len(starts) and int((ends - starts).min()) < REPLY_BYTES:
         raise ProtocolError(f"a reply of {int((ends - starts).min())} bytes; the shortest has {REPLY_BYTES}")
@@ -353,6 +355,11 @@ def encode_replies(
     frames["ledger"] = ledgers
     frames["entry"] = entries
     return frames.tobytes()
+
+
+def encode_add_reply(ledger_id: int, entry_id: int) -> bytes:
+    """Return the EOK reply to one ADD."""
+    return _REPLY_HEAD.pack(REPLY_BYTES, _ADD_WORD, EOK, ledger_id, entry_id)
 
 
 def encode_read_reply_head(ledger_id: int, entry_id: int, entry_bytes: int) -> bytes:

@@ -93,6 +93,8 @@ class File:
         """Write the buffers back to back at `offset`; return the bytes written, which are all of them."""
         start = offset
         with _Naming(self.path):
+            if len(buffers) <= _BUFFERS_PER_CALL_MAX:
+                return self._write_some(buffers, offset)
             for first in range(0, len(buffers), _BUFFERS_PER_CALL_MAX):
                 offset += self._write_some(buffers[first : first + _BUFFERS_PER_CALL_MAX], offset)
         return offset - start

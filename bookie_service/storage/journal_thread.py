@@ -6,7 +6,8 @@ syncs the groups and reports the highest durable sequence number once per group.
 A small group that meets an idle thread is written by the event loop itself, at the end of the turn in which it arrived:
 with one add in flight, two changes of thread cost as much as a good disk's sync. It still takes all that came in that
 turn, and what comes meanwhile waits in the sockets and is the next group. It is not done where recent syncs were slow
-(`INLINE_SYNC_NS_MAX`), as the loop serves nobody else meanwhile.
+(`INLINE_SYNC_NS_MAX`), as the loop serves nobody else meanwhile. Where the bookie knows that nobody else adds, it does
+not wait for the end of the turn either (`commit`).
 
 Deferred records (of ledgers with relaxed durability) are written with the group they are in, which is synced only if
 something else in it wants that: of a group that is not, `on_written` tells. They become durable with the next sync of
@@ -157,6 +158,25 @@ class JournalThread:
         if deferred:
             self._deferred = self._sequence
         return self._enqueue(_Submission(self._sequence, records, is_deferred=deferred))
+
+    def commit(self, records: list[Record]) -> int:
+        """Make records durable here and now, all before them too; return their sequence number, which is not reported.
+
+        0: nothing was done, for other records are under way or the disk is slow; submit them.
+
+        Raises:
+            OSError: it failed, and the process must end.
+        """
+        if self._held or not self._may_commit() or not self._writing.acquire(blocking=False):
+            return 0
+        try:
+            self._sequence += 1
+            self._carry_out(_Group(records, is_deferred=False))
+        finally:
+            self._writing.release()
+        if self._settle_timer is None:
+            self._begin_quiet()
+        return self._sequence
 
     def force(self) -> int:
         """Have everything submitted so far made durable; return the sequence number that `on_durable` will report."""

@@ -215,6 +215,9 @@ class LedgerStorage(Protocol):
     def insert(self, ledger: Ledger, entry_ids: np.ndarray, addresses: np.ndarray) -> None:
         """Hold entries that lie at `addresses` of the filling half."""
 
+    def insert_one(self, ledger: Ledger, entry_id: int, address: int) -> None:
+        """Hold an entry that lies at `address` of the filling half."""
+
     def read(
         self, ledger: Ledger, first_entry: int, count_max: int, bytes_max: int, source: ByteSource = WAITING
     ) -> list[Items]:

@@ -194,6 +194,10 @@ class LedgerStore(ABC):
         self.filling.insert(ledger.ledger_id, entry_ids, addresses)
         ledger.last_entry = max(ledger.last_entry, entry_ids.item() if len(entry_ids) == 1 else int(entry_ids.max()))
 
+    def insert_one(self, ledger: Ledger, entry_id: int, address: int) -> None:
+        self.filling.insert_one(ledger.ledger_id, entry_id, address)
+        ledger.last_entry = max(ledger.last_entry, entry_id)
+
     def read(
         self, ledger: Ledger, first_entry: int, count_max: int, bytes_max: int, source: ByteSource = WAITING
     ) -> list[Items]:

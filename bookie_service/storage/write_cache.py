@@ -51,6 +51,20 @@ class LedgerWrites:
         self.last_entry = int(entries[-1])
         return len(entries) * INDEX_BYTES_PER_ENTRY
 
+    def append_one(self, entry_id: int, address: int) -> int:
+        """`append` of one entry: numbers are cheaper to handle than arrays of one."""
+        if entry_id <= self.last_entry:
+            self._late[entry_id] = address
+            return _LATE_BYTES_PER_ENTRY
+        at = self._count
+        if at == len(self._entries):
+            self._entries = _grown(self._entries, at, at + 1)
+            self._addresses = _grown(self._addresses, at, at + 1)
+        self._entries[at] = self.last_entry = entry_id
+        self._addresses[at] = address
+        self._count = at + 1
+        return INDEX_BYTES_PER_ENTRY
+
     def run(self, first_entry: int, count_max: int) -> np.ndarray:
         """Return the addresses of first_entry, first_entry + 1, ... as far as held, at most `count_max`."""
         late = self._late.get(first_entry)
@@ -112,10 +126,7 @@ class CacheHalf:
         begin = self.used
         count, size = len(sizes), int(sizes[0])
         if count == 1:
-            start = starts.item()
-            self.used += size
-            self.memory[begin : self.used] = octets[start : start + size]
-            return np.array([begin])
+            return np.array([self.place_one(octets, starts.item(), size)])
         if bool((sizes == size).all()):
             self.used += count * size
             addresses = np.arange(begin, self.used, size)
@@ -134,13 +145,27 @@ class CacheHalf:
             at += end - start
         return addresses
 
+    def place_one(self, octets: np.ndarray, start: int, size: int) -> int:
+        """Copy the item octets[start:][:size] into the block and return its address. It must fit."""
+        begin = self.used
+        self.used += size
+        self.memory[begin : self.used] = octets[start : start + size]
+        return begin
+
     def insert(self, ledger_id: int, entry_ids: np.ndarray, addresses: np.ndarray) -> None:
         """Note that entries of one ledger lie at `addresses`, as `place` returned them."""
+        self._index_bytes += self._writes(ledger_id).append(entry_ids, addresses)
+
+    def insert_one(self, ledger_id: int, entry_id: int, address: int) -> None:
+        """Note that an entry lies at `address`, as `place_one` returned it."""
+        self._index_bytes += self._writes(ledger_id).append_one(entry_id, address)
+
+    def _writes(self, ledger_id: int) -> LedgerWrites:
         writes = self.ledgers.get(ledger_id)
         if writes is None:
             writes = self.ledgers[ledger_id] = LedgerWrites()
             self._index_bytes += _LEDGER_BYTES
-        self._index_bytes += writes.append(entry_ids, addresses)
+        return writes
 
     def lengths(self, addresses: np.ndarray) -> np.ndarray:
         """Return the entry length of each item, int64."""

@@ -146,6 +146,28 @@ def test_event_loop_commits_what_one_turn_brought_with_one_sync(tmp_path: Path) 
         assert state.threads == {threading.current_thread().name}
 
 
+def test_commit_is_durable_when_it_returns_and_refused_while_others_are_held(tmp_path: Path) -> None:
+    with running(tmp_path) as state:
+        first = state.journal.commit([Record.of(RecordKind.ENTRIES, 1, b"one")])
+        assert (first, state.syncs) == (1, 1)
+        state.submit(b"two")
+        assert state.journal.commit([Record.of(RecordKind.ENTRIES, 1, b"three")]) == 0
+        state.loop.end_turn()
+        assert state.journal.commit([Record.of(RecordKind.ENTRIES, 1, b"three")]) == 3
+        assert (state.durable, state.bodies()) == (2, [b"one", b"two", b"three"])
+
+
+def test_failed_commit_is_told_and_nothing_is_written_after_it(tmp_path: Path) -> None:
+    with running(tmp_path) as state:
+        state.files.fault = lambda what, path: what == "sync_data"
+        with pytest.raises(OSError):
+            state.journal.commit([Record.of(RecordKind.ENTRIES, 1, b"one")])
+        state.files.fault = None
+        with pytest.raises(OSError):
+            state.journal.commit([Record.of(RecordKind.ENTRIES, 1, b"two")])
+        assert (state.durable, state.bodies()) == (0, [b"one"])
+
+
 def test_large_group_goes_to_the_thread_behind_what_was_held(tmp_path: Path) -> None:
     with running(tmp_path) as state:
         state.submit(b"small")

@@ -7,10 +7,11 @@ two threads may do at the same time happens here between two operations of the s
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import struct
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -19,7 +20,7 @@ import numpy as np
 from crc32c import crc32c
 
 from bkspark.wire import v2
-from bkspark.wire.framing import scan_frames
+from bkspark.wire.framing import FRAME_BYTES_MAX, scan_frames
 from bookie_service import collection
 from bookie_service.answers import V2_ANSWERS
 from bookie_service.bookie import Bookie, BookieOptions
@@ -27,6 +28,7 @@ from bookie_service.collection import LogUsage
 from bookie_service.collector import CollectionOptions, Collector, LedgerCensus, PassReport
 from bookie_service.disk_watch import DiskOptions, DiskWatch
 from bookie_service.formats.marks import JournalPosition
+from bookie_service.lone_adds import decode_lone_add
 from bookie_service.outbox import Parts
 from bookie_service.reads import BatchRead, SingleReads
 from bookie_service.storage import checkpoint as checkpoint_steps
@@ -95,6 +97,7 @@ class JournalTwin:
         self._index = index
         self._queue: deque[_Submission] = deque()
         self._sequence = 0
+        self._is_at_work = False
         self.bookie: Bookie
         self.failure: OSError | None = None
         """Why the process ends: a journal that failed once is not used again."""
@@ -107,6 +110,15 @@ class JournalTwin:
         self._sequence += 1
         self._queue.append(_Submission(self._sequence, records, syncs=not deferred))
         return self._sequence
+
+    def commit(self, records: list[Record]) -> int:
+        if self._queue or self._is_at_work:
+            return 0
+        self._sequence += 1
+        sequence = self._sequence
+        with self._working():
+            self._journal.append(records)
+        return sequence
 
     def force(self) -> int:
         self._sequence += 1
@@ -132,26 +144,36 @@ class JournalTwin:
         records = [record for submission in group for record in submission.records]
         mark, syncs = group[-1].mark, any(submission.syncs for submission in group)
         forces = mark is not None or any(submission.forces for submission in group)
-        if self.failure is not None:
-            raise self.failure
-        try:
+        with self._working():
             if records:
                 self._journal.append(records, deferred=not syncs)
             if forces:
                 self._journal.sync()
-        except OSError as error:
-            self.failure = error
-            raise
         if mark is not None:
             mark.set_result(self._journal.end)
         report = self.bookie.on_durable if syncs or forces else self.bookie.on_written
         report(self._index, group[-1].sequence)
 
+    @contextlib.contextmanager
+    def _working(self) -> Iterator[None]:
+        """A group is being written, in the middle of which requests may come."""
+        if self.failure is not None:
+            raise self.failure
+        self._is_at_work = True
+        try:
+            yield
+        except OSError as error:
+            self.failure = error
+            raise
+        finally:
+            self._is_at_work = False
+
     def settle(self) -> None:
         """Finish what is queued; then nothing comes for a moment."""
         while self._queue:
             self.step()
-        self._journal.settle()
+        with self._working():
+            self._journal.settle()
 
     def close(self) -> None:
         while self._queue:
@@ -274,7 +296,9 @@ class BookieTwin:
         self.journals = [JournalTwin(journal, index) for index, journal in enumerate(self._storage.journals)]
         self.checkpoints = CheckpointTwin(self.store, self._storage.marks, self.journals)
         self.disks = DiskWatch(files, setup.ledger_paths, setup.journal_paths, DiskOptions())
-        self.bookie = Bookie(self.store, self.journals, self.checkpoints, self.disks, _fetch, BookieOptions())
+        self.bookie = Bookie(
+            self.store, self.journals, self.checkpoints, self.disks, _fetch, BookieOptions(alone_after=1)
+        )
         self.bookie.look_at_disks()
         self.checkpoints.bookie = self.bookie
         for journal in self.journals:
@@ -295,6 +319,9 @@ class BookieTwin:
             self.history.add_asked(ledger_id, entry_id, content)
             frames.append(struct.pack(">ii", 24 + len(content), v2.header_word(v2.ADD, flags)) + key + content)
         octets, runs = self._runs(self._client, b"".join(frames))
+        alone = decode_lone_add(octets.data, len(octets), FRAME_BYTES_MAX)
+        if alone is not None and self.bookie.add_alone(self._client, octets, alone):
+            return
         while not runs.serve(octets):
             self.checkpoints.step()
 

@@ -1,0 +1,126 @@
+"""Adds that come alone, on a way of their own: judged as any, durable before they are answered, in any company."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bkspark.wire import v2
+from bkspark.wire.framing import FRAME_BYTES_MAX
+from bkspark.wire.v2 import Status
+from bookie_service.bookie import BookieOptions
+from bookie_service.connection import ConnectionOptions
+from bookie_service.lone_adds import ITEM_AT, LoneAdd, decode_lone_add, make_item
+from bookie_service.storage.ledger_store import StoreOptions
+from tests.bookie.faulty_files import FaultyFiles
+from tests.bookie.serving import KEY, Peer, Serving, adds, service_options, stored
+
+OTHER_KEY = bytes(range(20, 40))
+MANY = 3 * BookieOptions().alone_after
+"""Enough that the last ones are committed at once."""
+
+
+@pytest.fixture
+def peer(tmp_path: Path) -> Iterator[Peer]:
+    with Serving(service_options(tmp_path)) as serving, serving.connect() as connected:
+        for entry_id in range(MANY):
+            assert connected.add(5, entry_id, [b"%d" % entry_id]) == [Status.EOK]
+        yield connected
+
+
+def test_lone_add_is_found_and_nothing_else_is() -> None:
+    frame = adds(5, 7, [b"payload"])
+    add = decode_lone_add(memoryview(frame), len(frame), FRAME_BYTES_MAX)
+    assert add == LoneAdd(5, 7, KEY, len(frame) - ITEM_AT)
+    others = [
+        frame[:-1],
+        frame + frame,
+        frame + b"\0",
+        adds(5, 7, [b"payload"], v2.RECOVERY_ADD),
+        adds(5, 7, [b"payload"], v2.HIGH_PRIORITY),
+        v2.encode_reads(5, np.array([7])),
+        v2.encode_batch_read(5, 7, 1, 1, 1),
+        b"\3" + frame[1:],
+        frame[:4] + b"\1" + frame[5:],
+    ]
+    for other in others:
+        assert decode_lone_add(memoryview(other), len(other), FRAME_BYTES_MAX) is None
+    for end in range(len(frame)):
+        assert decode_lone_add(memoryview(frame), end, FRAME_BYTES_MAX) is None
+    assert decode_lone_add(memoryview(frame), len(frame), len(frame) - 5) is None
+
+
+def test_item_is_what_the_entry_log_holds() -> None:
+    frame = bytearray(adds(5, 7, [b"payload"]))
+    add = decode_lone_add(memoryview(frame), len(frame), FRAME_BYTES_MAX)
+    assert add is not None
+    make_item(memoryview(frame), add)
+    entry = stored(5, 7, b"payload")
+    assert frame[ITEM_AT:] == len(entry).to_bytes(4, "big") + entry
+
+
+def test_lone_adds_are_stored_as_they_came(peer: Peer) -> None:
+    for entry_id in range(MANY):
+        assert peer.read(5, entry_id).body == stored(5, entry_id, b"%d" % entry_id)
+    assert peer.read(5, v2.LAST_ENTRY).body == stored(5, MANY - 1, b"%d" % (MANY - 1))
+
+
+def test_entry_that_comes_again_or_late_replaces_the_one_before(peer: Peer) -> None:
+    for entry_id in (MANY - 1, 3, MANY + 10, MANY + 5):
+        assert peer.add(5, entry_id, [b"again"]) == [Status.EOK]
+        assert peer.read(5, entry_id).body == stored(5, entry_id, b"again")
+    assert peer.read(5, MANY + 4).status == Status.ENOENTRY
+
+
+def test_what_bars_an_add_bars_one_that_comes_alone(peer: Peer) -> None:
+    assert peer.add(5, MANY, [b"x"], key=OTHER_KEY) == [Status.EUA]
+    assert peer.add(5, -7, [b"x"]) == [Status.EBADREQ]
+    assert peer.add(-5, 0, [b"x"]) == [Status.EBADREQ]
+    assert peer.read(5, 0, v2.DO_FENCING).status == Status.EOK
+    assert peer.add(5, MANY, [b"x"]) == [Status.EFENCED]
+    assert peer.add(5, MANY, [b"x"], v2.RECOVERY_ADD) == [Status.EOK]
+
+
+def test_full_write_cache_is_flushed_and_the_adds_go_on(tmp_path: Path) -> None:
+    small = service_options(
+        tmp_path, store=StoreOptions(cache_half_bytes=16 * 1024), connection=ConnectionOptions(frame_bytes_max=4096)
+    )
+    with Serving(small) as serving, serving.connect() as peer:
+        for entry_id in range(60):
+            assert peer.add(5, entry_id, [b"x" * 1000]) == [Status.EOK]
+        assert peer.read(5, 0).body == stored(5, 0, b"x" * 1000)
+
+
+@pytest.mark.parametrize("operation", ["write", "sync_data"])
+def test_s28_lone_add_is_not_answered_when_the_journal_fails(tmp_path: Path, operation: str) -> None:
+    """Invariant B1, scenario S28, where the connection itself commits."""
+    files = FaultyFiles()
+    with Serving(service_options(tmp_path), files) as serving, serving.connect() as peer:
+        for entry_id in range(MANY):
+            peer.add(5, entry_id, [b"durable"])
+        files.fault = lambda what, path: what == operation and path.endswith(".txn")
+        peer.send(adds(5, MANY, [b"never acknowledged"]))
+        assert peer.frame() is None
+        assert isinstance(serving.wait_for_failure(), OSError)
+
+
+def test_every_lone_add_is_synced_before_its_answer_and_survives(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    with Serving(service_options(tmp_path), files) as serving, serving.connect() as peer, serving.connect() as other:
+        for entry_id in range(MANY):
+            for writer, ledger_id in ((peer, 5), (other, 6)) if entry_id % 7 == 0 else ((peer, 5),):
+                before = files.operations.count(("sync_data", _journal(tmp_path)))
+                assert writer.add(ledger_id, entry_id, [b"%d" % entry_id]) == [Status.EOK]
+                assert files.operations.count(("sync_data", _journal(tmp_path))) > before
+        serving.abandon()
+    with Serving(service_options(tmp_path)) as serving, serving.connect() as peer:
+        for entry_id in range(MANY):
+            assert peer.read(5, entry_id).body == stored(5, entry_id, b"%d" % entry_id)
+        assert peer.read(6, 7).body == stored(6, 7, b"7")
+
+
+def _journal(directory: Path) -> str:
+    return str(directory / "journal" / "current" / "0000000000000001.txn")
