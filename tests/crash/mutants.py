@@ -20,7 +20,7 @@ from typing import Any
 
 from bkspark.errors import StorageDamaged
 from bookie_service.storage.storage_class import StorageClass
-from tests.crash import directed, planted, planted_storages
+from tests.crash import directed, planted, planted_index, planted_journal, planted_storages
 from tests.crash import planted_collection as collecting
 from tests.crash.audit import Violation
 from tests.crash.campaign import STEPS, Campaign, rare_collections
@@ -148,24 +148,28 @@ STORAGE_MUTANTS = (
 
 MUTANTS = (
     *STORAGE_MUTANTS,
-    _crash("reply before sync", "a group is acknowledged from the page cache", planted.unsynced_group),
-    _crash("reply before write", "a group is acknowledged and never written", planted.unwritten_group),
-    _crash("journal header not synced", "a new file is used before its header is durable", planted.unsynced_header),
-    _crash("journal name not synced", "a new journal file's name is lost", planted.unsynced_journal_name),
+    _crash("reply before sync", "a group is acknowledged from the page cache", planted_journal.unsynced_group),
+    _crash("reply before write", "a group is acknowledged and never written", planted_journal.unwritten_group),
+    _crash(
+        "journal header not synced", "a new file is used before its header is durable", planted_journal.unsynced_header
+    ),
+    _crash("journal name not synced", "a new journal file's name is lost", planted_journal.unsynced_journal_name),
     Mutant(
         "replayed LAC taken for durable",
         "a killed process wrote it and did not sync it; the mark moves past its record",
-        planted.lac_taken_for_durable,
+        planted_journal.lac_taken_for_durable,
         directed.cut_power_after_a_kill_in_a_header_write,
     ),
-    _crash("journal named early", "a crash leaves a name of a file that never was", planted.journal_named_early),
+    _crash(
+        "journal named early", "a crash leaves a name of a file that never was", planted_journal.journal_named_early
+    ),
     Mutant(
         "newest journal not named",
         "D12: the newest journal file is lost, and nothing misses it",
-        planted.unnamed_journal,
+        planted_journal.unnamed_journal,
         directed.lose_newest_journal,
     ),
-    _crash("fence not journaled", "S01, BOOKKEEPER-500: a fence is only in memory", planted.unjournaled_fence),
+    _crash("fence not journaled", "S01, BOOKKEEPER-500: a fence is only in memory", planted_journal.unjournaled_fence),
     Mutant(
         "fence answered early",
         "X2: the answer leaves before the fence is durable",
@@ -179,11 +183,11 @@ MUTANTS = (
         directed.crash_fenced_ledger,
     ),
     _crash("fence lost in the header", "the flushed header forgets the fence", planted.unfenced_header),
-    _crash("key not journaled", "S14, #1255: entries without their ledger's key", planted.unjournaled_key),
-    _crash("key after entries", "replay meets an entry before the key of its ledger", planted.late_key),
+    _crash("key not journaled", "S14, #1255: entries without their ledger's key", planted_journal.unjournaled_key),
+    _crash("key after entries", "replay meets an entry before the key of its ledger", planted_journal.late_key),
     _crash("key not flushed", "S14: the mark passes a key the index lacks", planted.unflushed_key),
     _crash("replay drops keys", "S22: the key is not put back, and the journal goes", planted.replay_drops_keys),
-    _crash("explicit LAC not journaled", "an explicit LAC is only in memory", planted.unjournaled_lac),
+    _crash("explicit LAC not journaled", "an explicit LAC is only in memory", planted_journal.unjournaled_lac),
     Mutant(
         "explicit LAC answered early",
         "the answer leaves before the LAC is durable",
@@ -198,80 +202,117 @@ MUTANTS = (
         planted.receding_lac,
         directed.write_late_lac,
     ),
-    _crash("replay drops explicit LACs", "replay does not know the record", planted.replay_drops_lacs),
+    _crash("replay drops explicit LACs", "replay does not know the record", planted_journal.replay_drops_lacs),
     _crash("mark before flush", "S15, #659: the mark moves before the entry logs", planted.mark_before_flush),
     _crash("mark newer than flush", "S15, #1345: the mark is taken when the flush ends", planted.mark_newer_than_flush),
     _crash("journal removed before mark", "S20: a crash finds neither mark nor file", planted.journal_removed_first),
-    _crash("one journal too many removed", "the file that the mark points into goes", planted.removes_marked_file),
+    _crash(
+        "one journal too many removed", "the file that the mark points into goes", planted_journal.removes_marked_file
+    ),
     _crash("mark name not synced", "S20: the old mark returns, its journals do not", planted.unsynced_mark_name),
     _crash(
-        "mark not moved after replay", "S21, #2087: journals go, the old mark stays", planted.mark_stays_after_replay
+        "mark not moved after replay",
+        "S21, #2087: journals go, the old mark stays",
+        planted_journal.mark_stays_after_replay,
     ),
-    _crash("replay not flushed", "S21: the mark passes what replay only holds in memory", planted.unflushed_replay),
+    _crash(
+        "replay not flushed", "S21: the mark passes what replay only holds in memory", planted_journal.unflushed_replay
+    ),
     _crash("shared mark", "S18, #1254: two journals write one mark", planted.shared_mark),
-    _crash("replay stops early", "S11, #2176: the last record is not applied", planted.replay_stops_early),
-    _crash("replay drops fences", "BOOKKEEPER-500: replay does not know the record", planted.replay_drops_fences),
+    _crash("replay stops early", "S11, #2176: the last record is not applied", planted_journal.replay_stops_early),
+    _crash(
+        "replay drops fences", "BOOKKEEPER-500: replay does not know the record", planted_journal.replay_drops_fences
+    ),
     Mutant(
-        "replay trusts the page cache", "a killed process's tail counts as durable", planted.trusting_replay, hunt_twice
+        "replay trusts the page cache",
+        "a killed process's tail counts as durable",
+        planted_journal.trusting_replay,
+        hunt_twice,
     ),
     Mutant(
         "replay trusts names",
         "a killed process's index file counts as durable",
-        planted.trusted_names,
+        planted_journal.trusted_names,
         directed.cut_power_after_a_kill,
     ),
     Mutant(
         "torn tail not cut",
         "S10: the next file says that the torn record is whole",
-        planted.uncut_tail,
+        planted_journal.uncut_tail,
         directed.crash_recovery_of_torn_tail,
     ),
-    _crash("torn tail refused", "S10, BOOKKEEPER-166: a torn record stops the start", planted.refused_tail),
-    _crash("unborn file kept", "a file without a durable header stops the start", planted.kept_unborn_file),
-    _crash("body not verified", "S38, #4659: a zero body behind a durable header is taken", planted.unverified_body),
-    _crash("synced too new", "a record calls others of its own group durable", planted.synced_too_new),
-    Mutant("last group not proved", "damage in the last group is taken for a tail", planted.unsettled, hunt_flips),
+    _crash("torn tail refused", "S10, BOOKKEEPER-166: a torn record stops the start", planted_journal.refused_tail),
+    _crash("unborn file kept", "a file without a durable header stops the start", planted_journal.kept_unborn_file),
+    _crash(
+        "body not verified", "S38, #4659: a zero body behind a durable header is taken", planted_journal.unverified_body
+    ),
+    _crash("synced too new", "a record calls others of its own group durable", planted_journal.synced_too_new),
+    Mutant(
+        "last group not proved", "damage in the last group is taken for a tail", planted_journal.unsettled, hunt_flips
+    ),
     Mutant(
         "stale records",
         "D4: a reused file's old records are replayed",
-        planted.stale_records,
+        planted_journal.stale_records,
         directed.crash_reused_journals,
     ),
     _crash(
-        "index before entry log", "S04, BOOKKEEPER-447: positions of bytes that are lost", planted.unsynced_entry_log
+        "index before entry log",
+        "S04, BOOKKEEPER-447: positions of bytes that are lost",
+        planted_index.unsynced_entry_log,
     ),
-    _crash("entry log not synced on roll", "#659: only the newest log is synced", planted.unsynced_full_log),
-    _crash("entry log name not synced", "positions into a log whose name is lost", planted.unsynced_log_name),
-    _crash("index not synced", "S07: the mark moves past positions in the page cache", planted.unsynced_index),
-    _crash("index name not synced", "an index file's name is lost behind the mark", planted.unsynced_index_name),
-    _crash("index folder not synced", "an index folder's name is lost behind the mark", planted.unsynced_index_folder),
+    _crash("entry log not synced on roll", "#659: only the newest log is synced", planted_index.unsynced_full_log),
+    _crash("entry log name not synced", "positions into a log whose name is lost", planted_index.unsynced_log_name),
+    _crash("index not synced", "S07: the mark moves past positions in the page cache", planted_index.unsynced_index),
+    _crash("index name not synced", "an index file's name is lost behind the mark", planted_index.unsynced_index_name),
+    _crash(
+        "index folder not synced", "an index folder's name is lost behind the mark", planted_index.unsynced_index_folder
+    ),
     _crash(
         "mark at every flush", "S07: the mark passes positions that are only in memory", planted.mark_at_every_flush
     ),
-    _crash("dirty page dropped", "S07, #1534: dirty pages never reach their files", planted.dropped_dirty_page),
-    _crash("evicted page dropped", "a dirty page is thrown out without being written", planted.dropped_evicted_page),
-    _crash("evicted page not synced", "an evicted page counts as durable", planted.unsynced_evicted_page),
+    _crash("dirty page dropped", "S07, #1534: dirty pages never reach their files", planted_index.dropped_dirty_page),
+    _crash(
+        "evicted page dropped", "a dirty page is thrown out without being written", planted_index.dropped_evicted_page
+    ),
+    _crash("evicted page not synced", "an evicted page counts as durable", planted_index.unsynced_evicted_page),
     Mutant(
         "page partly written",
         "S17: the earlier change of a page is forgotten",
-        planted.partly_written_page,
+        planted_index.partly_written_page,
         directed.crash_held_index,
     ),
-    Mutant("page hides changes", "S17: a reader's copy of a page stays as it was", planted.stale_page, hunt_answers),
-    _crash("log ids collide", "S09, BOOKKEEPER-142: a restart overwrites entry log 1", planted.colliding_log_ids),
-    _crash("older version wins", "a flush drops the newer of two versions", planted.older_version_wins),
-    _crash("flush drops late entries", "a sorted flush forgets entries out of order", planted.late_entries_dropped),
+    Mutant(
+        "page hides changes", "S17: a reader's copy of a page stays as it was", planted_index.stale_page, hunt_answers
+    ),
+    _crash("log ids collide", "S09, BOOKKEEPER-142: a restart overwrites entry log 1", planted_index.colliding_log_ids),
+    _crash("older version wins", "a flush drops the newer of two versions", planted_index.older_version_wins),
+    _crash(
+        "flush drops late entries", "a sorted flush forgets entries out of order", planted_index.late_entries_dropped
+    ),
     Mutant(
         "striped positions zeroed",
         "S17: a flush overwrites its gaps",
-        planted.zeroed_gaps,
+        planted_index.zeroed_gaps,
         directed.crash_striped_ledger,
     ),
-    _crash("cut position", "an index file cut inside a position stops the start", planted.cut_position),
+    _crash("cut position", "an index file cut inside a position stops the start", planted_index.cut_position),
     _crash("half forgotten early", "S30: a half is emptied before it is on disk", planted.half_forgotten_early),
     Mutant("wrong key taken", "S03, BOOKKEEPER-135: a wrong password writes", planted.wrong_key_taken, hunt_answers),
+    Mutant(
+        "lone add through a fence",
+        "S01: the way of adds that come alone forgets the fence",
+        planted.lone_add_through_fence,
+        hunt_answers,
+    ),
+    _crash("lone add not journaled", "an add that comes alone is answered from memory", planted.unjournaled_lone_add),
     Mutant("wrong key fences", "S03: a wrong password fences", planted.wrong_key_fences, hunt_answers),
-    Mutant("failed sync ignored", "D8: an error of the journal is swallowed", planted.ignored_sync_error, hunt_errors),
+    Mutant(
+        "failed sync ignored",
+        "D8: an error of the journal is swallowed",
+        planted_journal.ignored_sync_error,
+        hunt_errors,
+    ),
     Mutant(
         "failed flush ignored",
         "S27, #4114: the mark moves after a failed flush",
@@ -282,13 +323,20 @@ MUTANTS = (
         "failed mark ignored", "journals go although the mark was not written", planted.ignored_mark_error, hunt_errors
     ),
     Mutant(
-        "middle taken as tail", "S11, #2178: damage in the middle ends replay", planted.damage_taken_as_tail, hunt_flips
+        "middle taken as tail",
+        "S11, #2178: damage in the middle ends replay",
+        planted_journal.damage_taken_as_tail,
+        hunt_flips,
     ),
-    Mutant("ids not verified", "D6: another entry's bytes are served", planted.unverified_ids, misdirect_position),
+    Mutant(
+        "ids not verified", "D6: another entry's bytes are served", planted_index.unverified_ids, misdirect_position
+    ),
     Mutant(
         "doubt answered negatively", "#2908: an unreadable entry is 'no such entry'", planted.negative_doubt, hunt_flips
     ),
-    Mutant("header not verified", "a damaged fence bit or key is believed", planted.unverified_header, hunt_flips),
+    Mutant(
+        "header not verified", "a damaged fence bit or key is believed", planted_index.unverified_header, hunt_flips
+    ),
     _collect("copy not synced", "S06, BOOKKEEPER-926: the index points to lost copies", collecting.unsynced_copy),
     Mutant(
         "log removed before move",
@@ -337,11 +385,11 @@ MUTANTS = (
     _collect("no tombstone", "P21, #4462: a late writer makes a fenced ledger anew", collecting.no_tombstones),
     _collect("tombstone after the drop", "P21: a crash in between forgets the fence", collecting.late_tombstones),
     _collect("tombstone not synced", "P21: a power cut forgets the fence", collecting.unsynced_tombstones),
-    _crash("index file noted early", "a crash makes an index file count as lost", planted.noted_before_durable),
+    _crash("index file noted early", "a crash makes an index file count as lost", planted_index.noted_before_durable),
     Mutant(
         "lost index file believed",
         "B2: what an index file that is cut or removed held is denied",
-        planted.lost_index_believed,
+        planted_index.lost_index_believed,
         directed.lose_index_file,
     ),
     Mutant(

@@ -20,7 +20,7 @@ from bookie_service.storage.entry_log import EntryLogs
 from bookie_service.storage.file_index import FileIndex
 from bookie_service.storage.ledger_store import LedgerStore
 from bookie_service.storage.tombstones import Tombstones
-from tests.crash.planted import skipping
+from tests.crash.planting import skipping
 from tests.crash.simulated_files import SimulatedFile
 from tests.planting import Plant, changed, replaced
 
