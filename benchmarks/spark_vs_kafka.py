@@ -6,9 +6,9 @@ Spark, all servers and this program share the machine. One cluster of one bookie
 Kafka broker without, as it comes; Kafka's connector at its defaults and with `fetch.max.wait.ms=5`; beside them a
 source of ready-made Arrow batches and a sink that drops them, which are what Spark's Python sources can do at most.
 Each round runs every contender of a case once, in another order; what is compared is of one round, results are
-medians. The session has the settings of `spark-conf/`. A case's figures go to stderr as they come, and with --log to a
-file of JSON lines, from which a run that was broken off goes on. Without Kafka, which Maven fetches, it says why and
-measures nothing.
+medians. Batch jobs have an untimed run of the same contender right before. The session has the settings of
+`spark-conf/`. A case's figures go to stderr as they come, and with --log to a file of JSON lines, from which a run that
+was broken off goes on. Without Kafka, which Maven fetches, it says why and measures nothing.
 """
 
 from __future__ import annotations
@@ -31,11 +31,10 @@ import bkspark
 from benchmarks.figures import results_of, table
 from benchmarks.kafka_broker import KafkaBroker, KafkaUnavailable, connector_jars, kafka_jars
 from benchmarks.servers import MeasuredBookie, Servers
-from benchmarks.spark_cases import CASES, OURS, Case, Contenders, Sizes
+from benchmarks.spark_cases import CASES, OURS, WARM_UP_SCALE, Case, Contenders, Sizes
 from benchmarks.spark_jobs import SparkJobs
 
 ROUNDS = 5
-WARM_UP_SCALE = 0.1
 
 
 def main(argv: Sequence[str] | None = None) -> None:

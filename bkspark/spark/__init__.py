@@ -14,7 +14,7 @@
     write        batch and streaming writers: staged by attempts, published by one change of the log
     progress     lag: how far behind a streaming query is
     session      a session with the settings of spark-conf
-    connection   a process's client
+    connection   a process's client; workers: what Spark's Python workers are spared
 
 `demo`, `bench`, `job`, `limits` are the Spark halves of commands.
 """

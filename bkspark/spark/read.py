@@ -22,6 +22,7 @@ from bkspark.spark.formats.registry import columns_of
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.plan import LedgerRead, ReadPartition, ReadPlanner
 from bkspark.spark.ranges import EntryRange, between, cut
+from bkspark.spark.workers import spare_modules
 from bkspark.stages import reach
 
 BATCH_BYTES = 4 << 20
@@ -102,6 +103,7 @@ def read_partition(partition: InputPartition, schema: StructType, options: Sourc
     """
     if not isinstance(partition, ReadPartition):
         return iter(())
+    spare_modules()
     assembler = RowAssembler(schema, options)
 
     def batches() -> Iterator[pa.RecordBatch]:

@@ -52,6 +52,7 @@ from bkspark.spark.formats.registry import encoder_of
 from bkspark.spark.options import APPEND, ERROR, IGNORE, SourceOptions
 from bkspark.spark.stored_ledgers import stored_ledgers
 from bkspark.spark.versions import DataSourceStreamArrowWriter
+from bkspark.spark.workers import spare_modules
 from bkspark.stages import reach
 from bkspark.wire.framing import FRAME_BYTES_MAX
 
@@ -145,6 +146,7 @@ class Destination:
         Raises:
             BookKeeperError: nothing of this attempt can be published.
         """
+        spare_modules()
         encode = self.encoder()
         reach("task.begun")
         with AttemptWriter(self.named_log(), self, owner, self.options.inline_bytes if is_keyed else 0) as attempt:
@@ -372,6 +374,7 @@ class BookKeeperWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish what all tasks wrote, in one change of the log; a version of txnAppId once, and no older one."""
+        spare_modules()
         results = _results(messages)
         if self._publisher is not None:
             self._destination.publish_epoch(results, self._publisher, is_overwrite=self._overwrite)

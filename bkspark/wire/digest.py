@@ -350,9 +350,14 @@ class OpenedEntries:
                 run = _strided(self.view, int(self.starts[first]), end - first, int(sizes[first]), stride)
                 packed[low:high].reshape(run.shape)[:] = run
             else:
-                bounds = zip(self.starts[first:end].tolist(), self.ends[first:end].tolist())
-                data[low:high] = b"".join([self.view[start:stop] for start, stop in bounds])
+                self._copy_each(data, offsets, first, end)
         return EntryBatch(data, offsets, ledger_id, first_entry)
+
+    def _copy_each(self, target: memoryview, offsets: np.ndarray, first: int, end: int) -> None:
+        """Copy payloads [first, end) to their places in `target`."""
+        bounds = zip(self.starts[first:end].tolist(), self.ends[first:end].tolist())
+        for place, (start, stop) in zip(offsets[first:end].tolist(), bounds):
+            target[place : place + stop - start] = self.view[start:stop]
 
 
 @dataclass(frozen=True, slots=True)
