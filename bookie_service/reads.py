@@ -58,7 +58,7 @@ class ReadOptions:
     in_flight_max: int = 0
     waiting_max: int = 80_000
     batch_bytes_max: int = 5 * 1024 * 1024
-    replies_bytes_max: int = 1024 * 1024
+    replies_bytes_max: int = 1280 * 1024
 
 
 class ReadClient(Protocol):

@@ -19,7 +19,7 @@ from bkspark.errors import (
     ReadFailed,
     TooManyRequests,
 )
-from bkspark.net.answers import BAD_DIGEST, SINGLE_READS_MAX
+from bkspark.net.answers import BAD_DIGEST, SINGLE_READS_MAX, joined
 from bkspark.net.channel import BookieChannel
 from bkspark.net.pool import BookiePool, Channel
 from bkspark.wire import v2
@@ -172,9 +172,8 @@ class RangeReader:
         answers = await channel.read_entries(self._ledger_id, entry_ids[:SINGLE_READS_MAX], self._digest)
         good = answers.statuses == v2.EOK
         count = len(good) if good.all() else int(np.argmin(good))
-        payloads = [payload for payload in answers.payloads[:count] if payload is not None]
         status = v2.EOK if count == len(good) else int(answers.statuses[count])
-        return EntryBatch.of(payloads, self._ledger_id, int(entry_ids[0])), status
+        return answers.before(count), status
 
     async def length_at(self, bookie: str, entry_id: int) -> int | None:
         """Return the cumulative length in an entry at one bookie; None where it does not give the entry."""
@@ -220,11 +219,6 @@ def _interleave(parts: list[EntryBatch], span: EntrySpan) -> EntryBatch:
     for residue, part in enumerate(parts):
         payloads[residue :: len(parts)] = list(part)
     return EntryBatch.of(payloads, parts[0].ledger_id, span.first_entry)
-
-
-def joined(parts: list[EntryBatch], ledger_id: int, first_entry: int) -> EntryBatch:
-    """Return consecutive batches as one; a single one as it is."""
-    return parts[0] if len(parts) == 1 else EntryBatch.joined(parts, ledger_id, first_entry)
 
 
 def _cancel(asked: dict[asyncio.Task[_Part], str]) -> None:

@@ -8,7 +8,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from bkspark.client import arguments
-from bkspark.client.range_reader import BATCH_BYTES, RangeReader, joined, read_error
+from bkspark.client.range_reader import BATCH_BYTES, RangeReader, read_error
 from bkspark.client.tail import TailWatch
 from bkspark.client.writer import Services
 from bkspark.core.last_confirmed import LastConfirmed, LastEntries
@@ -16,6 +16,7 @@ from bkspark.core.metadata import LedgerMetadata
 from bkspark.entries import EntryBatch
 from bkspark.errors import BookieUnavailable, BookKeeperError, NoSuchEntry, ReadFailed
 from bkspark.metadata.ledgers import Versioned
+from bkspark.net.answers import joined
 from bkspark.net.pool import BookiePool, NetOptions
 from bkspark.net.v3_channel import LacAnswer
 from bkspark.wire import v2

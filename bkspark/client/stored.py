@@ -191,5 +191,5 @@ class HeldEntries:
             if (answers.statuses == v2.Status.ETOOMANYREQUESTS).any():
                 raise read_error(v2.Status.ETOOMANYREQUESTS, self._ledger_id, int(ids[0]), bookie)
             found.append(ids[answers.statuses != v2.EOK])
-            pace.on_entries(max((len(entry) for entry in answers.payloads if entry is not None), default=0))
+            pace.on_entries(answers.largest_bytes)
         return np.concatenate(found)

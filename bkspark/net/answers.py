@@ -6,7 +6,7 @@ Statuses are V2's, and BAD_DIGEST. V3's codes are turned into them where a frame
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,15 +25,46 @@ BAD_DIGEST = -1
 
 @dataclass(frozen=True, slots=True)
 class EntryAnswers:
-    """What one bookie answered for each of some entries; arrays and lists of equal length.
+    """What one bookie answered for each of some entries; arrays of equal length.
 
-    `payloads[i]` is None unless `statuses[i]` is EOK. `statuses` holds V2 status codes, or BAD_DIGEST.
+    `statuses` holds V2 status codes, or BAD_DIGEST. `pieces`: payloads as they came, each with the positions, in order,
+    of its entries; those of all whose status is EOK.
     """
 
     entry_ids: np.ndarray
     statuses: np.ndarray
-    payloads: list[memoryview | None]
     lengths: np.ndarray
+    ledger_id: int
+    pieces: Sequence[tuple[np.ndarray, EntryBatch]]
+
+    @property
+    def payloads(self) -> list[memoryview | None]:
+        """An object for each entry; None where the status is not EOK."""
+        found: list[memoryview | None] = [None] * len(self.entry_ids)
+        for at, batch in self.pieces:
+            view, offsets = memoryview(batch.buffer), batch.offsets.tolist()
+            for position, start, end in zip(at.tolist(), offsets, offsets[1:]):
+                found[position] = view[start:end]
+        return found
+
+    @property
+    def largest_bytes(self) -> int:
+        """Size of the largest payload; 0 where there is none."""
+        return max((int(np.diff(batch.offsets).max(initial=0)) for _, batch in self.pieces), default=0)
+
+    def before(self, count: int) -> EntryBatch:
+        """Return the first `count` entries, all EOK, numbered on from the first."""
+        first_entry = int(self.entry_ids[0])
+        order = np.concatenate([at for at, _ in self.pieces]) if self.pieces else np.empty(0, np.int64)
+        if len(order) == count and (order == np.arange(count)).all():
+            return joined([batch for _, batch in self.pieces], self.ledger_id, first_entry)
+        payloads = [payload for payload in self.payloads[:count] if payload is not None]
+        return EntryBatch.of(payloads, self.ledger_id, first_entry)
+
+
+def joined(parts: Sequence[EntryBatch], ledger_id: int, first_entry: int) -> EntryBatch:
+    """Return consecutive batches as one; a single one as it is."""
+    return parts[0] if len(parts) == 1 else EntryBatch.joined(parts, ledger_id, first_entry)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +108,7 @@ class ReadGroup:
         self._digest = digest
         self._statuses = np.zeros(len(entry_ids), np.int32)
         self._lengths = np.zeros(len(entry_ids), np.int64)
-        self._payloads: list[memoryview | None] = [None] * len(entry_ids)
+        self._pieces: list[tuple[np.ndarray, EntryBatch]] = []
 
     def settle(
         self, at: np.ndarray, statuses: np.ndarray, buffer: memoryview, starts: np.ndarray, ends: np.ndarray
@@ -91,20 +122,20 @@ class ReadGroup:
         if self.future.done():
             return
         if not self.waiting.any():
-            self.future.set_result(EntryAnswers(self.entry_ids, self._statuses, self._payloads, self._lengths))
+            answers = EntryAnswers(self.entry_ids, self._statuses, self._lengths, self.ledger_id, self._pieces)
+            self.future.set_result(answers)
         elif self.on_progress is not None:
             self.on_progress()
 
     def _open(self, at: np.ndarray, buffer: memoryview, starts: np.ndarray, ends: np.ndarray) -> None:
-        # The receive buffer is used again after this call: the entries move out of it in one copy.
-        low = int(starts.min())
-        data = bytes(buffer[low : int(ends.max())])
         while len(at):
-            opened = self._digest.open_entries(data, starts - low, ends - low, self.ledger_id, self.entry_ids[at])
+            opened = self._digest.open_entries(buffer, starts, ends, self.ledger_id, self.entry_ids[at])
             good = len(opened)
-            self._lengths[at[:good]] = opened.lengths
-            for position, payload in zip(at[:good].tolist(), opened.payloads()):
-                self._payloads[position] = payload
+            if good:
+                self._lengths[at[:good]] = opened.lengths
+                # The receive buffer is used again after this call: the entries move out of it in one copy.
+                batch = opened.to_batch(self.ledger_id, int(self.entry_ids[at[0]]))
+                self._pieces.append((at[:good], batch))
             if opened.bad is None:
                 return
             self._statuses[at[good]] = BAD_DIGEST

@@ -38,6 +38,9 @@ class AddListener:
 class BookieConnection(asyncio.BufferedProtocol):
     """One socket to one bookie. What a protocol adds: taking frames apart, and who waits for their contents."""
 
+    RECEIVE_BYTES = RECEIVE_BYTES_FIRST
+    """What is received at once, at most, until a frame is larger."""
+
     def __init__(self, bookie: str, frame_bytes_max: int, read_timeout_s: float) -> None:
         self.bookie = bookie
         self.lost: BookKeeperError | None = None
@@ -48,7 +51,7 @@ class BookieConnection(asyncio.BufferedProtocol):
         self._read_timeout_s = read_timeout_s
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._buffer = bytearray(RECEIVE_BYTES_FIRST)
+        self._buffer = bytearray(self.RECEIVE_BYTES)
         self._filled = 0
         self._adds: dict[int, AddListener] = {}
 

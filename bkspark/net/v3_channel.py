@@ -63,6 +63,9 @@ class BookieV3Channel(BookieConnection):
         RequestTimeout: no answer in time; what the request was to do may or may not have been done.
     """
 
+    # Each entry has a frame of its own: the more come at once, the less one of them costs.
+    RECEIVE_BYTES = 1280 * 1024
+
     def __init__(self, bookie: str, frame_bytes_max: int, read_timeout_s: float, txn_ids: v3.TxnIds) -> None:
         super().__init__(bookie, frame_bytes_max, read_timeout_s)
         self._txn_ids = txn_ids

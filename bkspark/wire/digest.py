@@ -42,6 +42,8 @@ from bkspark.wire.framing import LENGTH_BYTES
 HEADER_BYTES = 32
 MASTER_KEY_BYTES = 20
 LAC_PACKET_HEAD_BYTES = 16
+COPY_GAP_BYTES_MAX = 1024
+"""Payloads further apart are copied one by one; V3's frames lie some ninety bytes apart."""
 
 _HEADER = np.dtype([("ledger", ">i8"), ("entry", ">i8"), ("lac", ">i8"), ("length", ">i8")])
 _HEADER_FIELDS = struct.Struct(">qqqq")
@@ -343,7 +345,7 @@ class OpenedEntries:
         np.cumsum(sizes, out=offsets[1:])
         packed = np.empty(int(offsets[-1]), np.uint8)
         data = packed.data
-        for first, end, is_run in _runs(self.starts, self.ends):
+        for first, end, is_run in _runs(self.starts, self.ends, COPY_GAP_BYTES_MAX):
             low, high = int(offsets[first]), int(offsets[end])
             if is_run:
                 stride = int(self.starts[first + 1] - self.starts[first])
@@ -370,7 +372,7 @@ class OpenedEntry:
     payload: bytes
 
 
-def _runs(starts: np.ndarray, ends: np.ndarray) -> Iterator[tuple[int, int, bool]]:
+def _runs(starts: np.ndarray, ends: np.ndarray, gap_bytes_max: int = GAP_BYTES_MAX) -> Iterator[tuple[int, int, bool]]:
     """Yield (first, end, whether they are a run) for all of [0, n): runs have one size and lie evenly apart."""
     count = len(starts)
     if count < RUN_ENTRIES_MIN:
@@ -380,7 +382,7 @@ def _runs(starts: np.ndarray, ends: np.ndarray) -> Iterator[tuple[int, int, bool
     gaps = starts[1:] - ends[:-1]
     gap = int(gaps[0])
     breaks = np.flatnonzero((sizes[1:] != sizes[:-1]) | (gaps != gap)) + 1
-    if not 0 <= gap <= GAP_BYTES_MAX or len(breaks) > count // RUN_ENTRIES_MIN:
+    if not 0 <= gap <= gap_bytes_max or len(breaks) > count // RUN_ENTRIES_MIN:
         yield 0, count, False
         return
     for first, end in itertools.pairwise([0, *breaks.tolist(), count]):

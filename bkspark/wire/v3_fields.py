@@ -23,7 +23,9 @@ _VARINT, _BYTES = 0, 2
 _WIDTH_LIMITS = np.array([1 << (7 * width) for width in range(1, 9)], np.int64)
 """From the i-th on a number takes more than i + 1 bytes; from 2**63 on, and below 0, ten."""
 _LOOK_FRAMES = 32
-"""How many frames a look at a run begins with; four times as many each time, so that short runs cost little."""
+_LOOK_MORE = 32
+"""How many frames a look at a run begins with, and how many times as many each further one has: short runs cost little,
+and long ones have few looks."""
 
 
 class NotOfTheForm(Exception):
@@ -120,7 +122,7 @@ def run_of(
         agrees = ((_rows_at(octets, starts, size)[:, compared] & mask) == wanted).all(axis=1)
         count += len(starts) if agrees.all() else int(np.argmin(agrees))
         goes_on = is_equal and count == some.stop - first
-        look *= 4
+        look *= _LOOK_MORE
     starts = table.starts[first : first + count]
     return _rows_at(octets, starts, size), starts
 
@@ -141,39 +143,56 @@ def values_in(rows: np.ndarray, span: tuple[int, int]) -> np.ndarray:
     return values.view(np.int64)
 
 
-def _widths(values: np.ndarray) -> np.ndarray:
-    """Return how many bytes the varint of each int64 takes."""
+def widths(values: np.ndarray) -> np.ndarray:
+    """Return how many bytes the varint of each int64 takes; one number where that is the same for all."""
+    low, high = int(values.min()), int(values.max())
+    if low >= 0 and len(varint(low)) == len(varint(high)):
+        return np.array([len(varint(low))])
     return np.where(values < 0, _VARINT_BYTES_MAX, 1 + np.searchsorted(_WIDTH_LIMITS, values, side="right"))
 
 
 def equal_widths(numbers: Sequence[np.ndarray], *same: np.ndarray) -> Iterator[tuple[slice, tuple[int, ...]]]:
     """Yield pieces in which the varints of each column have one width, and `same` columns one value; and the widths."""
-    widths = [_widths(column) for column in numbers]
+    columns = [widths(column) for column in numbers]
     count = len(numbers[0])
     differs = np.zeros(max(0, count - 1), bool)
-    for column in (*widths, *same):
-        differs |= column[1:] != column[:-1]
+    for column in (*columns, *same):
+        if len(column) > 1:
+            differs |= column[1:] != column[:-1]
     edges = [0, *(np.flatnonzero(differs) + 1).tolist(), count]
     for start, end in itertools.pairwise(edges):
         if start < end:
-            yield slice(start, end), tuple(int(column[start]) for column in widths)
+            yield slice(start, end), tuple(int(column[min(start, len(column) - 1)]) for column in columns)
 
 
-def rows_of(count: int, *pieces: bytes | tuple[np.ndarray, int]) -> np.ndarray:
-    """Return uint8 rows made of constant bytes and of varints: (values, width) each."""
-    width = sum(len(piece) if isinstance(piece, bytes) else piece[1] for piece in pieces)
-    rows = np.empty((count, width), np.uint8)
-    at = 0
+def big_endian(values: np.ndarray) -> np.ndarray:
+    """Return uint8 (n, 4): each number as the length word of a frame."""
+    return values.astype(">u4").view(np.uint8).reshape(-1, LENGTH_BYTES)
+
+
+def rows_of(count: int, *pieces: bytes | np.ndarray | tuple[np.ndarray, int]) -> np.ndarray:
+    """Return uint8 rows made of constant bytes, of uint8 columns (count, width), and of varints: (values, width)."""
+    template = bytearray()
+    columns: list[tuple[int, np.ndarray]] = []
     for piece in pieces:
+        at = len(template)
         if isinstance(piece, bytes):
-            rows[:, at : at + len(piece)] = np.frombuffer(piece, np.uint8)
-            at += len(piece)
-            continue
-        values, octets = piece[0].view(np.uint64), piece[1]
-        for index in range(octets):
-            more = 0x80 if index < octets - 1 else 0
-            rows[:, at + index] = (values >> np.uint64(7 * index)).astype(np.uint8) & 0x7F | more
-        at += octets
+            template += piece
+        elif isinstance(piece, np.ndarray):
+            template += bytes(piece.shape[1])
+            columns += ((at + index, piece[:, index]) for index in range(piece.shape[1]))
+        elif (piece[0] == piece[0][0]).all():
+            template += varint(piece[0].item(0))
+        else:
+            values, width = piece[0].view(np.uint64), piece[1]
+            template += bytes(width)
+            for index in range(width):
+                more = 0x80 if index < width - 1 else 0
+                columns.append((at + index, (values >> np.uint64(7 * index)).astype(np.uint8) & 0x7F | more))
+    rows = np.empty((count, len(template)), np.uint8)
+    rows[:] = np.frombuffer(template, np.uint8)
+    for at, column in columns:
+        rows[:, at] = column
     return rows
 
 

@@ -26,12 +26,14 @@ from bkspark.wire.v3_fields import (
     WIDTH_ONLY,
     NotOfTheForm,
     Walk,
+    big_endian,
     equal_widths,
     fields,
     rows_of,
     run_of,
     values_in,
     varint,
+    widths,
 )
 
 _HEADER, _READ, _CONTEXT = 1, 100, 200
@@ -103,40 +105,56 @@ def encode_read_responses(
     items: bytes | memoryview,
     sizes: np.ndarray,
     max_lac: int | None,
-) -> bytes:
+) -> bytes | memoryview:
     """Return EOK responses for `first_entry`, first_entry + 1, ...; item i is the next sizes[i] bytes of `items`.
 
     An item is `i32 length, entry`, as a bookie stores it.
     """
     entry_ids = np.arange(first_entry, first_entry + len(sizes))
-    octets = np.frombuffer(items, np.uint8)
-    ends = np.cumsum(sizes)
+    entry_bytes = sizes - LENGTH_BYTES
     tail = b"" if max_lac is None else b"\x28" + varint(max_lac)
     ledger = b"\x08\x00\x10" + varint(ledger_id) + b"\x18"
+    read_bytes = len(ledger) + widths(entry_ids) + 1 + widths(entry_bytes) + entry_bytes + len(tail)
+    ends = np.cumsum(sizes)
     parts = []
-    for rows, (txn_width, entry_width) in equal_widths((txn_ids, entry_ids), sizes):
-        count, size = rows.stop - rows.start, int(sizes[rows.start])
-        entry_bytes = size - LENGTH_BYTES
-        entry_head = b"\x22" + varint(entry_bytes)
-        read = _TAG + varint(len(ledger) + entry_width + len(entry_head) + entry_bytes + len(tail)) + ledger
+    for rows, (txn_width, entry_width, size_width, read_width) in equal_widths(
+        (txn_ids, entry_ids, entry_bytes, read_bytes)
+    ):
         head = len(_HEAD) + 1 + txn_width
-        body = 2 + head + 2 + len(read) + entry_width + len(entry_head) + entry_bytes + len(tail)
-        front = rows_of(
-            count,
-            body.to_bytes(LENGTH_BYTES, "big") + bytes((FIRST_BYTE, head)) + _HEAD + b"\x18",
+        fronts = rows_of(
+            rows.stop - rows.start,
+            big_endian(2 + head + 2 + len(_TAG) + read_width + read_bytes[rows]),
+            bytes((FIRST_BYTE, head)) + _HEAD + b"\x18",
             (txn_ids[rows], txn_width),
-            b"\x10\x00" + read,
+            b"\x10\x00" + _TAG,
+            (read_bytes[rows], read_width),
+            ledger,
             (entry_ids[rows], entry_width),
-            entry_head,
+            b"\x22",
+            (entry_bytes[rows], size_width),
         )
-        frames = np.empty((count, LENGTH_BYTES + body), np.uint8)
-        begin, end = front.shape[1], front.shape[1] + entry_bytes
-        frames[:, :begin] = front
-        stored = octets[int(ends[rows.start]) - size : int(ends[rows.stop - 1])]
-        frames[:, begin:end] = stored.reshape(count, size)[:, LENGTH_BYTES:]
-        frames[:, end:] = np.frombuffer(tail, np.uint8)
-        parts.append(frames.tobytes())
+        begin, end = int(ends[rows.start] - sizes[rows.start]), int(ends[rows.stop - 1])
+        parts.append(_around_entries(fronts, memoryview(items)[begin:end], sizes[rows], tail))
     return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _around_entries(fronts: np.ndarray, items: memoryview, sizes: np.ndarray, tail: bytes) -> bytes | memoryview:
+    """Return fronts[i], entry i, tail for each item, back to back; fronts is uint8, a row each."""
+    count, begin = fronts.shape
+    size = int(sizes[0])
+    if (sizes == size).all():
+        end = begin + size - LENGTH_BYTES
+        frames = np.empty((count, end + len(tail)), np.uint8)
+        frames[:, :begin] = fronts
+        frames[:, begin:end] = np.frombuffer(items, np.uint8).reshape(count, size)[:, LENGTH_BYTES:]
+        frames[:, end:] = np.frombuffer(tail, np.uint8)
+        return frames.reshape(-1).data
+    ends = np.cumsum(sizes)
+    octets = memoryview(fronts.tobytes())
+    parts: list[bytes | memoryview] = [tail] * (3 * count)
+    parts[0::3] = [octets[at : at + begin] for at in range(0, len(octets), begin)]
+    parts[1::3] = [items[start:stop] for start, stop in zip((ends - sizes + LENGTH_BYTES).tolist(), ends.tolist())]
+    return b"".join(parts)
 
 
 # ---- client side ----
