@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from random import Random
 
 import numpy as np
@@ -56,7 +57,7 @@ def test_answers_in_any_order_and_of_any_size_are_handed_out_as_they_were_writte
     if seed % 3:
         chance.shuffle(order)
     cuts = sorted({0, count, *(chance.randrange(count) for _ in range(4))})
-    pieces = [order[low:high] for low, high in zip(cuts, cuts[1:])]
+    pieces = [order[low:high] for low, high in itertools.pairwise(cuts)]
     answers = answered(payloads, pieces, {}, set())
     assert answers.statuses.tolist() == [v2.EOK] * count
     assert answers.lengths.tolist() == np.cumsum(sizes).tolist()
