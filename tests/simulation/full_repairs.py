@@ -240,8 +240,10 @@ class RepairSchedule(FullSchedule):
         for bookie in self.cluster.bookies:
             bookie.is_damaging = False
             await bookie.start()
-        for link in sorted(self.cluster.links, key=lambda it: it.number):
-            link.abort()
+        if not self._is_calm:
+            # Some may be cut. Where none is, a copy that its connection loses would go to the next best bookie.
+            for link in sorted(self.cluster.links, key=lambda it: it.number):
+                link.abort()
         await self._until_whole()
         if full is not None:
             await full.change(read_only=False)

@@ -33,6 +33,11 @@ def test_a1_to_a5_hold_in_every_schedule_with_lost_bookies(part: int) -> None:
     assert tally.swaps > tally.schedules
 
 
+def test_copies_of_a_calm_schedule_stand_in_as_many_racks_as_they_can() -> None:
+    """Its connections were reset in the middle of a copy, as if there were faults to heal."""
+    assert violations_of(112514) == []
+
+
 @pytest.mark.parametrize("mutant", [it for it in MUTANTS if it.name in QUICK], ids=lambda mutant: mutant.name)
 def test_planted_defect_of_autorecovery_is_noticed(mutant: Mutant) -> None:
     assert hunt(mutant, 1, QUICK_SCHEDULES, violations_of).seed is not None, f"{mutant.bug}: nothing noticed it"
