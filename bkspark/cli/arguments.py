@@ -23,6 +23,8 @@ OUTPUT_FORMATS = ("lines", "length-prefixed", "json")
 ENTRY_BYTES_MAX = 5 * 1024 * 1024 - 1024
 """The largest entry taken: Apache's default frame limit, less the room of header, ids and digest."""
 
+_INT64_MAX = (1 << 63) - 1
+
 USAGE = 2
 """Exit code of a command line that cannot be understood."""
 
@@ -166,6 +168,7 @@ def key_value(text: str) -> tuple[str, str]:
 
 
 def _whole_number(text: str, minimum: int) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) < minimum or int(text) >= 1 << 63:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {minimum}")
+    # Python refuses to convert thousands of digits; nothing of more than 19 is an int64.
+    if not text.isascii() or not text.isdigit() or len(text) > 19 or not minimum <= int(text) <= _INT64_MAX:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a whole number of {minimum} to {_INT64_MAX}")
     return int(text)

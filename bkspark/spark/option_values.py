@@ -90,13 +90,13 @@ def flag(value: str) -> bool:
 
 def count(value: str) -> int:
     if not _NUMBER.fullmatch(value) or not 1 <= int(value) <= _INT64_MAX:
-        raise ValueError("is not a whole number of at least 1")
+        raise ValueError(f"is not a whole number of 1 to {_INT64_MAX}")
     return int(value)
 
 
 def version(value: str) -> int:
     if not _NUMBER.fullmatch(value) or int(value) > _INT64_MAX:
-        raise ValueError("is not a whole number of at least 0")
+        raise ValueError(f"is not a whole number of 0 to {_INT64_MAX}")
     return int(value)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -45,8 +46,8 @@ def spark_home(folder: Path) -> Path:
     """
     import pyspark
 
-    home = folder / "home"
-    home.mkdir()
+    # A folder of its own for each process: a driver that was killed may have left half a one.
+    home = Path(tempfile.mkdtemp(prefix="home-", dir=folder))
     for entry in Path(pyspark.__file__).parent.iterdir():
         if entry.name != "python":
             (home / entry.name).symlink_to(entry)
