@@ -40,6 +40,24 @@ def crash_reused_journals() -> None:
         audit(reopened(crash_image(twin.disk, Loss.LOST, Random(version)), setup, history), history)
 
 
+def add_alone_behind_a_fence() -> None:
+    """Send a fenced ledger one plain add after another, each alone, as its old writer would.
+
+    Raises:
+        Violation: one of them was taken.
+    """
+    setup = Setup()
+    twin = BookieTwin(setup.new_disk(), setup, History())
+    for entry_id in range(4):
+        twin.add(1, [(entry_id, b"before")])
+    twin.fence(1)
+    twin.settle()
+    for entry_id in range(4, 8):
+        twin.add(1, [(entry_id, b"behind")])
+        if twin.read(1, entry_id)[0] == Status.EOK:
+            raise Violation(f"entry {entry_id} was added to a ledger that was fenced before")
+
+
 def lose_newest_journal() -> None:
     """Lose or empty the newest journal file, which holds what was acknowledged since the last checkpoint.
 

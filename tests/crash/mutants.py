@@ -303,7 +303,7 @@ MUTANTS = (
         "lone add through a fence",
         "S01: the way of adds that come alone forgets the fence",
         planted.lone_add_through_fence,
-        hunt_answers,
+        directed.add_alone_behind_a_fence,
     ),
     _crash("lone add not journaled", "an add that comes alone is answered from memory", planted.unjournaled_lone_add),
     Mutant("wrong key fences", "S03: a wrong password fences", planted.wrong_key_fences, hunt_answers),

@@ -137,7 +137,9 @@ def unsynced_evicted_page() -> Plant:
     def make(old: Any) -> Any:
         def make_room(self: IndexWriter) -> None:
             old(self)
-            self._unsynced &= {ledger_id for (ledger_id, _), _ in self._pages.dirty()} | set(self._headers)
+            kept = {ledger_id for (ledger_id, _), _ in self._pages.dirty()} | set(self._headers)
+            for ledger_id in self._unsynced.keys() - kept:
+                del self._unsynced[ledger_id]
 
         return make_room
 
