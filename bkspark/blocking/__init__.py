@@ -1,0 +1,35 @@
+"""The ledger client, blocking: the calls of `bkspark.client`, name for name.
+
+    with Client("zk://127.0.0.1:2181/ledgers") as client:
+        with client.create(ensemble=3, write_quorum=3, ack_quorum=2) as writer:
+            writer.append_many([b"one", b"two"])
+        for batch in client.open(writer.ledger_id).batches():
+            ...
+        with client.log("clicks").open_for_writing() as log:
+            log.append_many([b"one", b"two"])
+        for batch in client.log("clicks").read(start="earliest"):
+            ...
+
+One thread a process runs the event loop of every client in it; calls may come from any thread. A process made by fork
+has a loop of its own, and connections made before the fork are not used in it: make clients after forking.
+"""
+
+from __future__ import annotations
+
+from bkspark.blocking.client import Client
+from bkspark.blocking.ledgers import AdvancedLedgerWriter, LedgerReader, LedgerWriter, SnapshotReader
+from bkspark.blocking.logs import Election, Log, LogWriter
+from bkspark.blocking.loop import iterate, run
+
+__all__ = [
+    "AdvancedLedgerWriter",
+    "Client",
+    "Election",
+    "LedgerReader",
+    "LedgerWriter",
+    "Log",
+    "LogWriter",
+    "SnapshotReader",
+    "iterate",
+    "run",
+]

@@ -1,0 +1,103 @@
+"""The event loop of a process, on a thread of its own, and calls to it from any other thread."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import os
+import sys
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import TypeVar
+
+_T = TypeVar("_T")
+
+
+class _Loop:
+    """The process's event loop and its thread."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.loop = asyncio.new_event_loop()
+        threading.Thread(target=self._run, name="bkspark-client", daemon=True).start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+
+
+_lock = threading.Lock()
+_current: _Loop | None = None
+
+
+def _loop() -> asyncio.AbstractEventLoop:
+    global _current
+    with _lock:
+        if _current is None or _current.pid != os.getpid():
+            _current = _Loop()
+        return _current.loop
+
+
+def _after_fork() -> None:
+    # The lock may have been held by a thread that does not exist in the child.
+    global _lock, _current
+    _lock, _current = threading.Lock(), None
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def run(work: Callable[[], Awaitable[_T]]) -> _T:
+    """Run `work()` on the process's event loop and return its result; Ctrl-C cancels it."""
+
+    async def call() -> _T:
+        return await work()
+
+    future = asyncio.run_coroutine_threadsafe(call(), _loop())
+    try:
+        return future.result()
+    except BaseException:
+        future.cancel()
+        raise
+
+
+def iterate(make: Callable[[], AsyncIterator[_T]]) -> Iterator[_T]:
+    """Yield what the asynchronous iterator `make()` yields; closing the generator closes it."""
+
+    async def start() -> AsyncIterator[_T]:
+        return make()
+
+    items = run(start)
+    try:
+        while True:
+            try:
+                item = run(items.__anext__)
+            except StopAsyncIteration:
+                return
+            yield item
+    finally:
+        closing = getattr(items, "aclose", None)
+        # At interpreter exit the loop's thread runs no more: waiting for it would never end.
+        if closing is not None and not sys.is_finalizing():
+            run(closing)
+
+
+def submitted(submit: Callable[[], Awaitable[asyncio.Future[_T]]]) -> concurrent.futures.Future[_T]:
+    """Run `submit()` and return a future, for any thread, of what its future becomes."""
+    result: concurrent.futures.Future[_T] = concurrent.futures.Future()
+
+    async def start() -> None:
+        (await submit()).add_done_callback(lambda done: _copy_outcome(done, result))
+
+    run(start)
+    return result
+
+
+def _copy_outcome(done: asyncio.Future[_T], result: concurrent.futures.Future[_T]) -> None:
+    error = None if done.cancelled() else done.exception()
+    if done.cancelled():
+        result.cancel()
+    elif error is not None:
+        result.set_exception(error)
+    else:
+        result.set_result(done.result())

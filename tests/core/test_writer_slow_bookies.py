@@ -1,0 +1,248 @@
+"""WriterCore and bookies that refuse load, fail with a delayed change, or lag behind the others."""
+
+from __future__ import annotations
+
+from bkspark.core import effects
+from bkspark.core.add_pipeline import WriterLimits
+from bkspark.core.writer import WriterState
+from bkspark.wire.v2 import Status
+from tests.core.writing import SECOND_NS, Writer, sent_to
+
+REFUSING = WriterLimits(add_timeout_ns=5 * SECOND_NS, refusal_pause_ns_min=10_000_000, refusal_pause_ns_max=40_000_000)
+
+
+def overloaded(writer, slot, *ids, now_ns=0):
+    return writer.reply(slot, *ids, status=Status.ETOOMANYREQUESTS, now_ns=now_ns)
+
+
+def test_refused_load_is_tried_again_after_a_pause_and_fails_nobody():
+    """Issue 5 A: a writer never fails a healthy ledger because one bookie said TOOMANYREQUESTS."""
+    writer = Writer(limits=REFUSING)
+    writer.add(2)
+    assert overloaded(writer, 2, 0, 1) == [effects.CallAfter(10_000_000)]
+    assert writer.core.state is WriterState.ACTIVE
+    writer.reply(0, 0, 1)
+    writer.reply(1, 0, 1)
+    assert writer.acknowledged == 1
+    assert sent_to(writer.take(writer.core.on_tick(9_000_000))) == {}
+    assert sent_to(writer.take(writer.core.on_tick(10_000_000))) == {"b3": [0, 1]}
+    writer.reply(2, 0, 1)
+    assert not writer.core.has_outstanding(2)
+    assert writer.core.kept_bytes == 0
+
+
+def test_what_comes_for_a_bookie_that_refuses_load_waits_until_it_takes_one_piece():
+    writer = Writer(limits=REFUSING)
+    writer.add(1)
+    overloaded(writer, 2, 0)
+    assert sent_to(writer.add(1)) == {"b1": [1], "b2": [1]}
+    assert sent_to(writer.add(1)) == {"b1": [2], "b2": [2]}
+    assert sent_to(writer.take(writer.core.on_tick(10_000_000))) == {"b3": [0]}
+    assert sent_to(writer.reply(2, 0)) == {"b3": [1, 2]}
+    assert sent_to(writer.add(1)) == {"b1": [3], "b2": [3], "b3": [3]}
+
+
+def test_pause_before_the_next_try_doubles_up_to_its_limit():
+    writer = Writer(limits=REFUSING)
+    writer.add(1)
+    now_ns, pauses = 0, []
+    for _ in range(4):
+        done = overloaded(writer, 2, 0, now_ns=now_ns)
+        pauses += [effect.delay_ns for effect in done if isinstance(effect, effects.CallAfter)]
+        now_ns += pauses[-1]
+        assert sent_to(writer.take(writer.core.on_tick(now_ns))) == {"b3": [0]}
+    assert pauses == [10_000_000, 20_000_000, 40_000_000, 40_000_000]
+
+
+def test_ledger_whose_every_bookie_refuses_load_goes_on_when_they_take_it():
+    writer = Writer(limits=REFUSING)
+    writer.add(3)
+    for slot in range(3):
+        overloaded(writer, slot, 0, 1, 2)
+    done = writer.take(writer.core.on_tick(10_000_000))
+    assert sent_to(done) == {"b1": [0, 1, 2], "b2": [0, 1, 2], "b3": [0, 1, 2]}
+    writer.reply(0, 0, 1, 2)
+    writer.reply(1, 0, 1, 2)
+    assert writer.acknowledged == 2
+
+
+def test_bookie_that_only_refuses_is_replaced_by_a_spare_one():
+    writer = Writer(limits=REFUSING)
+    writer.add(1)
+    overloaded(writer, 2, 0)
+    writer.take(writer.core.on_tick(10_000_000))
+    overloaded(writer, 2, 0, now_ns=6 * SECOND_NS)
+    assert effects.FindBookies() in writer.take(writer.core.on_tick(6 * SECOND_NS))
+    assert sent_to(writer.change_to("b4")) == {"b4": [0]}
+
+
+def test_bookies_that_only_refuse_stay_where_there_is_no_spare_and_nothing_added_meanwhile_is_forgotten():
+    writer = Writer(limits=REFUSING)
+    writer.add(1)
+    for slot in range(3):
+        overloaded(writer, slot, 0)
+    writer.take(writer.core.on_tick(6 * SECOND_NS))
+    writer.add(1, now_ns=6 * SECOND_NS)
+    writer.change_to()
+    for _ in range(3):
+        for slot in range(3):
+            overloaded(writer, slot, 0, now_ns=12 * SECOND_NS)
+        writer.take(writer.core.on_tick(13 * SECOND_NS))
+        writer.change_to()
+    assert writer.core.state is WriterState.ACTIVE
+    for slot in (0, 1):
+        done = writer.reply(slot, 0, now_ns=13 * SECOND_NS)
+        assert sent_to(done) == {writer.core.ensemble[slot]: [1]}
+        writer.reply(slot, 1, now_ns=13 * SECOND_NS)
+    assert writer.acknowledged == 1
+
+
+def test_bytes_are_kept_until_the_slowest_bookie_has_answered():
+    writer = Writer(limits=REFUSING)
+    writer.add(4)
+    writer.add(4)
+    for slot in (0, 1):
+        writer.reply(slot, *range(8))
+    assert writer.acknowledged == 7
+    assert writer.core.kept_bytes == 8
+    writer.reply(2, 0, 1, 2, 3)
+    assert writer.core.kept_bytes == 4
+    overloaded(writer, 2, 4, 5, 6, 7)
+    assert sent_to(writer.take(writer.core.on_tick(10_000_000))) == {"b3": [4, 5, 6, 7]}
+
+
+def test_lost_connection_to_a_bookie_that_refuses_load_is_a_failure():
+    writer = Writer(limits=REFUSING)
+    writer.add(1)
+    overloaded(writer, 2, 0)
+    assert effects.FindBookies() in writer.fail(2)
+    assert sent_to(writer.change_to("b4")) == {"b4": [0]}
+
+
+DELAYED = WriterLimits(delay_ensemble_change=True)
+
+
+def test_delayed_change_leaves_a_failed_bookie_out_while_qa_others_answer():
+    writer = Writer((3, 3, 2), limits=DELAYED)
+    writer.add(2)
+    assert writer.fail(2, now_ns=SECOND_NS) == []
+    assert sent_to(writer.add()) == {"b1": [2], "b2": [2]}
+    writer.reply(0, 0, 1, 2)
+    writer.reply(1, 0, 1, 2)
+    assert writer.acknowledged == 2
+    assert writer.take(writer.core.on_tick(30 * SECOND_NS)) == []
+
+
+def test_delayed_change_is_made_when_its_time_is_over():
+    writer = Writer((3, 3, 2), limits=DELAYED)
+    writer.fail(2, now_ns=SECOND_NS)
+    writer.add(now_ns=30 * SECOND_NS)
+    assert writer.take(writer.core.on_tick(32 * SECOND_NS)) == [effects.FindBookies()]
+    done = writer.change_to("b4")
+    assert sent_to(done) == {"b4": [0]}
+    assert writer.core.ensemble == ("b1", "b2", "b4")
+
+
+def test_delayed_change_is_made_for_all_at_once_when_too_few_would_be_left():
+    writer = Writer((3, 3, 2), limits=DELAYED)
+    writer.add()
+    writer.fail(2)
+    assert [type(effect) for effect in writer.fail(0)] == [effects.FindBookies]
+    done = writer.change_to("b4", "b5")
+    assert sorted(sent_to(done)) == ["b4", "b5"]
+    assert len([effect for effect in done if isinstance(effect, effects.WriteMetadata)]) == 1
+
+
+def test_delay_is_counted_from_the_first_bookie_left_out():
+    """E6 Qw2 Qa1: bookies two apart share no write set, so both are left out."""
+    writer = Writer((6, 2, 1), limits=DELAYED)
+    assert writer.fail(0, now_ns=SECOND_NS) == []
+    assert writer.fail(3, now_ns=20 * SECOND_NS) == []
+    assert writer.take(writer.core.on_tick(32 * SECOND_NS)) == [effects.FindBookies()]
+    writer.change_to("b7", "b8")
+    assert set(writer.core.ensemble) & {"b1", "b4"} == set()
+
+
+def test_change_that_was_delayed_is_looked_for_soon_where_no_bookie_was_spare():
+    writer = Writer((3, 3, 2), limits=DELAYED)
+    writer.fail(2, now_ns=SECOND_NS)
+    writer.take(writer.core.on_tick(32 * SECOND_NS))
+    assert writer.take(writer.core.on_writable_bookies({"b1", "b2"})) == []
+    assert writer.take(writer.core.on_tick(34 * SECOND_NS)) == [effects.FindBookies()]
+
+
+def test_recovery_never_delays_a_change():
+    writer = Writer((3, 3, 2), limits=DELAYED, is_recovery=True)
+    assert [type(effect) for effect in writer.fail(2)] == [effects.FindBookies]
+
+
+SLOW = WriterLimits(slow_lag_entries=10, slow_lag_ns=2 * SECOND_NS)
+
+
+def lagging_writer(quorums=(3, 3, 2), limits=SLOW):
+    """A writer whose third bookie has answered for one entry of twenty, and answers on."""
+    writer = Writer(quorums, limits=limits)
+    writer.add(20)
+    writer.reply(0, *range(20))
+    writer.reply(1, *range(20))
+    writer.reply(2, 0)
+    assert writer.acknowledged == 19
+    return writer
+
+
+def test_bookie_that_lags_for_long_is_replaced_by_a_spare_one():
+    writer = lagging_writer()
+    assert writer.take(writer.core.on_tick(1 * SECOND_NS)) == []
+    writer.reply(2, 1, now_ns=3 * SECOND_NS)
+    assert writer.take(writer.core.on_tick(3 * SECOND_NS)) == []
+    (search,) = writer.take(writer.core.on_tick(4 * SECOND_NS))
+    assert search.failed == ("b3",)
+    assert sent_to(writer.add()) == {"b1": [20], "b2": [20], "b3": [20]}
+    assert sent_to(writer.change_to("b4")) == {"b4": [20]}
+
+
+def test_bookie_that_lags_stays_where_there_is_no_spare_and_gets_everything():
+    writer = lagging_writer()
+    writer.take(writer.core.on_tick(0))
+    writer.take(writer.core.on_tick(3 * SECOND_NS))
+    assert sent_to(writer.add(now_ns=3 * SECOND_NS)) == {"b1": [20], "b2": [20], "b3": [20]}
+    writer.reply(0, 20, now_ns=3 * SECOND_NS)
+    assert writer.change_to() == []
+    assert writer.core.ensemble == ("b1", "b2", "b3")
+    assert writer.core.state is WriterState.ACTIVE
+    assert writer.core.outstanding_max == 20
+    # It is looked for again, and each time it is reported.
+    writer.take(writer.core.on_tick(4 * SECOND_NS))
+    (search,) = writer.take(writer.core.on_tick(7 * SECOND_NS))
+    assert search.failed == ("b3",)
+
+
+def test_bookie_that_lags_and_then_fails_is_gone():
+    writer = lagging_writer()
+    writer.take(writer.core.on_tick(0))
+    writer.take(writer.core.on_tick(3 * SECOND_NS))
+    assert writer.fail(2) == []
+    writer.change_to()
+    assert sent_to(writer.add()) == {"b1": [20], "b2": [20]}
+
+
+def test_bookie_that_catches_up_in_time_stays():
+    writer = lagging_writer()
+    writer.take(writer.core.on_tick(1 * SECOND_NS))
+    writer.reply(2, *range(1, 15))
+    writer.take(writer.core.on_tick(2 * SECOND_NS))
+    assert writer.take(writer.core.on_tick(4 * SECOND_NS)) == []
+
+
+def test_lag_counts_bytes_too_and_what_is_not_acknowledged_is_no_lag():
+    limits = WriterLimits(slow_lag_entries=10**9, slow_lag_bytes=15, slow_lag_ns=SECOND_NS)
+    writer = Writer((3, 3, 2), limits=limits)
+    for _ in range(4):
+        writer.add(10)
+    writer.reply(0, *range(40))
+    writer.reply(2, 0)
+    assert writer.take(writer.core.on_tick(0)) + writer.take(writer.core.on_tick(2 * SECOND_NS)) == []
+    writer.reply(1, *range(40), now_ns=2 * SECOND_NS)
+    writer.take(writer.core.on_tick(2 * SECOND_NS))
+    (search,) = writer.take(writer.core.on_tick(4 * SECOND_NS))
+    assert search.failed == ("b3",)

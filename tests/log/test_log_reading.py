@@ -1,0 +1,153 @@
+"""Logs on real bookie services: read and followed as one sequence of entries, from any position."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from bkspark.client import Client
+from bkspark.errors import (
+    ConfigurationError,
+    DataLoss,
+    LogExists,
+    NoSuchLog,
+)
+from bkspark.log import LedgerFacts, Owner, Position
+from bkspark.log.positions import BEGINNING
+from tests.client.in_process import URI, InProcessCluster, run
+from tests.log.logs import ONE, NotingTree, numbers, publish, read_all, until
+
+
+@pytest.mark.parametrize("ledgers", [0, 30, 2_500])
+def test_opening_for_writing_takes_few_metadata_operations_however_long_the_log_is(tmp_path, ledgers):
+    """Issue 5: at most 20. The longest has a full page of ledgers, and more behind it."""
+
+    async def test(cluster: InProcessCluster) -> None:
+        log = cluster.client().log("clicks")
+        async with await log.open_for_writing(**ONE):
+            pass
+        store = await log.store()
+        for first in range(0, ledgers, 500):
+            facts = [LedgerFacts(1_000 + number, 0, 1) for number in range(first, min(first + 500, ledgers))]
+            for one in facts:
+                await store.attempts.add("clicks", one.ledger_id, Owner("job", "job"))
+            await store.append_ledgers("clicks", facts)
+        tree = NotingTree(cluster.store)
+        # A client that is new, and has looked for nothing yet.
+        client = Client(URI, tree=tree)
+        first = await client.log("clicks").open_for_writing(**ONE)
+        assert len(tree.calls) <= 20, "\n".join(tree.calls)
+        await first.append(b"left behind in an open ledger")
+        tree.calls.clear()
+        second = await client.log("clicks").open_for_writing(**ONE)
+        assert len(tree.calls) <= 20, "\n".join(tree.calls)
+        assert await read_all(client.log("clicks"), await client.log("clicks").latest()) == []
+        for writer in (first, second):
+            writer.abandon()
+        await client.close()
+
+    run(tmp_path, test)
+
+
+def test_a_new_log_reads_empty_and_a_missing_one_is_named(tmp_path):
+    async def test(cluster: InProcessCluster) -> None:
+        client = cluster.client()
+        log = client.log("clicks")
+        with pytest.raises(NoSuchLog, match="clicks"):
+            await read_all(log)
+        await log.create()
+        with pytest.raises(LogExists):
+            await log.create()
+        assert await read_all(log) == []
+        assert await log.earliest() == await log.latest() == BEGINNING
+        assert await client.logs() == ["clicks"]
+        with pytest.raises(ConfigurationError, match="letters"):
+            client.log("a/b")
+
+    run(tmp_path, test)
+
+
+def test_the_latest_position_keeps_its_text_when_nothing_is_there_to_read(tmp_path):
+    """Spark compares offsets as text: another text for the same place would be read as new data."""
+
+    async def test(cluster: InProcessCluster) -> None:
+        log = cluster.client().log("clicks")
+        await log.create()
+        await publish(log, [], [])
+        assert await log.latest() == BEGINNING
+        ledger_id = (await publish(log, numbers(0, 3)))[0]
+        latest = Position(2, ledger_id, 3)
+        assert await log.latest() == latest
+        await publish(log, [], [])
+        assert await log.latest() == latest
+        writer = await log.open_for_writing(**ONE)
+        assert await log.latest() == latest
+        await writer.append_many(numbers(3, 5))
+        await writer.append(b"moves the last confirmed entry along")
+        seen = await log.latest()
+        assert seen == Position(5, writer.ledger_id, 2)
+        await writer.close()
+        assert await log.latest() == Position(5, seen.ledger_id, 3)
+
+    run(tmp_path, test)
+
+
+def test_reading_stops_at_the_first_open_ledger_and_fences_nothing(tmp_path):
+    async def test(cluster: InProcessCluster) -> None:
+        log = cluster.client().log("clicks")
+        writer = await log.open_for_writing(**ONE)
+        await writer.append_many(numbers(0, 5))
+        await writer.append(b"confirms")
+        assert await read_all(log) == numbers(0, 5)
+        await writer.append(b"still writing")
+        end = await log.latest()
+        with pytest.raises(ConfigurationError, match="can be read up to"):
+            await read_all(log, "earliest", Position(end.ordinal, end.ledger_id, 100))
+        await writer.close()
+
+    run(tmp_path, test)
+
+
+def test_a_position_of_another_log_is_refused(tmp_path):
+    async def test(cluster: InProcessCluster) -> None:
+        log = cluster.client().log("clicks")
+        await log.create()
+        (ledger_id,) = await publish(log, numbers(0, 3))
+        with pytest.raises(ConfigurationError, match="belongs to another log"):
+            await read_all(log, Position(0, ledger_id + 1, 1))
+        with pytest.raises(DataLoss, match="ends before ordinal 1"):
+            await read_all(log, Position(7, ledger_id, 1))
+        with pytest.raises(ConfigurationError, match="not earliest, latest or a position"):
+            await read_all(log, "yesterday")
+
+    run(tmp_path, test)
+
+
+def test_a_follower_sees_every_entry_once_through_rolls_jobs_and_takeovers(tmp_path):
+    async def test(cluster: InProcessCluster) -> None:
+        log = cluster.client().log("clicks")
+        await log.create()
+        seen: list[bytes] = []
+
+        async def follow() -> None:
+            async for batch in cluster.client().log("clicks").follow():
+                seen.extend(batch)
+
+        following = asyncio.ensure_future(follow())
+        writer = await log.open_for_writing(roll_bytes=60, **ONE)
+        for first in range(0, 40, 10):
+            await writer.append_many(numbers(first, first + 10))
+        await publish(log, numbers(40, 50))
+        writer.abandon()
+        async with await log.open_for_writing(**ONE) as writer:
+            await writer.append_many(numbers(50, 60))
+
+        async def has_all() -> bool:
+            return len(seen) >= 60
+
+        await until(has_all, "the follower")
+        following.cancel()
+        assert seen == numbers(0, 60)
+
+    run(tmp_path, test)
