@@ -16,7 +16,8 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -24,10 +25,10 @@ import numpy as np
 from bkspark.core import effects
 from bkspark.core import recovery as recovery_module
 from bkspark.core.metadata import Fragment, LedgerMetadata
-from bkspark.core.recovery import RecoveryCore
+from bkspark.core.recovery import RecoveryCore, RecoveryState
 from bkspark.core.recovery_window import Answer, RecoveryWindow
 from bkspark.core.striping import write_set
-from bkspark.core.writer import WriterCore
+from bkspark.core.writer import WriterCore, WriterState
 from bkspark.errors import BookieUnavailable
 from bkspark.wire.v2 import Status
 from tests.planting import replaced
@@ -38,6 +39,9 @@ MODELS = {"3/2": ((3, 3, 2), 1), "2/2": ((2, 2, 2), 1), "2/2, two entries": ((2,
 """Quorums (E, Qw, Qa) and entries, by name."""
 AWAY = BookieUnavailable("away")
 STATES_MAX = 20_000_000
+
+_WRITER_ENDED = (WriterState.FAILED, WriterState.CLOSED)
+_RECOVERY_ENDED = (RecoveryState.DONE, RecoveryState.FAILED)
 
 Message = tuple[Any, ...]
 
@@ -77,59 +81,84 @@ class State:
     number: int = 0
 
 
+_FIELDS = attrgetter(*(it.name for it in fields(State)))
+
+
 def _copied(core: Any) -> Any:
     new = object.__new__(type(core))
-    for name, value in vars(core).items():
-        if isinstance(value, (list, dict, set, deque)):
-            value = type(value)(value)
-        elif isinstance(value, np.ndarray):
-            value = value.copy()
-        elif isinstance(value, RecoveryWindow):
-            value = _copied(value)
-        new.__dict__[name] = value
+    copies = dict(vars(core))
+    copies.pop(_KEY, None)
+    for name, value in copies.items():
+        duplicate = _COPIES.get(type(value))
+        if duplicate is not None:
+            copies[name] = duplicate(value)
+    new.__dict__.update(copies)
     return new
 
 
-def key_of(state: State) -> Hashable:
-    """Return all that decides a state's future."""
+_COPIES: dict[type, Callable[[Any], Any]] = {
+    **{kind: kind for kind in (list, dict, set, deque)},
+    np.ndarray: np.ndarray.copy,
+    RecoveryWindow: _copied,
+}
+_KEY = "key of the small model"
+"""Where a core keeps the hash of its part of a state's key: it is copied before it changes."""
+
+
+def key_of(state: State) -> int:
+    """Return a hash of all that decides a state's future.
+
+    64 bits are enough to tell ten million states apart (two of them have one key with a probability of 1 in 400,000),
+    and what they are made of is large.
+    """
     writes = tuple(
-        (who, it.expected_version, it.metadata.state, it.metadata.fragments, it.metadata.last_entry)
+        (who, it.expected_version, it.metadata.state.value, it.metadata.fragments, it.metadata.last_entry)
         for who, it in sorted(state.writes.items())
     )
-    return (
-        _writer_key(state.owner),
-        _recovery_key(state.recovery),
-        None if state.rewriter is None else _writer_key(state.rewriter),
-        state.rewriting_to,
-        tuple(state.disks.values()),
-        state.stored.state,
-        state.stored.fragments,
-        state.stored.last_entry,
-        state.version,
-        frozenset(message[:-1] for message in state.messages),
-        writes,
-        state.losses_left,
-        state.crashes_left,
-        state.acknowledged,
+    return hash(
+        (
+            _core_key(state.owner, _writer_key),
+            _core_key(state.recovery, _recovery_key),
+            _core_key(state.rewriter, _writer_key),
+            state.rewriting_to,
+            tuple(state.disks.values()),
+            state.stored.state.value,
+            state.stored.fragments,
+            state.stored.last_entry,
+            state.version,
+            frozenset(message[:-1] for message in state.messages),
+            writes,
+            state.losses_left,
+            state.crashes_left,
+            state.acknowledged,
+        )
     )
+
+
+def _core_key(core: Any, key: Callable[[Any], Hashable]) -> int:
+    if core is None:
+        return 0
+    known: int | None = core.__dict__.get(_KEY)
+    if known is None:
+        known = core.__dict__[_KEY] = hash(key(core))
+    return known
 
 
 def _writer_key(core: WriterCore) -> Hashable:
     votes = tuple(core._votes[: core._pending_count].tolist())
     failed, absent = tuple(sorted(core._failed.items())), tuple(sorted(core._absent.items()))
     changing = (core._finding_bookies, tuple(core._proposed), core.version, core._fragments)
-    return (core.state, core.lac, votes, tuple(core._ensemble), failed, absent, *changing, tuple(core._outstanding))
+    ensemble, outstanding = tuple(core._ensemble), tuple(core._outstanding)
+    return (core.state.value, core.lac, votes, ensemble, failed, absent, *changing, outstanding)
 
 
-def _recovery_key(core: RecoveryCore | None) -> Hashable:
-    if core is None:
-        return None
+def _recovery_key(core: RecoveryCore) -> Hashable:
     window, entries = core._window, None
     if window is not None:
         arrays = (window.waiting, window.unasked, window.negatives, window.found)
         entries = (window.first_entry, *(array.tobytes() for array in arrays))
     heard = (frozenset(core._known), frozenset(core._fences_waiting), frozenset(core._dead))
-    return (core.state, core.lac, *heard, core._next_entry, core._at_end, core.version, core._fragments, entries)
+    return (core.state.value, core.lac, *heard, core._next_entry, core._at_end, core.version, core._fragments, entries)
 
 
 class Model:
@@ -208,10 +237,32 @@ class Model:
                 return f"entry {entry_id} has {copies} copies at the close"
         return ""
 
+    def forget(self, state: State) -> None:
+        """Take out of a state what can make nothing wrong any more.
+
+        A writer that has ended hears nothing. Of a recovery that has ended only the metadata that it stored counts:
+        what it still has on its way could at most add copies, or fence bookies, and both only forbid.
+        """
+        if state.owner.state in _WRITER_ENDED:
+            state.messages = frozenset(it for it in state.messages if it[1] != "owner" or it[0] == "add")
+            state.writes.pop("owner", None)
+        if state.recovery is not None and state.recovery.state in _RECOVERY_ENDED:
+            state.recovery = state.rewriter = None
+            state.rewriting_to = -1
+            state.messages = frozenset(it for it in state.messages if it[1] == "owner")
+            state.writes.pop("recoverer", None)
+
+    def is_settled(self, state: State) -> bool:
+        """Whether nothing can go wrong any more: nobody is left who could acknowledge an entry or close the ledger."""
+        if any(message[1] != "owner" for message in state.messages) or state.recovery is not None:
+            return False
+        return state.owner.state in _WRITER_ENDED or not state.stored.is_closed
+
     # ---- what happens ----
 
     def _next(self, state: State, gone: Message | None = None) -> State:
-        new = replace(state, disks=state.disks, writes=dict(state.writes))
+        new = State(*_FIELDS(state))
+        new.writes = dict(state.writes)
         if gone is not None:
             new.messages = state.messages - {gone}
         return new
@@ -404,14 +455,14 @@ def search(model: Model, states_max: int, report: Callable[[str], None] = lambda
     """Look at every state of a model, nearest first, up to a number of them."""
     with replaced(recovery_module, "WINDOW_FIRST", 1), replaced(recovery_module, "WINDOW_ENTRIES_MAX", 1):
         first = model.first()
-        # Keys by their hash: 64 bits are enough to tell a million states apart, and the keys are large.
-        start = hash(key_of(first))
+        start = key_of(first)
         seen: dict[int, tuple[int, str]] = {start: (0, "")}
         queue: deque[tuple[int, State]] = deque([(start, first)])
         while queue:
             key, state = queue.popleft()
             for what, following in model.following(state):
-                found = hash(key_of(following))
+                model.forget(following)
+                found = key_of(following)
                 if found in seen:
                     continue
                 seen[found] = (key, what)
@@ -420,7 +471,8 @@ def search(model: Model, states_max: int, report: Callable[[str], None] = lambda
                     return Search(len(seen), False, wrong, _path(seen, found))
                 if len(seen) >= states_max:
                     return Search(len(seen), False)
-                queue.append((found, following))
+                if not model.is_settled(following):
+                    queue.append((found, following))
                 if len(seen) % 100_000 == 0:
                     report(f"{len(seen)} states, {len(queue)} to look at")
         return Search(len(seen), True)

@@ -7,16 +7,16 @@ import pytest
 from tests.simulation.small_model import Model, ModelWithoutFencingReads, search
 
 
-def test_every_state_of_two_of_two_with_a_loss_is_right() -> None:
-    found = search(Model((2, 2, 2), entries=1, losses=1, crashes=0), 100_000)
+@pytest.mark.parametrize(("losses", "crashes"), [(1, 0), (0, 1)])
+def test_every_state_of_two_of_two_with_a_fault_is_right(losses: int, crashes: int) -> None:
+    """With more faults: `python -m tests.simulation.small_model`."""
+    found = search(Model((2, 2, 2), 1, losses, crashes), 100_000)
     assert found.wrong == ""
     assert found.is_complete
 
 
-@pytest.mark.parametrize("quorums", [(3, 3, 2), (2, 2, 2)])
-def test_nearest_states_with_two_losses_and_a_crash_are_right(quorums: tuple[int, int, int]) -> None:
-    """The rest: `python -m tests.simulation.small_model`."""
-    assert search(Model(quorums, entries=1), 8_000).wrong == ""
+def test_nearest_states_of_three_of_two_with_two_losses_and_a_crash_are_right() -> None:
+    assert search(Model((3, 3, 2), entries=1), 8_000).wrong == ""
 
 
 def test_search_finds_that_recovery_reads_must_fence() -> None:
