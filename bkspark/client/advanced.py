@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bkspark.client import arguments
-from bkspark.client.writer import LedgerWriter
+from bkspark.client.writer import LedgerWriter, check_entry_sizes
 from bkspark.core.metadata import LedgerMetadata
 from bkspark.entries import EntryBatch, as_batch
 from bkspark.errors import BookKeeperError, DuplicateEntryId, LedgerClosed, TooManyRequests
@@ -122,7 +122,7 @@ class AdvancedLedgerWriter:
         batch = as_batch(entries)
         if not len(batch):
             raise ValueError("no entries were given")
-        self._writer.check_sizes(batch)
+        check_entry_sizes(batch, self._writer.entry_bytes_max)
         self._check_open()
         held = _Held(first_entry, batch, self._loop.create_future())
         self._check_new(held)

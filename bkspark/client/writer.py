@@ -119,6 +119,11 @@ class LedgerWriter:
         return self._core.metadata
 
     @property
+    def entry_bytes_max(self) -> int:
+        """The largest entry that is taken: its frames fit into nettyMaxFrameSizeBytes."""
+        return self._sealer.entry_bytes_max(self._services.pool.options.frame_bytes_max)
+
+    @property
     def core(self) -> WriterCore:
         """The decisions; recovery looks at its fragments."""
         return self._core
@@ -140,10 +145,13 @@ class LedgerWriter:
         """
         if not isinstance(entry, (bytes, bytearray, memoryview)):
             raise TypeError(f"an entry is bytes, not {type(entry).__name__}")
+        data = bytes(entry)
         if self._is_quiet():
-            return await self.append_many([bytes(entry)])
+            return await self.append_many([data])
+        # Here, as it would fail all that it travels with.
+        check_entry_size(len(data), self.entry_bytes_max)
         position = len(self._singles)
-        self._singles.append(bytes(entry))
+        self._singles.append(data)
         if self._singles_sent is None:
             self._singles_sent = asyncio.ensure_future(self._send_singles())
         first_entry = await asyncio.shield(self._singles_sent)
@@ -177,7 +185,7 @@ class LedgerWriter:
 
     async def submit_batch(self, batch: EntryBatch, length_before: int | None) -> asyncio.Future[int]:
         """`submit`, with the cumulative length before the batch set by the caller (recovery knows the original one)."""
-        self.check_sizes(batch)
+        check_entry_sizes(batch, self.entry_bytes_max)
         async with self._admission:
             for piece in batch.split(PIECE_ENTRIES_MAX, PIECE_BYTES_MAX):
                 await self._wait_for_room()
@@ -229,15 +237,6 @@ class LedgerWriter:
             return True
         unsent = [link.channel.unsent_bytes for link in self._links.values() if link.channel]
         return max(unsent, default=0) >= options.lag_bytes_max
-
-    def check_sizes(self, batch: EntryBatch) -> None:
-        """Raise ValueError where an entry is too large for a frame."""
-        limit = self._sealer.entry_bytes_max(self._services.pool.options.frame_bytes_max)
-        if batch.payload_bytes <= limit:
-            return
-        largest = int(np.diff(batch.offsets).max()) if len(batch) else 0
-        if largest > limit:
-            raise ValueError(f"an entry of {largest} bytes is above the limit of {limit} (nettyMaxFrameSizeBytes)")
 
     async def sync(self) -> int:
         """Wait until everything appended so far is acknowledged, and durable on Qa bookies; return the last such entry.
@@ -501,6 +500,18 @@ class LedgerWriter:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+
+def check_entry_sizes(batch: EntryBatch, limit: int) -> None:
+    """Raise ValueError where an entry of the batch is above `limit` bytes."""
+    if batch.payload_bytes > limit:
+        check_entry_size(int(np.diff(batch.offsets).max()), limit)
+
+
+def check_entry_size(octets: int, limit: int) -> None:
+    """Raise ValueError where an entry of so many bytes is above `limit`."""
+    if octets > limit:
+        raise ValueError(f"an entry of {octets} bytes is above the limit of {limit} (nettyMaxFrameSizeBytes)")
 
 
 def _settle(waits: deque[tuple[int, asyncio.Future[int]]], last_entry: int) -> None:

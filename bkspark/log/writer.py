@@ -11,22 +11,27 @@ overtaken closes its ledger, and takes a new one behind the published ones when 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import math
+import sys
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from bkspark.client import Client, LedgerWriter, arguments
 from bkspark.client.ledger_types import parse_ledger_type
+from bkspark.client.writer import check_entry_size, check_entry_sizes
 from bkspark.core.metadata import LedgerMetadata
 from bkspark.entries import as_batch
-from bkspark.errors import BookKeeperError, ConfigurationError, LedgerClosed, LedgerFenced, NoSuchLedger
+from bkspark.errors import BookKeeperError, LedgerClosed, LedgerFenced, NoSuchLedger
 from bkspark.log.formats import LedgerFacts, Owner
 from bkspark.log.heads import new_token
 from bkspark.log.positions import Position, PositionRange
 from bkspark.log.snapshot import LogSnapshot
 from bkspark.log.store import LogStore
 from bkspark.metadata.tree import Callback
+
+_T = TypeVar("_T")
 
 ROLL_BYTES = 1 << 30
 OPEN_TRIES_MAX = 10
@@ -67,10 +72,10 @@ class RollLimits:
     seconds: float | None = None
 
     def __post_init__(self) -> None:
-        if self.octets < 1:
-            raise ConfigurationError(f"roll_bytes {self.octets} is below 1: a log's ledger holds at least one batch")
-        if self.seconds is not None and not self.seconds > 0:
-            raise ConfigurationError(f"roll_seconds {self.seconds} must be above 0, or None")
+        # A log's ledger holds at least one batch.
+        arguments.whole_number("roll_bytes", self.octets, 1)
+        if self.seconds is not None:
+            arguments.seconds("roll_seconds", self.seconds, sys.float_info.min, math.inf)
 
     def reached(self, octets: int, age_s: float) -> bool:
         return octets >= self.octets or (self.seconds is not None and age_s >= self.seconds)
@@ -156,6 +161,7 @@ class LogWriter:
         self._limits = limits
         self._token = new_token()
         self._current: _Current | None = None
+        self._entry_bytes_max = 0
         # Ledgers closed since the head was told last.
         self._closed: list[tuple[int, LedgerFacts]] = []
         self._error: BookKeeperError | None = None
@@ -163,6 +169,8 @@ class LogWriter:
         self._singles_sent: asyncio.Future[PositionRange] | None = None
         # One submission, roll or look at the log at a time; acknowledgements are not waited for under it.
         self._turn = asyncio.Lock()
+        # The last change of the ledger being written. It is not cancelled with the call that needed it.
+        self._change: asyncio.Task[Any] | None = None
         self._is_stale = False
         self._is_closed = False
         self._unwatch: Callback | None = None
@@ -182,6 +190,7 @@ class LogWriter:
     async def open(self) -> LogWriter:
         """Take the log; called once. Raises as `Log.open_for_writing`."""
         ledger = await self._new_ledger(make_log=True)
+        self._entry_bytes_max = ledger.entry_bytes_max
         try:
             for _ in range(OPEN_TRIES_MAX):
                 closed = await fence(self._client, await self._store.snapshot(self._name))
@@ -221,8 +230,10 @@ class LogWriter:
         """
         if not isinstance(entry, (bytes, bytearray, memoryview)):
             raise TypeError(f"an entry is bytes, not {type(entry).__name__}")
+        data = bytes(entry)
+        check_entry_size(len(data), self._entry_bytes_max)
         place = len(self._singles)
-        self._singles.append(bytes(entry))
+        self._singles.append(data)
         if self._singles_sent is None:
             self._singles_sent = asyncio.ensure_future(self._send_singles())
         return (await asyncio.shield(self._singles_sent))[place]
@@ -247,6 +258,7 @@ class LogWriter:
     async def submit(self, entries: Any) -> asyncio.Future[PositionRange]:
         """Send entries as soon as there is room; return a future of their positions, done when acknowledged."""
         batch = as_batch(entries)
+        check_entry_sizes(batch, self._entry_bytes_max)
         async with self._turn:
             current = await self._ready()
             try:
@@ -259,30 +271,41 @@ class LogWriter:
 
     async def _ready(self) -> _Current:
         """Return the ledger to write to, a new one when it is time. Called in turn."""
+        await self._change_over()
         if self._error is not None:
             raise self._error
         if self._is_stale:
-            await self._look()
+            await self._to_its_end(self._look())
         current = self._current
         if current is None:
-            return await self._roll(None)
+            return await self._to_its_end(self._roll(None))
         age_s = asyncio.get_running_loop().time() - current.since_s
         # An empty ledger is not replaced by another, however old it is.
-        if current.ledger.length and self._limits.reached(current.ledger.length, age_s):
-            return await self._roll(current)
+        if current.ledger.core.next_entry and self._limits.reached(current.ledger.length, age_s):
+            return await self._to_its_end(self._roll(current))
         return current
+
+    async def _to_its_end(self, change: Coroutine[Any, Any, _T]) -> _T:
+        """Change the ledger being written. Who is cancelled meanwhile leaves no ledger open that others lie behind."""
+        self._change = asyncio.ensure_future(change)
+        return await asyncio.shield(self._change)
+
+    async def _change_over(self) -> None:
+        """Wait for a change whose caller was cancelled; how it failed is noted, or the next one fails likewise."""
+        if self._change is not None and not self._change.done():
+            await asyncio.wait([self._change])
 
     async def roll(self) -> None:
         """Go on in a new ledger; the old one is closed, and readers get past it. Raises as `append_many`."""
         async with self._turn:
             current = await self._ready()
-            await self._roll(current)
+            await self._to_its_end(self._roll(current))
 
     async def _roll(self, old: _Current | None) -> _Current:
         ledger = await self._new_ledger()
         try:
             ordinal = await self._store.add_writer_ledger(self._name, ledger.ledger_id, self._token, self._closed)
-        except BookKeeperError as error:
+        except BaseException as error:
             await self._drop(ledger)
             if isinstance(error, LedgerFenced):
                 self._error = error
@@ -317,8 +340,9 @@ class LogWriter:
     async def _look_in_turn(self) -> None:
         async with self._turn:
             try:
+                await self._change_over()
                 if self._is_stale and self._error is None:
-                    await self._look()
+                    await self._to_its_end(self._look())
             except BookKeeperError:
                 return  # still stale: the next append or close looks again, and tells its caller
 
@@ -353,6 +377,7 @@ class LogWriter:
         async with self._turn:
             if self._is_closed:
                 return
+            await self._change_over()
             self._is_closed = True
             error, self._error = self._error, LedgerClosed(f"the writer of log {self._name} is closed: open another")
             current, self._current = self._current, None
@@ -369,6 +394,8 @@ class LogWriter:
         self._stop_watching()
         self._is_closed = True
         self._error = LedgerClosed(f"the writer of log {self._name} went away: open another")
+        if self._change is not None:
+            self._change.cancel()
         if self._current is not None:
             self._current.ledger.abandon()
             self._current = None

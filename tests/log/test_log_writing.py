@@ -244,8 +244,8 @@ def test_a_log_of_another_ledgers_root_leaves_no_ledger_behind(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"roll_bytes": 0}, "roll_bytes"),
-        ({"roll_seconds": 0}, "roll_seconds"),
+        *[({"roll_bytes": value}, "roll_bytes") for value in (0, 1.5, "1", True)],
+        *[({"roll_seconds": value}, "roll_seconds") for value in (0, "5", True, float("nan"))],
         ({"ensemble": 1}, "quorum"),
         ({"ledger_type": "X"}, "ledger_type"),
     ],
@@ -293,5 +293,52 @@ def test_a_time_is_the_place_of_the_first_ledger_that_was_not_closed_before(tmp_
             assert (await read_all(log, place))[0] == numbers(first, first + 1)[0]
         # A place without zone is UTC; behind all ledgers is the end.
         assert await log.at_time(datetime(2000, 1, 1)) == await log.latest()
+
+    run(tmp_path, test)
+
+
+def test_entries_of_no_bytes_make_a_ledger_old_too(tmp_path):
+    async def test(cluster: InProcessCluster) -> None:
+        log = cluster.client().log("clicks")
+        async with await log.open_for_writing(**ONE, roll_seconds=1e-9) as writer:
+            for _ in range(3):
+                await writer.append(b"")
+        assert len((await log.show())["ledgers"]) == 3
+
+    run(tmp_path, test)
+
+
+def test_an_entry_that_is_too_large_fails_alone_and_before_anything_is_made(tmp_path):
+    async def test(cluster: InProcessCluster) -> None:
+        log = cluster.client().log("clicks")
+        async with await log.open_for_writing(**ONE, roll_bytes=1) as writer:
+            appends = (writer.append(entry) for entry in (b"a", bytes(6_000_000), b"b"))
+            first, refused, last = await asyncio.gather(*appends, return_exceptions=True)
+            assert "nettyMaxFrameSizeBytes" in str(refused)
+            assert (first.entry_id, last.entry_id) == (0, 1)
+            with pytest.raises(ValueError, match="nettyMaxFrameSizeBytes"):
+                await writer.append_many([bytes(6_000_000)])
+        assert await read_all(log) == [b"a", b"b"]
+        assert len((await log.show())["ledgers"]) == 1
+
+    run(tmp_path, test)
+
+
+def test_who_is_cancelled_in_the_middle_of_a_roll_takes_no_later_entry_from_readers(tmp_path):
+    async def test(cluster: InProcessCluster) -> None:
+        log = cluster.client().log("clicks")
+        async with await log.open_for_writing(**ONE, roll_bytes=1) as writer:
+            await writer.append(b"first")
+            for turns in range(15):
+                under_way = asyncio.ensure_future(writer.append_many([b"cancelled"]))
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                under_way.cancel()
+                await asyncio.gather(under_way, return_exceptions=True)
+                await writer.append(b"%d" % turns)
+        states = [ledger["state"] for ledger in (await log.show())["ledgers"]]
+        assert set(states) == {"CLOSED"}
+        read = [entry for entry in await read_all(log) if entry != b"cancelled"]
+        assert read == [b"first", *(b"%d" % turns for turns in range(15))]
 
     run(tmp_path, test)
