@@ -11,6 +11,7 @@ from bkspark.core.placement import Topology
 from bkspark.core.quarantine import Quarantine
 from bkspark.errors import MetadataFormat, NoSuchNode
 from bkspark.metadata.bookies import BookieRegistry
+from bkspark.net.shared_work import start_shared
 
 PLACEMENT_COUNT_MAX = 1_000_000
 PLACEMENT_SECONDS_MAX = 366 * 86_400.0
@@ -108,7 +109,7 @@ class ClusterView:
     async def _watch(self) -> None:
         """Set the watches, once; who comes meanwhile waits for the same ones."""
         if self._watching is None or (self._watching.done() and self._failed_to_watch()):
-            self._watching = asyncio.ensure_future(self._set_watches())
+            self._watching = start_shared(self._set_watches())
         await asyncio.shield(self._watching)
 
     def _failed_to_watch(self) -> bool:

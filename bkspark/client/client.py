@@ -22,7 +22,7 @@ from bkspark.core.last_confirmed import LastEntries
 from bkspark.core.metadata import Fragment, LedgerMetadata, LedgerState
 from bkspark.core.placement import choose_ensemble
 from bkspark.core.relaxed import RelaxedDurability
-from bkspark.errors import ConfigurationError, UnauthorizedAccess
+from bkspark.errors import ClientClosed, ConfigurationError, UnauthorizedAccess
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.ledgers import LedgerStore
 from bkspark.metadata.tree import Tree
@@ -87,6 +87,7 @@ class Client:
         self._tree = tree
         self._services: Services | None = None
         self._connecting = asyncio.Lock()
+        self._is_closed = False
 
     # ---- connecting ----
 
@@ -103,6 +104,8 @@ class Client:
         if self._services is not None:
             return self._services
         async with self._connecting:
+            if self._is_closed:
+                raise ClientClosed(f"the client of {self.uri} is closed: make another one")
             if self._services is not None:
                 return self._services
             if self._tree is None:
@@ -119,13 +122,15 @@ class Client:
         return self._services
 
     async def close(self) -> None:
-        """Drop every connection. Ledgers left open stay open."""
-        if self._services is not None:
-            await self._services.pool.close()
-            self._services = None
-        if self._tree is not None:
-            await self._tree.close()
-            self._tree = None
+        """Drop every connection. Ledgers left open stay open; every later call raises ClientClosed."""
+        async with self._connecting:
+            self._is_closed = True
+            services, self._services = self._services, None
+            if services is not None:
+                await services.pool.close()
+            if self._tree is not None:
+                await self._tree.close()
+                self._tree = None
 
     async def __aenter__(self) -> Client:
         return await self.connect()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import AsyncIterator
 
@@ -22,9 +23,12 @@ from bkspark.errors import (
 from bkspark.net.answers import BAD_DIGEST, SINGLE_READS_MAX, joined
 from bkspark.net.channel import BookieChannel
 from bkspark.net.pool import BookiePool, Channel
+from bkspark.net.shared_work import forget_failure
 from bkspark.wire import v2
 from bkspark.wire.adds import WireProtocol
 from bkspark.wire.digest import EntryDigest
+
+logger = logging.getLogger(__name__)
 
 BATCH_BYTES = 1024 * 1024
 """Default size of what `batches` yields, in payload bytes, roughly."""
@@ -50,6 +54,12 @@ def read_error(status: int, ledger_id: int, entry_id: int, bookie: str) -> BookK
         kind, what = ReadFailed, f"answered with status {status}"
     where = f"ledger {ledger_id} entry {entry_id} at bookie {bookie}"
     return kind(f"{where}: {what}", ledger_id=ledger_id, entry_id=entry_id, bookie=bookie)
+
+
+def report_damage(error: BookKeeperError) -> None:
+    """Tell whoever reads the process's log of an entry that is damaged at one bookie; others are asked for it."""
+    if isinstance(error, DigestMismatch):
+        logger.warning("%s; another bookie is asked for it", error)
 
 
 class RangeReader:
@@ -136,6 +146,7 @@ class RangeReader:
         refusal = None
         if status != v2.EOK:
             refusal = read_error(status, self._ledger_id, int(group.missing[0]) + len(part), bookie)
+            report_damage(refusal)
         if not len(part):
             assert refusal is not None
             group.on_failure(refusal)
@@ -225,11 +236,6 @@ def _cancel(asked: dict[asyncio.Task[_Part], str]) -> None:
     """Nobody waits for these answers any more."""
     for task in asked:
         task.cancel()
-        task.add_done_callback(_forget_failure)
+        # A replica that failed after another one had answered is no error of the read.
+        task.add_done_callback(forget_failure)
     asked.clear()
-
-
-def _forget_failure(task: asyncio.Task[_Part]) -> None:
-    # A replica that failed after another one had answered is no error of the read.
-    if not task.cancelled():
-        task.exception()

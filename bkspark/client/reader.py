@@ -8,7 +8,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from bkspark.client import arguments
-from bkspark.client.range_reader import BATCH_BYTES, RangeReader, read_error
+from bkspark.client.range_reader import BATCH_BYTES, RangeReader, read_error, report_damage
 from bkspark.client.tail import TailWatch
 from bkspark.client.writer import Services
 from bkspark.core.last_confirmed import LastConfirmed, LastEntries
@@ -51,7 +51,9 @@ async def last_entries(pool: BookiePool, ledger_id: int, metadata: LedgerMetadat
             elif answer.status in (v2.Status.ENOENTRY, v2.Status.ENOLEDGER):
                 core.on_nothing(slot)
             else:
-                core.on_failure(read_error(answer.status, ledger_id, v2.LAST_ENTRY, fragment.bookies[slot]))
+                refusal = read_error(answer.status, ledger_id, v2.LAST_ENTRY, fragment.bookies[slot])
+                report_damage(refusal)
+                core.on_failure(refusal)
             if core.is_covered:
                 break
     finally:

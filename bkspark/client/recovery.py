@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from bkspark.client.metadata_steps import write_metadata
-from bkspark.client.range_reader import RangeReader, read_error
+from bkspark.client.range_reader import RangeReader, read_error, report_damage
 from bkspark.client.writer import LedgerWriter, Services
 from bkspark.client.writer_options import WriterOptions
 from bkspark.core import effects
@@ -21,6 +21,7 @@ from bkspark.core.recovery_window import Answer
 from bkspark.core.writer import WriterCore
 from bkspark.errors import BookKeeperError, UnauthorizedAccess
 from bkspark.metadata.ledgers import Versioned
+from bkspark.net.answers import BAD_DIGEST
 from bkspark.wire import v2
 from bkspark.wire.adds import AddFlags
 from bkspark.wire.digest import EntryDigest, master_key
@@ -134,6 +135,7 @@ class _RecoveryRun:
             todo = self._core.on_fence_answer(effect.slot, Answer.REFUSED)
         else:
             refusal = self._error(answer.status, v2.LAST_ENTRY, effect.bookie)
+            report_damage(refusal)
             todo = self._core.on_fence_answer(effect.slot, Answer.FAILED, error=refusal)
         self._perform(todo)
 
@@ -154,6 +156,8 @@ class _RecoveryRun:
             refused = np.flatnonzero(read.statuses == v2.Status.EUA)
             at = int(refused[0] if len(refused) else failed[0])
             error = self._error(int(read.statuses[at]), int(ids[at]), effect.bookie)
+            for damaged in np.flatnonzero(read.statuses == BAD_DIGEST).tolist():
+                report_damage(self._error(BAD_DIGEST, int(ids[damaged]), effect.bookie))
         self._perform(
             self._core.on_read_answers(effect.slot, read.entry_ids, answers, read.payloads, read.lengths, error)
         )

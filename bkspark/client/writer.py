@@ -27,6 +27,7 @@ from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.ledgers import LedgerStore
 from bkspark.net.connection import AddListener
 from bkspark.net.pool import BookiePool, Channel
+from bkspark.net.shared_work import start_shared
 from bkspark.net.v3_channel import BookieV3Channel
 from bkspark.wire.adds import AddFlags, AddSealer, WireProtocol
 from bkspark.wire.digest import EntryDigest, master_key
@@ -153,7 +154,7 @@ class LedgerWriter:
         position = len(self._singles)
         self._singles.append(data)
         if self._singles_sent is None:
-            self._singles_sent = asyncio.ensure_future(self._send_singles())
+            self._singles_sent = start_shared(self._send_singles())
         first_entry = await asyncio.shield(self._singles_sent)
         return first_entry + position
 

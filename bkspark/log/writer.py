@@ -30,6 +30,7 @@ from bkspark.log.positions import Position, PositionRange
 from bkspark.log.snapshot import LogSnapshot
 from bkspark.log.store import LogStore
 from bkspark.metadata.tree import Callback
+from bkspark.net.shared_work import start_shared
 
 _T = TypeVar("_T")
 
@@ -235,7 +236,7 @@ class LogWriter:
         place = len(self._singles)
         self._singles.append(data)
         if self._singles_sent is None:
-            self._singles_sent = asyncio.ensure_future(self._send_singles())
+            self._singles_sent = start_shared(self._send_singles())
         return (await asyncio.shield(self._singles_sent))[place]
 
     async def _send_singles(self) -> PositionRange:
@@ -287,7 +288,7 @@ class LogWriter:
 
     async def _to_its_end(self, change: Coroutine[Any, Any, _T]) -> _T:
         """Change the ledger being written. Who is cancelled meanwhile leaves no ledger open that others lie behind."""
-        self._change = asyncio.ensure_future(change)
+        self._change = start_shared(change)
         return await asyncio.shield(self._change)
 
     async def _change_over(self) -> None:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from bkspark.errors import BookieUnavailable, ClientClosed
 from bkspark.net.channel import BookieChannel
+from bkspark.net.shared_work import start_shared
 from bkspark.net.v3_channel import BookieV3Channel
 from bkspark.wire.adds import WireProtocol
 from bkspark.wire.framing import FRAME_BYTES_MAX
@@ -106,7 +107,7 @@ class BookiePool:
         key = (bookie, lane)
         task = channels.get(key)
         if task is None or (task.done() and (task.exception() is not None or task.result().lost is not None)):
-            task = asyncio.ensure_future(self._connect(bookie, make))
+            task = start_shared(self._connect(bookie, make))
             channels[key] = task
         # Shielded: a caller that is cancelled must not tear the connection down under the others who wait for it.
         return await asyncio.shield(task)

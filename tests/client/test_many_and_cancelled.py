@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import Awaitable, Callable
 
@@ -148,3 +149,38 @@ def test_cancelled_creation_leaves_a_client_that_works(tmp_path):
             assert await writer.append(b"0") == 0
 
     at_every_moment(tmp_path, test)
+
+
+def test_failure_of_what_a_cancelled_caller_waited_for_is_not_warned_about(tmp_path):
+    async def test(cluster):
+        said = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(context["message"]))
+        pool = (await cluster.client().services()).pool
+        writer = await cluster.client().create()
+        before = asyncio.all_tasks()
+        kept = asyncio.ensure_future(writer.append(b"goes out at once"))
+        await asyncio.sleep(0)
+        await cancelled_after(1, writer.append(b"would travel with others"))
+        writer.abandon()
+        with pytest.raises(ClientClosed):
+            await kept
+        await cancelled_after(1, pool.channel("127.0.0.1:1"))
+        await asyncio.wait(asyncio.all_tasks() - before)
+        del pool, writer, kept
+        gc.collect()
+        assert said == []
+
+    run(tmp_path, test)
+
+
+def test_closed_client_connects_no_more(tmp_path):
+    async def test(cluster):
+        client = cluster.client()
+        await client.connect()
+        await client.close()
+        await client.close()
+        for call in (client.connect, client.create, client.logs, client.log("clicks").latest):
+            with pytest.raises(ClientClosed, match="make another"):
+                await call()
+
+    run(tmp_path, test)
