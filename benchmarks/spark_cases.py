@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -27,6 +27,7 @@ WARM_UP_SCALE = 0.1
 
 RAW, ARROW, THREE, KAFKA, TUNED, LIMIT = "raw", "arrow", "arrow_3_bookies", "kafka", "kafka_tuned", "limit"
 KAFKAS = (KAFKA, TUNED)
+READ_SMALL = "read_100B"
 OURS = frozenset({RAW, ARROW, THREE})
 
 
@@ -59,7 +60,10 @@ class Sizes:
 
 
 class Contenders:
-    """All who take part, with their stored rows in place; `one` and `three` are a cluster's URI and its bookies."""
+    """All who take part, with their stored rows in place, of those sizes that `cases` read.
+
+    `one` and `three` are a cluster's URI and its bookies.
+    """
 
     def __init__(
         self,
@@ -69,10 +73,13 @@ class Contenders:
         one: tuple[str, list[int]],
         three: tuple[str, list[int]],
         sizes: Sizes,
+        cases: Collection[str],
     ) -> None:
         self.jobs = jobs
         self.values = {size: bytearray(os.urandom(size)) for size in (KIB, SMALL)}
-        self.stored_rows = {KIB: _stored_rows(sizes), SMALL: sizes.rows_100b}
+        self.stored_rows = {KIB: _stored_rows(sizes)}
+        if READ_SMALL in cases:
+            self.stored_rows[SMALL] = sizes.rows_100b
         self.limits = Limits(spark, self.stored_rows)
         self.storages: dict[str, BookKeeper | Kafka] = {
             RAW: BookKeeper(*one, "raw"),
@@ -258,7 +265,7 @@ _CASES = (
         is_warmed_up=True,
     ),
     Case(
-        "read_100B",
+        READ_SMALL,
         partial(_batch_read, SMALL),
         (RAW, ARROW, KAFKA, TUNED, LIMIT),
         (Comparison("arrow per Kafka", ARROW, KAFKAS, at_least=2.0),),

@@ -20,7 +20,7 @@ import platform
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     cases = {name: CASES[name] for name in arguments.only or CASES}
     load_before = os.getloadavg()[0]
     sizes = Sizes().scaled(arguments.scale)
-    with _contenders(jars, arguments.dir, sizes) as contenders:
+    with _contenders(jars, arguments.dir, sizes, cases) as contenders:
         # What runs first pays for compiling and for caches; a small round of everything goes before.
         for name, case in cases.items():
             print(f"warming up: {name} ...", file=sys.stderr, flush=True)
@@ -119,7 +119,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 @contextmanager
-def _contenders(jars: list[Path], parent: Path | None, sizes: Sizes) -> Iterator[Contenders]:
+def _contenders(jars: list[Path], parent: Path | None, sizes: Sizes, cases: Collection[str]) -> Iterator[Contenders]:
     """Start servers and Spark; end and remove them afterwards."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bkspark-versus-", dir=parent)))
@@ -129,7 +129,7 @@ def _contenders(jars: list[Path], parent: Path | None, sizes: Sizes) -> Iterator
         broker = stack.enter_context(KafkaBroker(jars, folder / "kafka"))
         spark = stack.enter_context(_session(folder, connector_jars(jars)))
         yield Contenders(
-            SparkJobs(spark, folder), spark, broker, (one.uri, _pids(bookie)), (three.uri, _pids(bookies)), sizes
+            SparkJobs(spark, folder), spark, broker, (one.uri, _pids(bookie)), (three.uri, _pids(bookies)), sizes, cases
         )
 
 

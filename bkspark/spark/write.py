@@ -16,6 +16,7 @@ an attempt leaves an empty ledger that only its custom metadata names: `log` and
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -65,6 +66,10 @@ QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 """Local properties of a task in which Spark names the streaming query and its epoch; the API does not pass them."""
 
 
+_passwords: dict[tuple[str, str], tuple[list[int], bytes]] = {}
+"""By cluster and log: the newest ledger of which this process has seen that it has the password."""
+
+
 @dataclass(frozen=True)
 class AttemptResult(WriterCommitMessage):
     """What a task attempt has: closed ledgers in order, or entries that it leaves to the driver; neither when it had
@@ -106,7 +111,9 @@ class Destination:
 
         async def prepare() -> None:
             registry = (await client.services()).registry
-            writable = await registry.writable()
+            log = Log(client, self.log)
+            # One round trip to the metadata store: every epoch of a stream comes here twice.
+            writable, snapshot = await asyncio.gather(registry.writable(), _snapshot_if_any(log))
             if len(writable) < self.options.ensemble_size:
                 read_only = len(await registry.read_only())
                 others = f" ({read_only} more are read-only: see to their disks)" if read_only else ""
@@ -114,13 +121,9 @@ class Destination:
                     f"option 'ensembleSize' is {self.options.ensemble_size}, but only {len(writable)} bookies take "
                     f"writes{others}: start more, or lower ensembleSize, writeQuorum and ackQuorum"
                 )
-            log = Log(client, self.log)
-            try:
-                snapshot = await log.snapshot()
-            except NoSuchLog:
+            if snapshot is None:
                 await log.create(exist_ok=True)
-                return
-            if not is_overwrite:
+            elif not is_overwrite:
                 await self._check_password(client, snapshot)
 
         run(prepare)
@@ -128,6 +131,10 @@ class Destination:
     async def _check_password(self, client: Client, snapshot: LogSnapshot) -> None:
         """Compare the password with that of the log's newest ledger."""
         newest = [listed.ledger_id for listed in await snapshot.ledgers(snapshot.end_ordinal - 1)]
+        # What a ledger was made with it keeps.
+        key = (self.options.uri, self.log)
+        if _passwords.get(key) == (newest, self.options.password):
+            return
         async for ledger_id, stored in stored_ledgers(client, newest):
             password = stored.metadata.password
             if password is not None and not hmac.compare_digest(password, self.options.password):
@@ -136,6 +143,7 @@ class Destination:
                     "and a log is read with one password: set that, or write to another log",
                     ledger_id=ledger_id,
                 )
+        _passwords[key] = (newest, self.options.password)
 
     def write(self, owner: Owner, batches: Iterator[pa.RecordBatch], *, is_keyed: bool) -> AttemptResult:
         """Write the rows of one task attempt to ledgers of its own, which are closed when this returns.
@@ -219,6 +227,13 @@ class Destination:
     def named_log(self) -> Log:
         """Return the log, by this process's client."""
         return Log(connect(self.options).asynchronous, self.log)
+
+
+async def _snapshot_if_any(log: Log) -> LogSnapshot | None:
+    try:
+        return await log.snapshot()
+    except NoSuchLog:
+        return None
 
 
 def _default_format(schema: StructType) -> str:
