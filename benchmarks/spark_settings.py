@@ -70,7 +70,9 @@ def _in_a_session_of_its_own(uri: str, without: str, triggers: int) -> dict[str,
 
 def _measured(uri: str, without: str, triggers: int) -> dict[str, float]:
     SETTINGS.pop(without, None)
-    spark = bkspark.session("settings", master="local[2]", spark__ui__enabled="false")
+    spark = bkspark.session(
+        "settings", master="local[2]", spark__ui__enabled="false", spark__ui__showConsoleProgress="false"
+    )
     spark.sparkContext.setLogLevel("ERROR")
     count = (triggers + WARM_UP_TRIGGERS) * ENTRIES_PER_TRIGGER
     rows = spark.range(count).selectExpr("cast(id as string) as value")
