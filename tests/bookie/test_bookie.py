@@ -21,6 +21,7 @@ from bkspark.wire.v2 import Status
 from bookie_service.bookie import BookieOptions
 from bookie_service.connection import ConnectionOptions
 from bookie_service.disk_watch import DiskOptions
+from bookie_service.formats.index import UNKNOWN_KEY
 from bookie_service.storage.ledger_store import StoreOptions
 from bookie_service.storage.log_appender import AppendOptions
 from bookie_service.v2_requests import V2Runs
@@ -103,6 +104,22 @@ def test_one_wrong_key_among_many_refuses_only_that_add(peer: Peer) -> None:
     peer.send(adds(5, 0, [b"a"]) + adds(5, 1, [b"b"], key=OTHER_KEY) + adds(5, 2, [b"c"]))
     assert {reply.entry_id: reply.status for reply in peer.replies(3)} == {0: 0, 1: Status.EUA, 2: 0}
     assert peer.read(5, 2).body == stored(5, 2, b"c")
+
+
+def test_trap_16_an_all_zero_key_stands_for_none_and_the_next_one_is_kept_and_checked(tmp_path: Path) -> None:
+    """Apache's rebuilding of an index leaves zeros; an owner's key must not be refused for them, nor two be taken."""
+    options = service_options(tmp_path)
+    with Serving(options) as serving, serving.connect() as peer:
+        assert peer.add(5, 0, [b"unknown"], key=UNKNOWN_KEY) == [Status.EOK]
+        assert peer.add(5, 1, [b"mine"]) == [Status.EOK]
+        assert peer.add(5, 2, [b"theirs"], key=OTHER_KEY) == [Status.EUA]
+        assert peer.add(5, 2, [b"nobody's"], key=UNKNOWN_KEY) == [Status.EUA]
+        assert peer.add(6, 0, [b"unknown"], key=UNKNOWN_KEY) == [Status.EOK]
+    with Serving(options) as serving, serving.connect() as peer:
+        assert peer.add(5, 2, [b"theirs"], key=OTHER_KEY) == [Status.EUA]
+        assert peer.add(5, 2, [b"mine"]) == [Status.EOK]
+        assert peer.add(6, 1, [b"mine"]) == [Status.EOK]
+        assert peer.add(6, 2, [b"theirs"], key=OTHER_KEY) == [Status.EUA]
 
 
 @pytest.mark.parametrize(("ledger_id", "entry_id"), [(-1, 0), (5, -1), (5, 1 << 62)])

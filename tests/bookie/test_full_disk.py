@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from bookie_service.storage.key_values import KeyValueOptions
 from bookie_service.storage.rocks import RocksKeyValues
 from tests.bookie.child import STOP_S, BookieChild
 from tests.bookie.serving import Peer, split, stored
+from tests.bookie.small_disks import mounted
 from tests.polling import wait_until
 
 pytestmark = pytest.mark.cluster
@@ -26,20 +26,6 @@ DISK_BYTES = 64 << 20
 BALLAST_BYTES = 24 << 20
 RECOVERY = v2.RECOVERY_ADD | v2.HIGH_PRIORITY
 PAYLOADS = [bytes([i]) * 8192 for i in range(64)]
-
-
-@contextlib.contextmanager
-def mounted(path: Path, size: int) -> Iterator[Path]:
-    """Mount a disk of so many bytes; skips the test where this process may not."""
-    path.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(path)]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    if result.returncode:
-        pytest.skip(f"this process may not mount a small disk: {result.stderr.strip()}")
-    try:
-        yield path
-    finally:
-        subprocess.run(["umount", "--lazy", str(path)], check=True)
 
 
 @pytest.fixture

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import shutil
 from pathlib import Path
+from typing import Self
 
 from bkspark.cli.child_process import ChildProcess
-from bkspark.cli.cluster_process import HOST
+from bkspark.cli.cluster_process import HOST, BookieProcess
 from bkspark.cli.ports import free_ports
 from bkspark.cli.zookeeper_process import ZooKeeperProcess
 from bkspark.metadata.paths import AVAILABLE
 from bkspark.metadata.uri import MetadataUri
 from bkspark.metadata.zookeeper import open_tree
+from tests.cluster import ClusterBookie
 from tests.interop.peer import JVM_OPTIONS, Peer
 
 SESSION_TIMEOUT_MS = "3000"
@@ -113,24 +115,38 @@ class ApacheBookie:
 
 
 class ApacheCluster:
-    """ZooKeeper and three Apache bookies: `uri`, `bookies`. A context manager that ends them all."""
+    """ZooKeeper, formatted by Apache's client, and bookies of Apache's and of ours: `uri`, `apache`, `ours`, `bookies`.
 
-    def __init__(self, classpath: str, directory: Path, peer: Peer) -> None:
+    A context manager that ends them all.
+    """
+
+    def __init__(self, classpath: str, directory: Path, peer: Peer, *, apache: int = 3, ours: int = 0) -> None:
         self._classpath = classpath
         self._directory = directory
         self._peer = peer
-        zookeeper_port, *self._bookie_ports = free_ports(4)
+        zookeeper_port, *ports = free_ports(1 + apache + ours)
+        self._apache_ports, self._our_ports = ports[:apache], ports[apache:]
         self._zookeeper = ZooKeeperProcess(directory / "zookeeper", port=zookeeper_port)
         self.uri = f"zk://{HOST}:{zookeeper_port}/ledgers"
-        self.bookies: list[ApacheBookie] = []
+        self.apache: list[ApacheBookie] = []
+        self.ours: list[ClusterBookie] = []
 
-    def __enter__(self) -> ApacheCluster:
+    @property
+    def bookies(self) -> list[ApacheBookie | ClusterBookie]:
+        return [*self.apache, *self.ours]
+
+    def __enter__(self) -> Self:
         try:
             self._zookeeper.start()
             self._peer.call("initialize", uri=self.uri)
-            for port in self._bookie_ports:
-                directory = self._directory / f"bookie-{port}"
-                self.bookies.append(ApacheBookie(self._classpath, directory, port, self.uri))
+            for port in self._apache_ports:
+                directory = self._directory / f"apache-{port}"
+                self.apache.append(ApacheBookie(self._classpath, directory, port, self.uri))
+            for number, port in enumerate(self._our_ports, start=1):
+                directory = self._directory / f"ours-{port}"
+                process = BookieProcess(number, port, directory, self.uri, {"zkTimeout": SESSION_TIMEOUT_MS})
+                self.ours.append(ClusterBookie(process))
+                process.launch()
             for bookie in self.bookies:
                 bookie.wait_until_serving()
         except BaseException:
@@ -142,8 +158,10 @@ class ApacheCluster:
         self.close()
 
     def close(self) -> None:
-        for bookie in self.bookies:
-            bookie.close()
+        for ours in self.ours:
+            ours.stop()
+        for apache in self.apache:
+            apache.close()
         self._zookeeper.stop()
 
     def revive(self) -> None:

@@ -10,15 +10,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bkspark.cli.child_process import ChildProcess
-from bkspark.cli.cluster_process import HOST, BookieProcess
-from bkspark.cli.ports import free_ports
-from bkspark.cli.zookeeper_process import ZooKeeperProcess
 from bkspark.client import Client
 from bkspark.metadata.election import AuditorElection
 from bookie_service.replication.autorecovery import Cluster as RepairedCluster
 from bookie_service.replication.options import AuditOptions, AutoRecoveryOptions, RepairOptions
-from tests.cluster import ClusterBookie
-from tests.interop.apache import SESSION_TIMEOUT_MS, ApacheBookie
+from tests.interop.apache import SESSION_TIMEOUT_MS, ApacheCluster
 from tests.interop.peer import JVM_OPTIONS, Peer
 from tests.polling import wait_until
 
@@ -38,56 +34,11 @@ JAVA_SETTINGS = {
 }
 
 
-class MixedCluster:
-    """ZooKeeper, two of Apache's bookies and two of ours: `uri`, `apache`, `ours`, `bookies`. A context manager."""
+class MixedCluster(ApacheCluster):
+    """Two of Apache's bookies and two of ours."""
 
     def __init__(self, classpath: str, directory: Path, peer: Peer) -> None:
-        self._classpath = classpath
-        self._directory = directory
-        self._peer = peer
-        zookeeper_port, *self._ports = free_ports(5)
-        self._zookeeper = ZooKeeperProcess(directory / "zookeeper", port=zookeeper_port)
-        self.uri = f"zk://{HOST}:{zookeeper_port}/ledgers"
-        self.apache: list[ApacheBookie] = []
-        self.ours: list[ClusterBookie] = []
-
-    @property
-    def bookies(self) -> list[ApacheBookie | ClusterBookie]:
-        return [*self.apache, *self.ours]
-
-    def __enter__(self) -> MixedCluster:
-        try:
-            self._zookeeper.start()
-            self._peer.call("initialize", uri=self.uri)
-            for port in self._ports[:2]:
-                self.apache.append(ApacheBookie(self._classpath, self._directory / f"apache-{port}", port, self.uri))
-            for number, port in enumerate(self._ports[2:], start=1):
-                directory = self._directory / f"ours-{port}"
-                process = BookieProcess(number, port, directory, self.uri, {"zkTimeout": SESSION_TIMEOUT_MS})
-                self.ours.append(ClusterBookie(process))
-                process.launch()
-            for bookie in self.bookies:
-                bookie.wait_until_serving()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(self, *reason: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        for ours in self.ours:
-            ours.stop()
-        for apache in self.apache:
-            apache.close()
-        self._zookeeper.stop()
-
-    def revive(self) -> None:
-        """Start again what a test killed."""
-        for bookie in self.bookies:
-            if not bookie.is_running:
-                bookie.restart()
+        super().__init__(classpath, directory, peer, apache=2, ours=2)
 
 
 class Observer:

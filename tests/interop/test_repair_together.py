@@ -14,6 +14,7 @@ from bkspark.blocking import Client, LedgerWriter
 from bkspark.cli.cluster_process import BookieProcess
 from bkspark.cli.ports import free_ports
 from bkspark.errors import LedgerClosed, LedgerFenced
+from tests.bookie.small_disks import mounted
 from tests.interop.apache import SESSION_TIMEOUT_MS
 from tests.interop.mixed import (
     WAIT_S,
@@ -28,7 +29,7 @@ from tests.interop.mixed import (
 from tests.interop.peer import JavaClient, Peer, PeerError, contents, payloads
 from tests.interop.shell import shell
 from tests.polling import wait_until
-from tests.replication.repairing import autorecovery, check, command, naming, wait_until_moved
+from tests.replication.repairing import autorecovery, check, command, forget, naming, wait_until_moved
 
 pytestmark = [pytest.mark.interop, pytest.mark.cluster, pytest.mark.xdist_group("repair-together")]
 
@@ -289,6 +290,72 @@ def write_on(client: Client, bookie: str) -> int:
             named = writer.metadata.last_fragment.bookies
         if bookie in named:
             return writer.ledger_id
+
+
+SMALL_DISK_BYTES = 64 << 20
+FULL_SHARE = 0.965
+"""Above diskUsageThreshold, with room for what a recovery adds."""
+
+
+@pytest.mark.parametrize("protocol", ["v2", "v3"])
+def test_item_8_javas_client_goes_on_when_our_bookies_disk_is_full_and_recovers_what_it_left_there(
+    mixed: MixedCluster, client: Client, java: JavaClient, observer: Observer, tmp_path: Path, protocol: str
+) -> None:
+    """The full bookie is read-only: it refuses an owner's adds, gives its entries, takes recovery's, and comes back."""
+    settings = {"zkTimeout": SESSION_TIMEOUT_MS, "diskCheckInterval": "100", "journalPreAllocSizeMB": "1"}
+    with mounted(tmp_path / "small", SMALL_DISK_BYTES) as disk, java.speaking(protocol) as writer:
+        full = BookieProcess(3, free_ports(1)[0], disk / "bookie", mixed.uri, settings)
+        full.restart()
+        try:
+            written, left = (open_on(client, writer, full.id) for _ in range(2))
+            ballast = disk / "ballast"
+            ballast.write_bytes(bytes(int(SMALL_DISK_BYTES * FULL_SHARE) - (4 << 20)))
+            wait_until(lambda: full.id in java.call("bookies")["read_only"], "the full bookie to be read-only", WAIT_S)
+            writer.append(written, [1000] * 30)
+            writer.call("close", ledger=written)
+            ensembles = [fragment.bookies for fragment in client.metadata(written).fragments]
+            assert full.id in ensembles[0]
+            assert full.id not in ensembles[-1]
+            entries = contents(payloads([1000] * 40))
+            assert writer.read(written, "crc32c", "")["entries"] == entries
+            writer.call("abandon", ledger=left)
+            assert writer.read(left, "crc32c", "")["entries"] == entries[:10]
+            assert client.metadata(left).is_closed
+            ballast.unlink()
+            wait_until(lambda: full.id in java.call("bookies")["available"], "the bookie to take writes again", WAIT_S)
+            writer.append(open_on(client, writer, full.id), [1000] * 10)
+        finally:
+            full.stop()
+        wait_until(lambda: not observer.is_registered(full.id), "the small bookie to be gone", WAIT_S)
+        forget(mixed.uri, full.id)
+
+
+def open_on(client: Client, java: JavaClient, bookie: str) -> int:
+    """Return a ledger that Java has open with ten entries, on a bookie and two others."""
+    while True:
+        ledger = java.create((3, 3, 2), "crc32c", "")
+        if bookie in client.metadata(ledger).last_fragment.bookies:
+            java.append(ledger, [1000] * 10)
+            return ledger
+        java.call("close", ledger=ledger)
+
+
+def test_item_7_javas_auditor_waits_for_a_lost_bookie_as_long_as_we_say(
+    java_alone: Peer, mixed: MixedCluster, observer: Observer, client: Client, java: JavaClient
+) -> None:
+    """bookkeeper-interop.md §7.2: `lostBookieRecoveryDelay` in the metadata, ours, wins over Java's configuration."""
+    ledgers = written(client, mixed.ours[0].id)
+    lost = mixed.ours[1]
+    observer.ask(lambda cluster: cluster.store.set_lost_bookie_recovery_delay_s(3600))
+    assert "lostBookieRecoveryDelay value in ZK: 3600" in shell(java, "lostbookierecoverydelay -get")
+    with javas_auditor(java_alone, mixed.uri, observer):
+        lost.kill()
+        wait_until(lambda: not observer.is_registered(lost.id), "the lost bookie's session to expire", WAIT_S)
+        # Its audit of the loss, were there one, comes at once; a second bookie's would end the delay.
+        with our_worker(mixed.uri):
+            assert observer.listed() == set()
+            observer.ask(lambda cluster: cluster.store.set_lost_bookie_recovery_delay_s(0))
+            wait_until_moved(client, ledgers, lost.id)
 
 
 def test_item_7_our_command_recovers_what_apaches_bookie_held_and_decommissions_it(

@@ -71,8 +71,13 @@ TRAPS: dict[int, tuple[str, tuple[str, ...]]] = {
     ),
     15: ("Entries are opaque", (f"{_BOOKIE}::test_added_entry_is_returned_verbatim", f"{_TRAPS}::test_trap_15_*")),
     16: (
-        "The master key is kept and checked, after restarts too",
-        (f"{_BOOKIE}::test_wrong_master_key*", f"{_CRASH}::test_s03_*", f"{_CRASH}::test_s22_ledger_keeps_its_key*"),
+        "The master key is kept and checked, after restarts too; an all-zero one is unknown",
+        (
+            f"{_BOOKIE}::test_wrong_master_key*",
+            f"{_BOOKIE}::test_trap_16_*",
+            f"{_CRASH}::test_s03_*",
+            f"{_CRASH}::test_s22_ledger_keeps_its_key*",
+        ),
     ),
     17: (
         "The last entry is the highest id held",
