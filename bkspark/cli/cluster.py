@@ -172,13 +172,20 @@ def underreplicated(arguments: argparse.Namespace) -> int:
 
 
 async def _underreplicated(metadata: _Metadata) -> list[dict[str, Any]]:
+    from bkspark.errors import MetadataFormat
     from bkspark.metadata.ledgers import read_manager
-    from bkspark.metadata.underreplication import UnderreplicationStore
+    from bkspark.metadata.underreplication import Underreplicated, UnderreplicationStore
 
     await read_manager(metadata.tree, metadata.uri.root, metadata.uri.manager)
     store = UnderreplicationStore(metadata.tree, metadata.uri)
     locked = await store.locked()
-    listed = [await store.find(ledger_id) async for ledger_id in store.ids()]
+    listed: list[Underreplicated | None] = []
+    async for ledger_id in store.ids():
+        try:
+            listed.append(await store.find(ledger_id))
+        except MetadataFormat as error:
+            print(error, file=sys.stderr, flush=True)
+            listed.append(Underreplicated(ledger_id, (), 0, None))
     return [
         {
             "ledger": each.ledger_id,

@@ -86,7 +86,7 @@ class AuditorElection:
 
 def _is_vote(name: str) -> bool:
     number = name.removeprefix(_VOTE)
-    return number != name and number.removeprefix("-").isdigit()
+    return number != name and number.isascii() and number.removeprefix("-").isdigit()
 
 
 def _decode(data: bytes, vote: str) -> str:

@@ -26,6 +26,7 @@ from google.protobuf import text_format
 from google.protobuf.message import DecodeError
 
 from bkspark.errors import MetadataError, MetadataFormat, MetadataVersion, NodeExists, NoSuchNode
+from bkspark.ids import LEDGER_ID_MAX
 from bkspark.metadata import paths
 from bkspark.metadata.dataformats_pb2 import (
     CheckAllLedgersFormat,
@@ -44,6 +45,7 @@ MARK_TRIES_MAX = 64
 _LEVEL = re.compile("[0-9a-f]{4}")
 _LEAF = re.compile(r"urL(\d{10,19})")
 _LEVELS = 4
+_SECONDS = re.compile(rb"-?\d{1,9}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +187,7 @@ class UnderreplicationStore:
                 continue
             for name in names:
                 leaf = _LEAF.fullmatch(name)
-                if leaf is not None:
+                if leaf is not None and int(leaf[1]) <= LEDGER_ID_MAX:
                     yield int(leaf[1])
 
     async def watch(self, callback: Callback) -> Callback:
@@ -277,10 +279,9 @@ class UnderreplicationStore:
             data, stat = await self._tree.get(path)
         except NoSuchNode:
             return None
-        try:
-            return RecoveryDelay(int(data.decode()), stat.version)
-        except ValueError:
-            raise MetadataFormat(f"{path} holds {data[:40]!r}, not a whole number of seconds") from None
+        if _SECONDS.fullmatch(data) is None:
+            raise MetadataFormat(f"{path} holds {data[:40]!r}, not a whole number of seconds below 10**9")
+        return RecoveryDelay(int(data), stat.version)
 
     async def set_lost_bookie_recovery_delay_s(self, seconds: int) -> None:
         """Set the delay for everybody. The auditor, ours and Apache's, audits when it is written, whatever it says."""

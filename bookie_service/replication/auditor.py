@@ -51,6 +51,7 @@ class Auditor:
         self._delay: RecoveryDelay | None = None
         self._bookies_due_s = 0.0
         self._checking: asyncio.Task[None] | None = None
+        self._complaint = ""
 
     async def run(self) -> None:
         """Audit while elected, for ever. Failures of the metadata store are waited out."""
@@ -139,11 +140,16 @@ class Auditor:
     async def _recovery_delay_s(self) -> float:
         """Return how long one lost bookie is waited for.
 
-        An operator who writes 0, or once more what stood there, asks for an audit now, as of Apache's auditor.
+        An operator who writes 0, or once more what stood there, asks for an audit now, as of Apache's auditor. What
+        cannot be read counts as nothing.
         """
-        before, self._delay = self._delay, await self._store.lost_bookie_recovery_delay()
+        before, self._delay = self._delay, None
+        try:
+            self._delay = await self._store.lost_bookie_recovery_delay()
+        except MetadataFormat as error:
+            self._complain(str(error))
         if self._delay is None:
-            # An operator removed it.
+            # An operator removed it, or it says nothing.
             return self._options.lost_bookie_delay_s
         is_written = before is not None and before.version != self._delay.version
         if is_written and self._delay.seconds in (0, before.seconds):
@@ -160,7 +166,12 @@ class Auditor:
             checked.result()
         if interval_s <= 0:
             return None
-        checked_ms = await self._store.all_checked_ms()
+        checked_ms = None
+        try:
+            checked_ms = await self._store.all_checked_ms()
+        except MetadataFormat as error:
+            # The check that is due now writes it anew.
+            self._complain(str(error))
         now_ms = _now_ms()
         if checked_ms is not None and 0 <= now_ms - checked_ms < interval_s * 1000:
             return interval_s - (now_ms - checked_ms) / 1000
@@ -178,6 +189,12 @@ class Auditor:
                 await self._store.mark(found.ledger_id, found.bookies, _now_ms())
         await self._is_still_elected()
         await self._store.set_all_checked_ms(_now_ms())
+
+    def _complain(self, what: str) -> None:
+        """Say what is wrong with a node, once as long as nothing else is."""
+        if what != self._complaint:
+            logger.warning("%s; it is not taken into account", what)
+            self._complaint = what
 
     def _stop_checking(self) -> None:
         if self._checking is not None:

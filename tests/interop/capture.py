@@ -19,6 +19,7 @@ from bkspark.metadata.registration import BookieAddress
 from bkspark.metadata.uri import MetadataUri
 from bkspark.metadata.zookeeper import open_tree
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
+from bkspark.wire import v2
 from bkspark.wire.framing import scan_frames
 from tests.interop import build
 from tests.interop.apache import ApacheCluster
@@ -31,6 +32,8 @@ KEPT = 2
 
 def kind_of(frame: bytes, side: str) -> str:
     """Return what a frame is: protocol, side, operation, and V2's flags or status, V3's status."""
+    if frame[4] == 2 and frame[5] == v2.AUTH:
+        return f"v2 {side} {v2.AUTH} AUTH"
     if frame[4] == 2 and frame[5] <= 7:
         detail = frame[7] if side == "request" else int.from_bytes(frame[8:12], "big", signed=True)
         return f"v2 {side} {frame[5]} {detail}"

@@ -33,6 +33,7 @@ CALLS_IN_BOTH = {
     "unconfirmed reads",
     "recovery and fencing",
     "wrong password",
+    "authentication that the bookies do without",
     "delete and list",
     "bookie info",
     "entries of a ledger by the administrator",

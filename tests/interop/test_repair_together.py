@@ -4,6 +4,7 @@ list, its locks and its switches (bookkeeper-interop.md §4.8, §4.9, §7, §13 
 from __future__ import annotations
 
 import contextlib
+import shutil
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -309,7 +310,7 @@ def test_item_8_javas_client_goes_on_when_our_bookies_disk_is_full_and_recovers_
         try:
             written, left = (open_on(client, writer, full.id) for _ in range(2))
             ballast = disk / "ballast"
-            ballast.write_bytes(bytes(int(SMALL_DISK_BYTES * FULL_SHARE) - (4 << 20)))
+            ballast.write_bytes(bytes(int(SMALL_DISK_BYTES * FULL_SHARE) - shutil.disk_usage(disk).used))
             wait_until(lambda: full.id in java.call("bookies")["read_only"], "the full bookie to be read-only", WAIT_S)
             writer.append(written, [1000] * 30)
             writer.call("close", ledger=written)

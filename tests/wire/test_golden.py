@@ -11,9 +11,12 @@ import pytest
 
 from bkspark.entries import EntryBatch
 from bkspark.errors import DigestMismatch
+from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v2, v3, v3_adds, v3_reads
 from bkspark.wire.digest import DigestType, EntryDigest, master_key
 from bkspark.wire.framing import scan_frames
+from bookie_service.v2_requests import NO_AUTHENTICATION
+from bookie_service.v3_answers import answer
 
 GOLDEN: dict[str, list[str]] = json.loads((Path(__file__).parent / "golden" / "apache.json").read_text())
 KEY = master_key(b"secret")
@@ -21,8 +24,10 @@ KEY = master_key(b"secret")
 
 ANSWERED = ("ADD_ENTRY", "READ_ENTRY", "WRITE_LAC", "READ_LAC", "FORCE_LEDGER", "GET_BOOKIE_INFO")
 KINDS = {
-    *(f"v2 request {what}" for what in ("1 0", "1 6", "2 0", "2 1", "2 5", "7 0")),
-    *(f"v2 response {what}" for what in ("1 0", "1 104", "2 0", "2 1", "2 2", "7 0")),
+    *(f"v2 request {what}" for what in ("1 0", "1 6", "2 0", "2 1", "2 5", "3 AUTH", "7 0")),
+    *(f"v2 response {what}" for what in ("1 0", "1 104", "2 0", "2 1", "2 2", "3 AUTH", "7 0")),
+    "v3 request AUTH authPluginName,payload",
+    "v3 response AUTH EOK",
     *(f"v3 response {name} EOK" for name in (*ANSWERED, "GET_LIST_OF_ENTRIES_OF_LEDGER")),
 }
 """What must be among them; besides, V3's requests by the fields that they have."""
@@ -30,6 +35,13 @@ KINDS = {
 
 def frames(beginning: str) -> list[bytes]:
     return [bytes.fromhex(frame) for kind, kept in GOLDEN.items() if kind.startswith(beginning) for frame in kept]
+
+
+def carrying_data(beginning: str) -> list[bytes]:
+    return [frame for frame in frames(beginning) if frame[5] != v2.AUTH]
+
+
+DATA_REQUESTS, DATA_RESPONSES = carrying_data("v2 request"), carrying_data("v2 response")
 
 
 def test_every_kind_of_frame_is_among_them() -> None:
@@ -64,7 +76,20 @@ def is_sealed(entry: bytes, ledger_id: int, entry_id: int) -> bool:
     return False
 
 
-@pytest.mark.parametrize("frame", frames("v2 request"), ids=lambda frame: frame[4:8].hex())
+def test_authentication_without_a_plugin_is_answered_as_apaches_bookies_do() -> None:
+    """Apache's client shows its token to a bookie that wants none, in V2 and V3."""
+    for request, response in zip(frames("v2 request 3"), frames("v2 response 3"), strict=True):
+        found = v2.decode_requests(request, scan_frames(request, len(request)))
+        assert found.opcodes.tolist() == [v2.AUTH]
+        assert protocol.AuthMessage.FromString(request[8:]).authPluginName == "bkspark-token"
+        assert v2.encode_auth_reply(NO_AUTHENTICATION.SerializeToString()) == response
+    for response in frames("v3 response AUTH"):
+        message = v3.decode_response(response[4:])
+        request = protocol.Request(header=message.header)
+        assert answer(request, v3.Status.EOK, authResponse=NO_AUTHENTICATION) == response
+
+
+@pytest.mark.parametrize("frame", DATA_REQUESTS, ids=lambda frame: frame[4:8].hex())
 def test_v2_requests_are_ours(frame: bytes) -> None:
     found = v2.decode_requests(frame, scan_frames(frame, len(frame)))
     ledger_id, entry_id, flags = found.ledger_ids.item(0), found.entry_ids.item(0), found.flags.item(0)
@@ -81,7 +106,7 @@ def test_v2_requests_are_ours(frame: bytes) -> None:
         assert v2.encode_batch_read(ledger_id, entry_id, request_id, count, size) == frame
 
 
-@pytest.mark.parametrize("frame", frames("v2 response"), ids=lambda frame: f"{frame[4:12].hex()}-{len(frame)}")
+@pytest.mark.parametrize("frame", DATA_RESPONSES, ids=lambda frame: f"{frame[4:12].hex()}-{len(frame)}")
 def test_v2_responses_are_ours(frame: bytes) -> None:
     found = v2.decode_replies(frame, scan_frames(frame, len(frame)))
     status, ledger_id, entry_id = found.statuses.item(0), found.ledger_ids.item(0), found.entry_ids.item(0)

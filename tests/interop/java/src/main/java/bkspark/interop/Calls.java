@@ -47,6 +47,7 @@ final class Calls implements AutoCloseable {
 
     private final BookKeeper client;
     private final BookKeeperAdmin admin;
+    private final String uri;
     private final boolean isV2;
     private final long firstId;
 
@@ -54,6 +55,7 @@ final class Calls implements AutoCloseable {
     Calls(String uri, boolean isV2, long firstId) throws Exception {
         ClientConfiguration configuration = Commands.clientConfiguration(uri, isV2);
         configuration.setExplictLacInterval(20);
+        this.uri = uri;
         client = new BookKeeper(configuration);
         admin = new BookKeeperAdmin(client);
         this.isV2 = isV2;
@@ -81,6 +83,7 @@ final class Calls implements AutoCloseable {
         checks.put("unconfirmed reads", this::unconfirmed);
         checks.put("recovery and fencing", this::recovery);
         checks.put("wrong password", this::wrongPassword);
+        checks.put("authentication that the bookies do without", this::authentication);
         checks.put("delete and list", this::deleteAndList);
         checks.put("bookie info", this::bookieInfo);
         checks.put("entries of a ledger by the administrator", this::adminEntries);
@@ -302,6 +305,19 @@ final class Calls implements AutoCloseable {
                 code == BKException.Code.LedgerFencedException || code == BKException.Code.NotEnoughBookiesException,
                 "the writer was told " + code);
         reader.close();
+    }
+
+    private void authentication() throws Exception {
+        ClientConfiguration configuration = Commands.clientConfiguration(uri, isV2);
+        configuration.setClientAuthProviderFactoryClass(TokenAuth.class.getName());
+        try (BookKeeper authenticating = new BookKeeper(configuration)) {
+            LedgerHandle writer = authenticating.createLedger(3, 3, 2, DigestType.CRC32C, PASSWORD);
+            add(writer, 0, 3);
+            writer.close();
+            LedgerHandle reader = open(writer.getId());
+            holds(reader, 3, 1000);
+            reader.close();
+        }
     }
 
     private void wrongPassword() throws Exception {
