@@ -36,12 +36,14 @@ from bkspark.wire.v3_fields import (
     SAME,
     WIDTH_ONLY,
     NotOfTheForm,
+    big_endian,
     equal_widths,
     fields,
     rows_of,
     run_of,
     values_in,
     varint,
+    widths,
 )
 
 FIRST_BYTE = 0x0A
@@ -250,8 +252,8 @@ def encode_short_responses(
         last_synced = np.asarray(last_synced, np.int64)
         numbers.append(last_synced)
     parts = []
-    for rows, widths in equal_widths(numbers):
-        txn_width, status_width, _, ledger_width, entry_width, *synced_width = widths
+    for rows, column_widths in equal_widths(numbers):
+        txn_width, status_width, _, ledger_width, entry_width, *synced_width = column_widths
         inner = 3 + status_width + ledger_width + entry_width
         ours: list[bytes | tuple[np.ndarray, int]] = []
         if last_synced is not None:
@@ -301,29 +303,31 @@ def encode_adds(
     tail += _BYPASS_JOURNAL if bypasses_journal else b""
     urgency = b"\x20" + varint(priority) if priority else b""
     ledger = varint(ledger_id)
+    before_size = bytes((0x1A, MASTER_KEY_BYTES)) + master_key + b"\x22"
+    add_bytes = 2 + len(ledger) + widths(entry_ids) + len(before_size) + widths(sizes) + sizes + len(tail)
     parts: list[Buffer] = [tail] * (3 * count)
     frame_sizes = np.empty(count, np.int64)
     bounds = entries.offsets.tolist()
     view = memoryview(entries.buffer)
-    # Frames of a piece have the same layout: numbers of equal widths and entries of equal size.
-    for rows, widths in equal_widths((txn_ids, entry_ids), sizes):
-        size = int(sizes[rows.start])
-        head = len(_ADD_HEAD) + 1 + widths[0] + len(urgency)
-        before_entry = bytes((0x1A, MASTER_KEY_BYTES)) + master_key + b"\x22" + varint(size)
-        add = 2 + len(ledger) + widths[1] + len(before_entry) + size + len(tail)
-        add_head = _ADD_TAG + varint(add)
-        body = 2 + head + len(add_head) + add
+    # Frames of a piece have the same layout: numbers of equal widths.
+    for rows, (txn_width, entry_width, size_width, add_width) in equal_widths((txn_ids, entry_ids, sizes, add_bytes)):
+        head = len(_ADD_HEAD) + 1 + txn_width + len(urgency)
+        frame_bytes = 2 + head + len(_ADD_TAG) + add_width + add_bytes[rows]
         fronts = rows_of(
             rows.stop - rows.start,
-            body.to_bytes(LENGTH_BYTES, "big") + bytes((FIRST_BYTE, head)) + _ADD_HEAD + b"\x18",
-            (txn_ids[rows], widths[0]),
-            urgency + add_head + b"\x08" + ledger + b"\x10",
-            (entry_ids[rows], widths[1]),
-            before_entry,
+            big_endian(frame_bytes),
+            bytes((FIRST_BYTE, head)) + _ADD_HEAD + b"\x18",
+            (txn_ids[rows], txn_width),
+            urgency + _ADD_TAG,
+            (add_bytes[rows], add_width),
+            b"\x08" + ledger + b"\x10",
+            (entry_ids[rows], entry_width),
+            before_size,
+            (sizes[rows], size_width),
         )
         width = fronts.shape[1]
         front_view = fronts.reshape(-1).data
-        frame_sizes[rows] = LENGTH_BYTES + body
+        frame_sizes[rows] = LENGTH_BYTES + frame_bytes
         parts[3 * rows.start : 3 * rows.stop : 3] = [
             front_view[at : at + width] for at in range(0, len(front_view), width)
         ]
