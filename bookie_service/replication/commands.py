@@ -27,6 +27,9 @@ from bookie_service.replication.operations import check_cluster, decommission, m
 
 PROGRAM = "bkspark cluster"
 
+NICENESS = 10
+"""Of the process that repairs: where it shares a machine with bookies or clients, they go first."""
+
 
 def main(argv: Sequence[str], ending: Ending) -> int:
     """Run one command until it is done or `ending` stops it; return the exit code."""
@@ -56,6 +59,7 @@ def _parser() -> argparse.ArgumentParser:
 
 async def _autorecovery(arguments: argparse.Namespace, configuration: Configuration, ending: Ending) -> int:
     """Repair until a signal comes."""
+    os.nice(NICENESS)
     _take_signals(ending)
     stopping = asyncio.Event()
     recovery = AutoRecovery.of_cluster(str(configuration.metadata_uri), this_process(), configuration.auto_recovery)

@@ -1,15 +1,16 @@
 """LedgerCheck: which bookies lack copies of what they must have. It never fences, and reads no open last fragment
 behind the last confirmed entry.
 
-A fragment's first and last entry are read from every bookie that must have them, and of the others a random share;
-with share 1 everything is read.
+From every bookie the first and the last entry that it must have of a fragment are read, and of the others a random
+share; with share 1 everything is read.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +21,7 @@ from bkspark.client.writer import Services
 from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.errors import BookKeeperError, MetadataFormat, NoSuchLedger, ReadFailed
 from bkspark.wire.digest import EntryDigest
-from bookie_service.replication.repair import settled_fragments, stored_entries
+from bookie_service.replication.repair import WINDOW_ENTRIES, entry_windows, settled_fragments, stored_entries
 
 LEDGERS_AT_ONCE = 16
 OPEN_LOOKS = 4
@@ -155,26 +156,36 @@ class LedgerCheck:
         self, held_entries: HeldEntries, metadata: LedgerMetadata, fragment: Fragment, end_entry: int
     ) -> tuple[list[Lack], int]:
         """Return who lacks what, and how many entries have no copy at all."""
-        wanted = [
-            self._chosen(stored_entries(fragment, end_entry, slot, metadata.write_quorum))
-            for slot in range(len(fragment.bookies))
-        ]
-        held = await asyncio.gather(
-            *(self._holes(held_entries, bookie, ids) for bookie, ids in zip(fragment.bookies, wanted))
-        )
+        quorum = metadata.write_quorum
+        ends = [_outermost(fragment, end_entry, slot, quorum) for slot in range(len(fragment.bookies))]
+        first_missing: dict[str, int] = {}
+        copies: Counter[str] = Counter()
+        entries = 0
+        for part, part_end in self._parts(fragment, end_entry):
+            wanted = [self._chosen(stored_entries(part, part_end, slot, quorum), ids) for slot, ids in enumerate(ends)]
+            held = await asyncio.gather(
+                *(self._holes(held_entries, bookie, ids) for bookie, ids in zip(part.bookies, wanted))
+            )
+            for bookie, holes in zip(part.bookies, held):
+                if len(holes):
+                    first_missing.setdefault(bookie, int(holes[0]))
+                    copies[bookie] += len(holes)
+            entries += _without_copy(wanted, held)
         lacks = [
-            Lack(fragment.first_entry, bookie, len(holes), int(holes[0]))
-            for bookie, holes in zip(fragment.bookies, held)
-            if len(holes)
+            Lack(fragment.first_entry, bookie, copies[bookie], first_missing[bookie])
+            for bookie in fragment.bookies
+            if bookie in first_missing
         ]
-        missing = np.concatenate(held)
-        if not len(missing):
-            return lacks, 0
-        ids, asked = np.unique(np.concatenate(wanted), return_counts=True)
-        failed = np.isin(ids, missing)
-        counts = np.zeros(len(ids), np.int64)
-        np.add.at(counts, np.searchsorted(ids, missing), 1)
-        return lacks, int((failed & (counts == asked)).sum())
+        return lacks, entries
+
+    def _parts(self, fragment: Fragment, end_entry: int) -> Iterator[tuple[Fragment, int]]:
+        """Yield the parts of a fragment of which entries are read."""
+        if self._share > 0 or end_entry - fragment.first_entry <= WINDOW_ENTRIES:
+            yield from entry_windows(fragment, end_entry)
+            return
+        size = len(fragment.bookies)
+        yield fragment, fragment.first_entry + size
+        yield Fragment(end_entry - size, fragment.bookies), end_entry
 
     async def _holes(self, held_entries: HeldEntries, bookie: str, entry_ids: np.ndarray) -> np.ndarray:
         if not len(entry_ids):
@@ -184,11 +195,30 @@ class LedgerCheck:
         except BookKeeperError:
             return entry_ids if self._blames_silent else entry_ids[:0]
 
-    def _chosen(self, entry_ids: np.ndarray) -> np.ndarray:
-        """Return the first and last of the ids, and a random share of the others."""
-        inner = len(entry_ids) - 2
-        if self._share >= 1 or inner <= 0:
+    def _chosen(self, entry_ids: np.ndarray, ends: np.ndarray) -> np.ndarray:
+        """Return of a part's ids those at the ends, and a random share of the others."""
+        if self._share >= 1:
             return entry_ids
-        count = math.ceil(inner * self._share)
-        chosen = self._services.random.sample(range(1, len(entry_ids) - 1), count)
-        return entry_ids[[0, *sorted(chosen), len(entry_ids) - 1]]
+        is_chosen = np.isin(entry_ids, ends)
+        inner = np.flatnonzero(~is_chosen)
+        count = math.ceil(len(inner) * self._share)
+        is_chosen[inner[self._services.random.sample(range(len(inner)), count)]] = True
+        return entry_ids[is_chosen]
+
+
+def _outermost(fragment: Fragment, end_entry: int, slot: int, write_quorum: int) -> np.ndarray:
+    """Return the first and the last entry below `end_entry` that a slot stores."""
+    size = len(fragment.bookies)
+    front = stored_entries(fragment, min(fragment.first_entry + size, end_entry), slot, write_quorum)
+    back = Fragment(max(fragment.first_entry, end_entry - size), fragment.bookies)
+    return np.concatenate((front[:1], stored_entries(back, end_entry, slot, write_quorum)[-1:]))
+
+
+def _without_copy(wanted: Sequence[np.ndarray], missing: Sequence[np.ndarray]) -> int:
+    """Return how many entries are missing wherever they were looked for."""
+    holes = np.concatenate(missing)
+    if not len(holes):
+        return 0
+    ids, asked = np.unique(np.concatenate(wanted), return_counts=True)
+    gone, counts = np.unique(holes, return_counts=True)
+    return int((counts == asked[np.searchsorted(ids, gone)]).sum())

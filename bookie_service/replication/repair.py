@@ -22,7 +22,7 @@ Invariants (A1 to A5, M2):
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -35,6 +35,9 @@ from bkspark.errors import BookKeeperError, NotEnoughBookies
 
 TARGETS_TRIED_MAX = 3
 """How many bookies may fail to take copies before the ledger is deferred."""
+
+WINDOW_ENTRIES = 1 << 20
+"""Of how many entries the ids are in memory at once."""
 
 CONFLICTS_MAX = 16
 """How often a lost compare-and-set is tried again before the ledger is deferred."""
@@ -105,6 +108,18 @@ def stored_entries(fragment: Fragment, end_entry: int, slot: int, write_quorum: 
     residues = [r for r in range(size) if slot in write_set(r, size, write_quorum)]
     ids = np.arange(fragment.first_entry, max(end_entry, fragment.first_entry))
     return ids if len(residues) == size else ids[np.isin(ids % size, residues)]
+
+
+def entry_windows(fragment: Fragment, end_entry: int) -> Iterator[tuple[Fragment, int]]:
+    """Yield a fragment below `end_entry` in parts of WINDOW_ENTRIES, each as (part, the entry id behind its last).
+
+    Whoever looks at every entry has the ids of one part in memory, however many entries the ledger has.
+
+    >>> [(part.first_entry, end) for part, end in entry_windows(Fragment(5, ("a",)), WINDOW_ENTRIES + 7)]
+    [(5, 1048581), (1048581, 1048583)]
+    """
+    for first in range(fragment.first_entry, end_entry, WINDOW_ENTRIES):
+        yield Fragment(first, fragment.bookies), min(first + WINDOW_ENTRIES, end_entry)
 
 
 def settled_fragments(metadata: LedgerMetadata) -> list[tuple[Fragment, int]]:

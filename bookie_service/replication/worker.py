@@ -12,6 +12,8 @@ import logging
 from collections.abc import Collection
 from dataclasses import dataclass
 
+import numpy as np
+
 from bkspark.client.metadata_steps import write_metadata
 from bkspark.client.recovery import recover
 from bkspark.client.stored import HeldEntries
@@ -32,6 +34,7 @@ from bookie_service.replication.repair import (
     Outcome,
     RecoverLedger,
     RepairCore,
+    entry_windows,
     stored_entries,
 )
 
@@ -279,15 +282,17 @@ class _RepairRun:
     async def _inspect(self, effect: InspectCopies) -> list[Effect]:
         core = self._core
         held = HeldEntries(self._services, core.ledger_id, core.metadata, self._password)
-        wanted = stored_entries(effect.fragment, effect.end_entry, effect.slot, core.metadata.write_quorum)
+        bookie, quorum = effect.fragment.bookies[effect.slot], core.metadata.write_quorum
+        holes = [np.empty(0, np.int64)]
         try:
-            holes = await held.missing(effect.fragment.bookies[effect.slot], wanted)
+            for part, end_entry in entry_windows(effect.fragment, effect.end_entry):
+                holes.append(await held.missing(bookie, stored_entries(part, end_entry, effect.slot, quorum)))
         except TooManyRequests as error:
             return core.on_busy(error)
         except BookKeeperError:
             # What cannot be asked is replaced: a copy too many does no harm.
             return core.on_inspected(effect, None)
-        return core.on_inspected(effect, holes)
+        return core.on_inspected(effect, np.concatenate(holes))
 
     async def _copy(self, effect: CopyEntries) -> list[Effect]:
         core = self._core

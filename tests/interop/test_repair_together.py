@@ -348,7 +348,7 @@ def test_item_7_javas_auditor_waits_for_a_lost_bookie_as_long_as_we_say(
     ledgers = written(client, mixed.ours[0].id)
     lost = mixed.ours[1]
     observer.ask(lambda cluster: cluster.store.set_lost_bookie_recovery_delay_s(3600))
-    assert "lostBookieRecoveryDelay value in ZK: 3600" in shell(java, "lostbookierecoverydelay -get")
+    assert "{delay=3600}" in shell(java, "lostbookierecoverydelay -get")
     with javas_auditor(java_alone, mixed.uri, observer):
         lost.kill()
         wait_until(lambda: not observer.is_registered(lost.id), "the lost bookie's session to expire", WAIT_S)
