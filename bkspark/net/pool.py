@@ -125,7 +125,8 @@ class BookiePool:
             raise BookieUnavailable(
                 f"bookie {bookie} did not accept a connection in {options.connect_timeout_s:g} s", bookie=bookie
             ) from None
-        except OSError as error:
+        except (OSError, OverflowError, ValueError) as error:
+            # Not only the network's: what a bookie registered may be no host, or no port.
             self._failed_at[bookie] = asyncio.get_running_loop().time()
             raise BookieUnavailable(f"bookie {bookie} cannot be reached: {error}", bookie=bookie) from None
         self._failed_at.pop(bookie, None)

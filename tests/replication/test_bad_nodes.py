@@ -1,4 +1,4 @@
-"""Nodes of the under-replication tree that nobody can read: one line of the log each, and nothing else waits."""
+"""Nodes of the metadata store that nobody can read or use: one line of the log each, and nothing else waits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from bkspark.client import Client
+from bkspark.errors import BookieUnavailable
+from bkspark.metadata import paths, registration
 from bkspark.metadata.memory import MemoryStore
+from bkspark.metadata.registration import BookieAddress
 from bkspark.metadata.uri import MetadataUri
 from bookie_service.replication.autorecovery import Cluster as RepairedCluster
 from bookie_service.replication.options import AuditOptions, AutoRecoveryOptions, RepairOptions
@@ -84,6 +87,28 @@ def test_listed_ledgers_that_cannot_be_are_passed_over_and_the_others_repaired(t
         assert await repaired.worker("a worker", OPTIONS).repair_listed() == 1
         assert lost not in (await client.metadata(good)).last_fragment.bookies
         assert [listed async for listed in repaired.store.ids()] == [unreadable]
+
+    run(tmp_path, test, bookies=4)
+
+
+@pytest.mark.parametrize(("host", "port"), [("x" * 70, 3181), ("a..b", 3181), ("127.0.0.1", 70_000), ("\0", 3181)])
+def test_a_bookie_registered_at_no_address_is_one_that_cannot_be_reached(tmp_path: Path, host: str, port: int) -> None:
+    """What asyncio says of it is no OSError: it ended autorecovery, and reads had a traceback."""
+
+    async def test(cluster: InProcessCluster) -> None:
+        client = cluster.client()
+        ledger_id = await written(client)
+        registered = registration.encode(BookieAddress(host, port))
+        await put(cluster.store, f"{MetadataUri.parse(URI).root}/{paths.AVAILABLE}/nowhere", registered)
+        services = await cluster.client().services()
+        with pytest.raises(BookieUnavailable, match="bookie nowhere cannot be reached"):
+            await services.pool.channel("nowhere")
+        lost = (await client.metadata(ledger_id)).last_fragment.bookies[0]
+        await cluster.bookie(lost).stop()
+        repaired = await RepairedCluster.of(cluster.client())
+        await repaired.store.mark(ledger_id, [lost], 0)
+        assert await repaired.worker("a worker", OPTIONS).repair_listed() == 1
+        assert {lost, "nowhere"}.isdisjoint((await client.metadata(ledger_id)).last_fragment.bookies)
 
     run(tmp_path, test, bookies=4)
 
