@@ -88,9 +88,9 @@ network interface with fcntl, the inbox, which maps memory that is no file's, an
 
 FILE_LIBRARIES = _words("io shutil tempfile fcntl mmap glob")
 OS_WITHOUT_FILES = _words(
-    "os.PathLike os._exit os.cpu_count os.environ os.fspath os.getpid os.getppid os.sched_getaffinity os.strerror "
-    "os.path os.path.abspath os.path.basename os.path.commonpath os.path.dirname os.path.isabs os.path.join "
-    "os.path.normpath os.path.relpath os.path.split os.path.splitext"
+    "os.PathLike os._exit os.cpu_count os.environ os.fspath os.getpid os.getppid os.nice os.sched_getaffinity "
+    "os.strerror os.path os.path.abspath os.path.basename os.path.commonpath os.path.dirname os.path.isabs "
+    "os.path.join os.path.normpath os.path.relpath os.path.split os.path.splitext"
 )
 PATH_CALLS = _words(
     "read_text read_bytes write_text write_bytes iterdir is_file is_dir exists mkdir unlink touch rmdir stat"

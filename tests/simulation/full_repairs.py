@@ -350,7 +350,7 @@ class RepairSchedule(FullSchedule):
             self.swaps += 1
             target = _image_of(bookies[after])
             for entry_id in stored_entries(old.fragments[row], end_entry, slot, old.write_quorum).tolist():
-                if target is None or not _has(target, digest, ledger_id, entry_id):
+                if not _has(target, digest, ledger_id, entry_id):
                     self._complain(f"A1, A2: ledger {ledger_id} entry {entry_id}: named {after} does not have it")
 
     def _check_targets(self, ledger_id: int, before: tuple[str, ...], after: tuple[str, ...], quorum: int) -> None:
@@ -438,10 +438,11 @@ def _put(ensemble: Sequence[str], names: Mapping[int, str]) -> list[str]:
     return [names.get(slot, bookie) for slot, bookie in enumerate(ensemble)]
 
 
-def _image_of(bookie: FullBookie) -> BookieTwin | None:
-    """Return a bookie as a loss of power now would leave it; None when its disk is gone."""
-    if bookie.is_lost:
-        return None
+def _image_of(bookie: FullBookie) -> BookieTwin:
+    """Return a bookie as a loss of power now would leave it; one that is lost for ever, as it was when that happened.
+
+    Nobody can know of a loss between the last acknowledgement and the compare-and-set that this bookie is named by.
+    """
     disk = crash_image(bookie.disk, Loss.LOST, Random(0))
     return BookieTwin(disk, bookie.setup, storage_history.History())
 

@@ -33,6 +33,11 @@ def test_a1_to_a5_hold_in_every_schedule_with_lost_bookies(part: int) -> None:
     assert tally.swaps > tally.schedules
 
 
+def test_a_new_bookie_that_is_lost_before_it_is_named_had_its_copies() -> None:
+    """The checker looked for them on a disk that was gone since a millisecond before the compare-and-set."""
+    assert violations_of(120551) == []
+
+
 def test_copies_of_a_calm_schedule_stand_in_as_many_racks_as_they_can() -> None:
     """Its connections were reset in the middle of a copy, as if there were faults to heal."""
     assert violations_of(112514) == []
