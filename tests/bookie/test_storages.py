@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import subprocess
 import sys
@@ -194,14 +195,14 @@ def _served(directory: Path) -> str:
     except StorageDamaged:
         return "refused"
     try:
-        assert read(store, 5, 0, 1000) == expected_db()
-        ledger = store.ledger(6)
-        assert ledger is not None
-        assert ledger.fenced
+        # RocksDB compacts in the background, and may find out only when it is closed.
+        with contextlib.closing(store):
+            assert read(store, 5, 0, 1000) == expected_db()
+            ledger = store.ledger(6)
+            assert ledger is not None
+            assert ledger.fenced
     except StorageDamaged:
         return "error"
-    finally:
-        store.close()
     return "right"
 
 
