@@ -6,6 +6,8 @@
 #   make test-oldest-spark
 #                    tests/spark on the oldest Spark that is supported, in .venv-oldest; PYTEST_ARGS="-m every_spark"
 #                    runs what each run of .ci/run does
+#   make test-interop
+#                    those of the tests that run against Apache's client and bookies, which Maven fetches
 #   make test-pulsar the tests with an Apache Pulsar broker, which Maven fetches (235 MB)
 #   make lint        ruff, rules and format
 #   make typecheck   mypy on the public surface
@@ -26,7 +28,7 @@ JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
 export PYSPARK_PYTHON := $(abspath $(BIN))/python
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
-.PHONY: demo test test-oldest-spark test-pulsar lint typecheck bench clean install requirements
+.PHONY: demo test test-oldest-spark test-interop test-pulsar lint typecheck bench clean install requirements
 
 demo: install
 	$(BIN)/bkspark demo
@@ -34,6 +36,10 @@ demo: install
 test: install
 	@$(BIN)/python -m tests.interop.build
 	$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadgroup $(PYTEST_ARGS)
+
+test-interop: install
+	@$(BIN)/python -m tests.interop.build
+	$(BIN)/python -m pytest $(PYTEST_ARGS) tests/interop
 
 test-pulsar: install
 	@$(BIN)/python -m tests.interop.build pulsar
