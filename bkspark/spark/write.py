@@ -66,6 +66,9 @@ QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 """Local properties of a task in which Spark names the streaming query and its epoch; the API does not pass them."""
 
 
+PASSWORDS_MAX = 1000
+"""Logs of which a process remembers that; it forgets all of them then."""
+
 _passwords: dict[tuple[str, str], tuple[list[int], bytes]] = {}
 """By cluster and log: the newest ledger of which this process has seen that it has the password."""
 
@@ -143,6 +146,8 @@ class Destination:
                     "and a log is read with one password: set that, or write to another log",
                     ledger_id=ledger_id,
                 )
+        if len(_passwords) >= PASSWORDS_MAX:
+            _passwords.clear()
         _passwords[key] = (newest, self.options.password)
 
     def write(self, owner: Owner, batches: Iterator[pa.RecordBatch], *, is_keyed: bool) -> AttemptResult:

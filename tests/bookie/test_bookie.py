@@ -8,7 +8,6 @@ import struct
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -16,15 +15,14 @@ import pytest
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v2
 from bkspark.wire.digest import master_key
-from bkspark.wire.framing import scan_frames
 from bkspark.wire.v2 import Status
-from bookie_service.bookie import BookieOptions
+from bookie_service.bookie import Bookie, BookieOptions
 from bookie_service.connection import ConnectionOptions
 from bookie_service.disk_watch import DiskOptions
 from bookie_service.formats.index import UNKNOWN_KEY
+from bookie_service.reads import SingleReads
 from bookie_service.storage.ledger_store import StoreOptions
 from bookie_service.storage.log_appender import AppendOptions
-from bookie_service.v2_requests import V2Runs
 from tests.bookie.faulty_files import FaultyFiles
 from tests.bookie.serving import KEY, Peer, Serving, adds, service_options, split, stored
 from tests.polling import wait_until
@@ -313,12 +311,17 @@ def test_fencing_reads_that_come_together_are_told_apart_by_ledger_and_key(peer:
     assert [peer.add(ledger_id, 4, [b"late"]) for ledger_id in (5, 6, 7)] == [[Status.EFENCED], [0], [Status.EFENCED]]
 
 
-def test_fencing_reads_of_a_recovery_are_one_run() -> None:
-    bookie, client = Mock(), Mock(is_open=True, is_taking=True)
-    frames = b"".join(v2.encode_reads(ledger, np.arange(40), v2.DO_FENCING, KEY) for ledger in (5, 6))
-    octets = np.frombuffer(frames, np.uint8)
-    assert V2Runs(bookie, client, octets, scan_frames(frames, len(frames))).serve(octets)
-    runs = [(ledger_id, key, len(reads)) for (ledger_id, key, reads), _ in bookie.fence_and_read.call_args_list]
+def test_fencing_reads_of_a_recovery_are_one_run(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = []
+    serve = Bookie.fence_and_read
+
+    def noting(bookie: Bookie, ledger_id: int, key: bytes, reads: SingleReads) -> None:
+        runs.append((ledger_id, key, len(reads)))
+        serve(bookie, ledger_id, key, reads)
+
+    monkeypatch.setattr(Bookie, "fence_and_read", noting)
+    peer.send(b"".join(v2.encode_reads(ledger, np.arange(40), v2.DO_FENCING, KEY) for ledger in (5, 6)))
+    assert len(list(peer.replies(80))) == 80
     assert runs == [(5, KEY, 40), (6, KEY, 40)]
 
 

@@ -150,8 +150,10 @@ def test_of_a_recovered_fragment_every_bookie_gets_what_it_lacks() -> None:
     todo = repair.on_recovered(closed((0, "bcd"), (10, "dbc"), last_entry=19), 5)
     looked = []
     for _ in range(3):
-        looked.append((only(todo).fragment.first_entry, only(todo).slot))
-        todo = repair.on_inspected(only(todo), np.array([12, 13] if only(todo).slot == 0 else [], np.int64))
+        look = only(todo)
+        assert isinstance(look, InspectCopies)
+        looked.append((look.fragment.first_entry, look.slot))
+        todo = repair.on_inspected(look, np.array([12, 13] if look.slot == 0 else [], np.int64))
     assert looked == [(10, 0), (10, 1), (10, 2)]
     assert [(copy.slot, copy.target, copy.missing.tolist()) for copy in only(todo).copies] == [(0, "d", [12, 13])]
     assert outcome(repair.on_copied()) is Outcome.COMPLETE
