@@ -37,7 +37,8 @@ class EntryBatch:
         ledger_id: int = NO_ENTRY,
         first_entry: int = 0,
     ) -> None:
-        if offsets.dtype != np.int64 or offsets.ndim != 1 or len(offsets) == 0:
+        is_array = isinstance(offsets, np.ndarray)
+        if not is_array or offsets.dtype != np.int64 or offsets.ndim != 1 or len(offsets) == 0:
             raise ValueError("offsets must be a one-dimensional int64 array of at least one position")
         self.buffer = buffer
         self.offsets = offsets
@@ -121,6 +122,20 @@ class EntryBatch:
     def payload_bytes(self) -> int:
         return int(self.offsets[-1] - self.offsets[0])
 
+    def check(self) -> None:
+        """Look at what the constructor takes on trust, for batches that come from outside.
+
+        Raises:
+            TypeError: the buffer is not bytes-like.
+            ValueError: its items are no octets, or the offsets do not ascend within it.
+        """
+        with memoryview(self.buffer) as octets:
+            if octets.itemsize != 1 or octets.ndim != 1 or not octets.c_contiguous:
+                raise ValueError("the buffer of a batch must be a contiguous row of octets")
+            held = len(octets)
+        if self.offsets[0] < 0 or self.offsets[-1] > held or (np.diff(self.offsets) < 0).any():
+            raise ValueError(f"the offsets of a batch must ascend from 0 to at most {held}, the size of its buffer")
+
     def slice(self, start: int, end: int) -> EntryBatch:
         """Return entries [start, end) by position in this batch, over the same buffer."""
         if not 0 <= start <= end <= len(self):
@@ -162,9 +177,11 @@ def as_batch(entries: Any) -> EntryBatch:
     """Return `entries` as an EntryBatch: a batch, an Arrow array or chunked array, or an iterable of bytes.
 
     Raises:
-        TypeError: an item is not bytes-like.
+        TypeError: it is none of these, or an item is not bytes-like.
+        ValueError: an array holds nulls or other than binary or text; a batch's offsets do not ascend in its buffer.
     """
     if isinstance(entries, EntryBatch):
+        entries.check()
         return entries
     if isinstance(entries, (bytes, bytearray, memoryview, str)):
         raise TypeError("append_many takes many entries; use append for one")
@@ -172,8 +189,17 @@ def as_batch(entries: Any) -> EntryBatch:
         entries = entries.combine_chunks()
     if hasattr(entries, "buffers"):
         return EntryBatch.from_arrow(entries)
+    if not hasattr(entries, "__iter__"):
+        raise TypeError(f"entries must be an EntryBatch, an Arrow array or many bytes, not {type(entries).__name__}")
     parts = list(entries)
-    for part in parts:
-        if not isinstance(part, (bytes, bytearray, memoryview)):
+    for position, part in enumerate(parts):
+        if isinstance(part, memoryview):
+            parts[position] = _row_of_octets(part)
+        elif not isinstance(part, (bytes, bytearray)):
             raise TypeError(f"an entry is bytes, not {type(part).__name__}")
     return EntryBatch.of(parts)
+
+
+def _row_of_octets(view: memoryview) -> bytes | memoryview:
+    """Return a view whose length is its size and that can be joined; another one's bytes, as `bytes(view)` has them."""
+    return view if view.itemsize == 1 and view.ndim == 1 and view.c_contiguous else bytes(view)

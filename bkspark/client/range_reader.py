@@ -15,6 +15,7 @@ from bkspark.entries import EntryBatch
 from bkspark.errors import (
     BookieUnavailable,
     BookKeeperError,
+    ClientClosed,
     DigestMismatch,
     NoSuchEntry,
     ReadFailed,
@@ -140,6 +141,8 @@ class RangeReader:
         """Tell the group what a bookie answered; return the entries."""
         try:
             part, status = task.result()
+        except ClientClosed:
+            raise
         except BookKeeperError as error:
             group.on_failure(error)
             return EntryBatch.of([], self._ledger_id, int(group.missing[0]))

@@ -14,7 +14,7 @@ from bkspark.client.writer import Services
 from bkspark.core.last_confirmed import LastConfirmed, LastEntries
 from bkspark.core.metadata import LedgerMetadata
 from bkspark.entries import EntryBatch
-from bkspark.errors import BookieUnavailable, BookKeeperError, NoSuchEntry, ReadFailed
+from bkspark.errors import BookieUnavailable, BookKeeperError, ClientClosed, NoSuchEntry, ReadFailed
 from bkspark.metadata.ledgers import Versioned
 from bkspark.net.answers import joined
 from bkspark.net.pool import BookiePool, NetOptions
@@ -34,6 +34,8 @@ async def last_entries(pool: BookiePool, ledger_id: int, metadata: LedgerMetadat
     async def ask(slot: int, bookie: str) -> tuple[int, LacAnswer | BookKeeperError]:
         try:
             return slot, await _ask_lac(pool, bookie, ledger_id, digest)
+        except ClientClosed:
+            raise
         except BookKeeperError as error:
             return slot, error
 

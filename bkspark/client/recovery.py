@@ -19,7 +19,7 @@ from bkspark.core.reader import spans
 from bkspark.core.recovery import RecoveryCore
 from bkspark.core.recovery_window import Answer
 from bkspark.core.writer import WriterCore
-from bkspark.errors import BookKeeperError, UnauthorizedAccess
+from bkspark.errors import BookKeeperError, ClientClosed, UnauthorizedAccess
 from bkspark.metadata.ledgers import Versioned
 from bkspark.net.answers import BAD_DIGEST
 from bkspark.wire import v2
@@ -121,6 +121,8 @@ class _RecoveryRun:
         try:
             channel = await self._services.pool.channel(effect.bookie, self._lane)
             answer = await channel.read_last_entry(self._ledger_id, self._digest, v2.DO_FENCING, self._master_key)
+        except ClientClosed:
+            raise
         except BookKeeperError as error:
             self._perform(self._core.on_fence_answer(effect.slot, Answer.FAILED, error=error))
             return
@@ -144,6 +146,8 @@ class _RecoveryRun:
         try:
             channel = await self._services.pool.channel(effect.bookie, self._lane)
             read = await channel.read_entries(self._ledger_id, ids, self._digest, flags, self._master_key)
+        except ClientClosed:
+            raise
         except BookKeeperError as failure:
             nothing = np.full(len(ids), Answer.FAILED, np.uint8)
             self._perform(self._core.on_read_answers(effect.slot, ids, nothing, error=failure))

@@ -22,7 +22,7 @@ from bkspark.core.explicit_lac import ExplicitLac
 from bkspark.core.metadata import LedgerMetadata
 from bkspark.core.writer import WriterCore, WriterState
 from bkspark.entries import EntryBatch, as_batch
-from bkspark.errors import BookKeeperError, ClientClosed, MetadataError, NoSuchLedger, RequestTimeout
+from bkspark.errors import BookKeeperError, ClientClosed, LedgerClosed, MetadataError, NoSuchLedger, RequestTimeout
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.ledgers import LedgerStore
 from bkspark.net.connection import AddListener
@@ -93,6 +93,7 @@ class LedgerWriter:
         self._tasks: set[asyncio.Task[None]] = set()
         self._settled = asyncio.Event()
         self._settled.set()
+        self._is_closing = False
         self._ticker: asyncio.TimerHandle | None = self._loop.call_later(TICK_S, self._tick)
         self._extra_tick: asyncio.TimerHandle | None = None
         self._failed: Callable[[BookKeeperError], None] | None = None
@@ -149,6 +150,7 @@ class LedgerWriter:
         data = bytes(entry)
         if self._is_quiet():
             return await self.append_many([data])
+        self._check_open()
         # Here, as it would fail all that it travels with.
         check_entry_size(len(data), self.entry_bytes_max)
         position = len(self._singles)
@@ -162,10 +164,14 @@ class LedgerWriter:
         """Return whether there is nothing that an entry could travel with, and so nothing to wait for."""
         return not (self._singles or self._core.pending_count or self._admission.locked())
 
+    def _check_open(self) -> None:
+        if self._is_closing:
+            raise self._core.error or LedgerClosed(f"ledger {self.ledger_id} is closed", ledger_id=self.ledger_id)
+
     async def _send_singles(self) -> int:
         await asyncio.sleep(0)  # one turn of the loop: whoever appends in it joins this batch
         singles, self._singles, self._singles_sent = self._singles, [], None
-        last_entry = await self.append_many(singles)
+        last_entry = await (await self.submit_batch(as_batch(singles), None))
         return last_entry - len(singles) + 1
 
     async def append_many(self, entries: Any) -> int:
@@ -182,6 +188,7 @@ class LedgerWriter:
         Raises as `append`; so does the future.
         """
         batch = as_batch(entries)
+        self._check_open()
         return await self.submit_batch(batch, None)
 
     async def submit_batch(self, batch: EntryBatch, length_before: int | None) -> asyncio.Future[int]:
@@ -244,6 +251,8 @@ class LedgerWriter:
 
         With relaxed durability bookies are made to sync; without, what is acknowledged is durable. Raises as `append`.
         """
+        if self._singles_sent is not None:
+            await asyncio.wait([self._singles_sent])
         async with self._admission:
             waiting = self._wait_for(self._core.next_entry - 1)
         target = await waiting
@@ -259,6 +268,8 @@ class LedgerWriter:
     async def close(self) -> LedgerMetadata:
         """Wait for what is pending, then close the ledger at its last acknowledged entry. Closing twice is harmless.
 
+        From the call on nothing more is taken.
+
         Raises:
             LedgerFenced, LedgerClosed, MetadataError: the ledger was not closed by us at our last entry.
             RequestTimeout: pending entries were not acknowledged in time; the ledger is left open, for recovery.
@@ -266,13 +277,15 @@ class LedgerWriter:
         core = self._core
         if core.state is WriterState.CLOSED:
             return core.metadata
+        self._is_closing = True
         try:
             async with asyncio.timeout(self._options.close_timeout_s):
                 await self.sync()
                 await reach(self._links.values())
                 await self._settled.wait()
-                if core.state is not WriterState.CLOSED:
-                    self._perform(core.close())
+                while core.state is not WriterState.CLOSED:
+                    if core.state is not WriterState.CLOSING:  # by another call
+                        self._perform(core.close())
                     await self._settled.wait()
         except TimeoutError:
             raise RequestTimeout(
@@ -291,16 +304,13 @@ class LedgerWriter:
 
     def abandon(self) -> None:
         """Stop without closing the ledger: what is pending ends with an error, recovery finds the end."""
-        self._perform(
-            self._core.give_up(
-                ClientClosed(
-                    f"the writer of ledger {self.ledger_id} went away; the outcome of pending adds is unknown",
-                    ledger_id=self.ledger_id,
-                    entry_id=self._core.lac + 1,
-                )
-            )
-        )
+        self._give_up(f"the writer of ledger {self.ledger_id} went away")
         self._let_go()
+
+    def _give_up(self, why: str) -> None:
+        message = f"{why}; the outcome of pending adds is unknown"
+        error = ClientClosed(message, ledger_id=self.ledger_id, entry_id=self._core.lac + 1)
+        self._perform(self._core.give_up(error))
 
     async def __aenter__(self) -> LedgerWriter:
         return self
@@ -387,6 +397,9 @@ class LedgerWriter:
             await self._confirm_ownership(slot, link, channel)
             if channel.lost is not None:
                 raise channel.lost
+        except ClientClosed:
+            self._give_up(f"the client was closed under the writer of ledger {self.ledger_id}")
+            return
         except BookKeeperError:
             if self._links.get(slot) is link:
                 del self._links[slot]
@@ -399,7 +412,9 @@ class LedgerWriter:
             now_ns = self._now_ns()
             self._perform(self._core.on_add_replies(slot, link.bookie, entry_ids, statuses, now_ns, last_synced))
 
-        def on_lost(_: BookKeeperError) -> None:
+        def on_lost(error: BookKeeperError) -> None:
+            if isinstance(error, ClientClosed):
+                self._give_up(f"the client was closed under the writer of ledger {self.ledger_id}")
             if self._links.get(slot) is link:
                 del self._links[slot]
                 if self._core.has_outstanding(slot):

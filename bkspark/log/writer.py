@@ -375,6 +375,8 @@ class LogWriter:
             LedgerFenced, MetadataError, ...: as `LedgerWriter.close`; acknowledged entries are safe all the same.
         """
         self._stop_watching()
+        if self._singles_sent is not None:
+            await asyncio.wait([self._singles_sent])
         async with self._turn:
             if self._is_closed:
                 return

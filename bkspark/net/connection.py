@@ -112,9 +112,10 @@ class BookieConnection(asyncio.BufferedProtocol):
 
     # ---- requests ----
 
-    def close(self) -> None:
-        """Drop the connection; whoever waits is told."""
-        self._lose(BookieUnavailable(f"the connection to bookie {self.bookie} was closed", bookie=self.bookie))
+    def close(self, error: BookKeeperError | None = None) -> None:
+        """Drop the connection; whoever waits is told, by `error` if there is one."""
+        message = f"the connection to bookie {self.bookie} was closed"
+        self._lose(error or BookieUnavailable(message, bookie=self.bookie))
 
     def _send(self, data: bytes | memoryview) -> None:
         if self.lost is not None or self._transport is None:

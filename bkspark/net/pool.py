@@ -109,8 +109,13 @@ class BookiePool:
         if task is None or (task.done() and (task.exception() is not None or task.result().lost is not None)):
             task = start_shared(self._connect(bookie, make))
             channels[key] = task
-        # Shielded: a caller that is cancelled must not tear the connection down under the others who wait for it.
-        return await asyncio.shield(task)
+        try:
+            # Shielded: a caller that is cancelled must not tear the connection down under the others who wait for it.
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled():
+                raise ClientClosed("the client was closed") from None
+            raise
 
     async def _connect(self, bookie: str, make: Callable[[str, int, float], _Channel]) -> _Channel:
         options = self.options
@@ -143,4 +148,4 @@ class BookiePool:
                 task.cancel()
         for result in await asyncio.gather(*tasks, return_exceptions=True):
             if isinstance(result, Channel):
-                result.close()
+                result.close(ClientClosed("the client was closed"))

@@ -123,6 +123,43 @@ def test_cancelled_close_leaves_the_ledger_closed_or_to_be_recovered_and_nothing
     at_every_moment(tmp_path, test)
 
 
+def test_close_ends_a_ledger_to_which_others_append_behind_all_that_they_were_told(tmp_path):
+    async def test(cluster):
+        client = cluster.client()
+        for appenders in (0, 1, 2, 3):
+            writer = await client.create()
+            told = [await writer.append(b"0")]
+
+            async def append_on(writer=writer, told=told):
+                while True:
+                    told.append(await writer.append(b"more"))
+
+            tasks = [asyncio.ensure_future(append_on()) for _ in range(appenders)]
+            while len(told) < 10 * appenders:
+                await asyncio.sleep(0)
+            closed = await asyncio.gather(writer.close(), writer.close())
+            ended = await asyncio.gather(*tasks, return_exceptions=True)
+            assert {type(error) for error in ended} <= {LedgerClosed}
+            assert {metadata.last_entry for metadata in closed} == {max(told)}
+            assert sorted(told) == list(range(len(told)))
+
+    run(tmp_path, test)
+
+
+def test_sync_and_close_wait_for_entries_that_wait_for_company(tmp_path):
+    async def test(cluster):
+        client = cluster.client()
+        for end in ("sync", "close"):
+            writer = await client.create()
+            calls = [asyncio.ensure_future(writer.append(b"%d" % number)) for number in range(5)]
+            await asyncio.sleep(0)
+            await getattr(writer, end)()
+            assert [call.done() and call.result() for call in calls] == list(range(5))
+            writer.abandon()
+
+    run(tmp_path, test)
+
+
 @pytest.mark.parametrize("recover", [False, True])
 def test_cancelled_open_gives_everything_back_and_can_be_repeated(tmp_path, recover):
     async def test(cluster, turns):
@@ -171,6 +208,28 @@ def test_failure_of_what_a_cancelled_caller_waited_for_is_not_warned_about(tmp_p
         assert said == []
 
     run(tmp_path, test)
+
+
+def test_calls_under_way_when_their_client_is_closed_say_so(tmp_path):
+    """Not CancelledError, which would look as if the caller had been cancelled."""
+
+    async def test(cluster, turns):
+        other = await cluster.client().create()
+        await other.append_many([b"0"] * 10)
+        client = cluster.client()
+        writer = await client.create()
+        calls = [writer.append(b"0"), writer.append_many([b"0"] * 20_000), client.open(other.ledger_id)]
+        tasks = [asyncio.ensure_future(call) for call in calls]
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await client.close()
+        ended = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 60)
+        assert {type(error) for error in ended if isinstance(error, BaseException)} <= {ClientClosed}
+        assert isinstance(ended[1], ClientClosed)
+        with pytest.raises(ClientClosed):
+            await writer.close()
+
+    at_every_moment(tmp_path, test)
 
 
 def test_closed_client_connects_no_more(tmp_path):

@@ -71,6 +71,19 @@ def test_single_appends_made_at_once_get_consecutive_positions(tmp_path):
     run(tmp_path, test)
 
 
+def test_close_waits_for_entries_that_wait_for_company(tmp_path):
+    async def test(cluster: InProcessCluster) -> None:
+        log = cluster.client().log("clicks")
+        writer = await log.open_for_writing(**ONE)
+        calls = [asyncio.ensure_future(writer.append(entry)) for entry in numbers(0, 5)]
+        await asyncio.sleep(0)
+        await writer.close()
+        assert [call.result().entry_id for call in calls] == list(range(5))
+        assert await read_all(log) == numbers(0, 5)
+
+    run(tmp_path, test)
+
+
 def test_a_batch_object_and_an_empty_one_are_appended(tmp_path):
     async def test(cluster: InProcessCluster) -> None:
         log = cluster.client().log("clicks")
