@@ -22,6 +22,7 @@ from bkspark.core.writer import WriterCore
 from bkspark.errors import BookKeeperError, ClientClosed, UnauthorizedAccess
 from bkspark.metadata.ledgers import Versioned
 from bkspark.net.answers import BAD_DIGEST
+from bkspark.net.shared_work import forget_failure
 from bkspark.wire import v2
 from bkspark.wire.adds import AddFlags
 from bkspark.wire.digest import EntryDigest, master_key
@@ -199,6 +200,7 @@ class _RecoveryRun:
                 flags=AddFlags(is_recovery=True, is_urgent=True),
                 sealed_lac=effect.lac,
             )
+        self._writer.on_silent(effect.silent)
         try:
             await (await self._writer.submit_batch(effect.payloads, effect.length_before))
         except BookKeeperError as error:
@@ -211,13 +213,20 @@ class _RecoveryRun:
         reader = RangeReader(self._services.pool, self._ledger_id, self._core.metadata, self._digest, None)
         span = next(spans(self._core.metadata, entry_id, entry_id + 1, 1))
         length: int | None = None
-        for bookie in span.bookies:
-            try:
-                length = await reader.length_at(bookie, entry_id)
-            except BookKeeperError:
-                continue  # the length is informative: the next replica may know it, and recovery ends without it
-            if length is not None:
-                break
+        # All at once: a silent bookie in front must not cost another time-out.
+        asked = [asyncio.ensure_future(reader.length_at(bookie, entry_id)) for bookie in span.bookies]
+        try:
+            for answered in asyncio.as_completed(asked):
+                try:
+                    length = await answered
+                except BookKeeperError:
+                    continue  # the length is informative: another replica may know it, and recovery ends without it
+                if length is not None:
+                    break
+        finally:
+            for task in asked:
+                task.cancel()
+                task.add_done_callback(forget_failure)
         self._perform(self._core.on_length(length))
 
     async def _write_metadata(self, effect: effects.WriteMetadata) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -129,6 +129,10 @@ class LedgerWriter:
     def core(self) -> WriterCore:
         """The decisions; recovery looks at its fragments."""
         return self._core
+
+    def on_silent(self, bookies: Mapping[int, str]) -> None:
+        """Bookies, by slot, let other requests time out; see the core's."""
+        self._perform(self._core.on_silent(bookies, self._now_ns()))
 
     def on_failed(self, callback: Callable[[BookKeeperError], None]) -> None:
         """Call `callback(error)` when the writer ends for another reason than `close`; the last one set is called."""

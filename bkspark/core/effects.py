@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -110,11 +111,15 @@ class Rest:
 
 @dataclass(frozen=True, slots=True)
 class RewriteEntries:
-    """Seal entries with the frozen LAC and give them to the recovery's writer."""
+    """Seal entries with the frozen LAC and give them to the recovery's writer, and tell it of bookies `on_silent`.
+
+    `silent`: those that let a read time out, by slot.
+    """
 
     payloads: EntryBatch
     length_before: int
     lac: int
+    silent: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,8 @@ Rules (BookKeeper protocol.md, "Closing a ledger as a reader"):
 * Reads go to the fragment as it was when recovery began, whatever ensemble changes the rewriting makes.
 * An entry exists when one bookie returns it with a valid digest; it does not when (Qw - Qa) + 1 said so explicitly.
   Anything else counts for neither side: with neither reached, recovery fails and the ledger stays IN_RECOVERY.
-* A bookie that failed once is not asked again: a dead one costs one time-out, not one per entry.
+* A bookie that failed once is not asked again, and the rewriting does not wait for one that was silent: a dead one
+  costs one time-out, not one per entry.
 * A bookie that refuses load (TOOMANYREQUESTS) has said nothing: it is asked again after a pause that doubles up to a
   limit, as often as it takes; meanwhile other replicas may decide. No recovery fails because of it.
 * A failed rewrite is a failed recovery, never the end of the ledger.
@@ -87,6 +88,8 @@ class RecoveryCore:
         self._known: set[int] = set()
         self._fences_waiting: set[int] = set()
         self._dead: set[int] = set()
+        # Those of them that a time-out has been spent on.
+        self._silent: dict[int, str] = {}
         # Bookies that refuse load and are left alone now; how long each was, when last it was.
         self._resting: set[int] = set()
         self._rest_ns: dict[int, int] = {}
@@ -253,6 +256,8 @@ class RecoveryCore:
         # One damaged entry says nothing of the others; a bookie that cannot be reached is not asked again.
         if isinstance(error, (BookieUnavailable, RequestTimeout)):
             self._dead.add(slot)
+        if isinstance(error, RequestTimeout):
+            self._silent[slot] = self._ensemble[slot]
         self._first_error = self._first_error or error
 
     def _rest(self, slot: int) -> list[effects.Effect]:
@@ -317,7 +322,7 @@ class RecoveryCore:
         fitting = WINDOW_BYTES_MAX // max(1, int(sizes.max()))
         self._window_entries = max(1, min(WINDOW_GROWTH * self._window_entries, WINDOW_ENTRIES_MAX, fitting))
         self.state = RecoveryState.REWRITING
-        return [effects.RewriteEntries(payloads, length_before, self.lac)]
+        return [effects.RewriteEntries(payloads, length_before, self.lac, dict(self._silent))]
 
     def _finish(self) -> list[effects.Effect]:
         if self.length == 0 and self.last_entry >= 0:

@@ -2,8 +2,9 @@
 
 States: ACTIVE -> CHANGING <-> ACTIVE -> CLOSING -> CLOSED, and from any of them FAILED, which is final.
 
-Events: `add`, `on_add_replies`, `on_bookie_failed`, `on_tick`, `on_writable_bookies`, `on_metadata_written`,
-`on_metadata_conflict`, `on_metadata_failed`, `close`. Each returns effects, to be performed in order.
+Events: `add`, `on_add_replies`, `on_bookie_failed`, `on_silent`, `on_tick`, `on_writable_bookies`,
+`on_metadata_written`, `on_metadata_conflict`, `on_metadata_failed`, `close`. Each returns effects, to be performed in
+order.
 
 Invariants:
 * Entries are acknowledged strictly in id order, each when Qa bookies *of the ensemble that the metadata names for it*
@@ -31,7 +32,7 @@ the ledger.
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
@@ -190,6 +191,13 @@ class WriterCore(AddPipeline):
             self._failed.update(self._absent)
         self.state = WriterState.CHANGING
         return self._find_bookies()
+
+    def on_silent(self, bookies: Mapping[int, str], now_ns: int) -> list[effects.Effect]:
+        """Bookies, by slot, did not answer other requests in time: do not wait for them where Qa needs one of them."""
+        missing = [slot for slot, bookie in bookies.items() if self._ensemble[slot] == bookie]
+        if not self._leaves_too_few({*self._absent, *missing}):
+            return []
+        return [effect for slot in missing for effect in self.on_bookie_failed(slot, bookies[slot], now_ns)]
 
     def on_tick(self, now_ns: int) -> list[effects.Effect]:
         """Notice bookies that have not answered for too long, and look for replacements that were missing before."""

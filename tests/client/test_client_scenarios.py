@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 
 from bkspark.client import Client
+from bkspark.core.add_pipeline import WriterLimits
 from bkspark.core.metadata import Fragment
 from bkspark.entries import EntryBatch
 from bkspark.errors import LedgerClosed, LedgerFenced, NoSuchLedger
 from bkspark.metadata.memory import Fault
+from bkspark.net.pool import NetOptions
 from bkspark.wire.digest import EntryDigest
-from tests.client.in_process import InProcessCluster, run
+from tests.client.in_process import InProcessBookie, InProcessCluster, run
 
 
 async def decommissioned(cluster: InProcessCluster, client: Client, ledger_id: int) -> None:
@@ -81,6 +83,55 @@ def test_p20_writer_of_a_ledger_that_was_deleted_meanwhile_ends(tmp_path):
             await writer.append(b"late")
 
     run(tmp_path, test)
+
+
+async def silenced(bookie: InProcessBookie) -> asyncio.Server:
+    """Put something in a bookie's place that takes connections and never answers."""
+
+    async def swallow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await reader.read(1 << 16):
+            pass
+        writer.close()
+
+    await bookie.stop()
+    host, port = bookie.id.split(":")
+    return await asyncio.start_server(swallow, host, int(port))
+
+
+@pytest.mark.parametrize("quorums", [(2, 2, 2), (3, 2, 2), (3, 3, 3)])
+def test_p09_silent_bookie_costs_a_recovery_one_time_out_though_no_entry_can_do_without_it(tmp_path, quorums):
+    """Reads told that it is silent: the rewriting, whose own time-out is an hour here, does not find it out again."""
+
+    async def test(cluster):
+        ensemble, write_quorum, ack_quorum = quorums
+        writer = await cluster.client().create(ensemble=ensemble, write_quorum=write_quorum, ack_quorum=ack_quorum)
+        await writer.append_many([b"%d" % number for number in range(12)])
+        writer.abandon()
+        client = cluster.client(net=NetOptions(read_timeout_s=2.0), limits=WriterLimits(add_timeout_ns=3600 * 10**9))
+        async with await silenced(cluster.bookie(writer.metadata.last_fragment.bookies[0])):
+            reader = await client.open(writer.ledger_id, recover=True)
+            assert list(await reader.read(0, 11)) == [b"%d" % number for number in range(12)]
+
+    run(tmp_path, test, bookies=4)
+
+
+def test_p09_silent_bookie_of_an_earlier_fragment_is_not_waited_for(tmp_path):
+    """Nothing was added behind an ensemble change: only the length is asked for there, and reads have an hour."""
+
+    async def test(cluster):
+        writer = await cluster.client().create(ensemble=2, write_quorum=2, ack_quorum=2)
+        await writer.append_many([b"12345"] * 10)
+        writer.abandon()
+        old = writer.metadata.last_fragment.bookies
+        client = cluster.client(net=NetOptions(read_timeout_s=3600.0))
+        ledgers = (await client.services()).ledgers
+        new = [bookie.id for bookie in cluster.bookies if bookie.id not in old]
+        await ledgers.write(writer.ledger_id, writer.metadata.with_ensemble(10, new), 0)
+        async with await silenced(cluster.bookie(old[0])):
+            closed = await client.recover(writer.ledger_id)
+        assert (closed.last_entry, closed.length) == (9, 50)
+
+    run(tmp_path, test, bookies=4)
 
 
 def test_p23_same_entry_for_several_purposes_on_shared_connections_answers_everybody(tmp_path):

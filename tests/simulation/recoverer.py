@@ -201,6 +201,7 @@ class Recoverer(Client):
         batch = effect.payloads
         entries = SimulatedEntries.of(batch.first_entry, batch, effect.length_before, effect.lac)
         self._rewriting_to = batch.last_entry
+        pipeline.perform(pipeline.core.on_silent(effect.silent, self.now_ns))
         pipeline.perform(pipeline.core.add(entries, batch.payload_bytes, self.now_ns))
 
     def _rewrite_failed(self, error: BookKeeperError) -> None:
