@@ -26,6 +26,23 @@ def whole_number(name: str, value: object, least: int = 0, most: int = LEDGER_ID
     return number
 
 
+def flag(name: str, value: object) -> bool:
+    """Return an argument that is True or False: text such as "false" is neither.
+
+    Raises:
+        ConfigurationError: it is something else.
+    """
+    if not isinstance(value, bool):
+        raise ConfigurationError(f"{name} must be True or False, not {value!r:.80}")
+    return value
+
+
+def instance(name: str, value: object, kind: type) -> None:
+    """Raise ConfigurationError where an argument is of another type."""
+    if not isinstance(value, kind):
+        raise ConfigurationError(f"{name} must be {kind.__name__}, not {value!r:.80}")
+
+
 def seconds(name: str, value: object, least: float, most: float) -> float:
     """Return an argument that is a number of seconds in bounds.
 

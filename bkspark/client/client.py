@@ -80,6 +80,8 @@ class Client:
         self._password = bytes(password)
         self._protocol = WireProtocol.parse(wire_protocol)
         check_options(net, writer, limits, placement)
+        if tree is not None:
+            arguments.instance("tree", tree, Tree)
         self._net = net
         self._writer_options = writer
         self._limits = limits
@@ -233,6 +235,7 @@ class Client:
             LedgerRecoveryFailed, ReadFailed: too few bookies answered.
         """
         ledger_id = arguments.whole_number("ledger_id", ledger_id)
+        recover = arguments.flag("recover", recover)
         services = await self._connected()
         stored = await services.ledgers.read(ledger_id)
         metadata, last = stored.metadata, LastEntries()

@@ -6,11 +6,10 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from bkspark.client.arguments import seconds, whole_number
+from bkspark.client.arguments import flag, instance, seconds, whole_number
 from bkspark.client.bookies import PlacementOptions
 from bkspark.client.writer_options import WriterOptions
 from bkspark.core.add_pipeline import WriterLimits
-from bkspark.errors import ConfigurationError
 from bkspark.net.pool import NetOptions
 from bkspark.wire.framing import FRAME_BYTES_MAX
 
@@ -58,22 +57,16 @@ def check_options(net: Any, writer: Any, limits: Any, placement: Any) -> None:
     """Raise ConfigurationError where one of a client's options is of another type, or a number in it out of bounds."""
     given = {"net": (net, NetOptions), "writer": (writer, WriterOptions), "limits": (limits, WriterLimits)}
     for name, (options, kind) in given.items():
-        _check_type(name, options, kind)
+        instance(name, options, kind)
         for field in dataclasses.fields(options):
             _check(f"{name}.{field.name}", getattr(options, field.name), BOUNDS[kind][field.name])
     # Its values were checked when it was made.
-    _check_type("placement", placement, PlacementOptions)
-
-
-def _check_type(name: str, options: Any, kind: type) -> None:
-    if not isinstance(options, kind):
-        raise ConfigurationError(f"{name} must be {kind.__name__}, not {options!r:.80}")
+    instance("placement", placement, PlacementOptions)
 
 
 def _check(name: str, value: object, bounds: _Bounds) -> None:
     if bounds is None:
-        if not isinstance(value, bool):
-            raise ConfigurationError(f"{name} must be True or False, not {value!r}")
+        flag(name, value)
         return
     least, most = bounds
     if isinstance(least, int) and isinstance(most, int):

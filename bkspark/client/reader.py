@@ -178,7 +178,7 @@ class LedgerReader:
         """
         first_entry = arguments.whole_number("first_entry", first_entry)
         last_entry = arguments.whole_number("last_entry", last_entry)
-        limit = self._last_unconfirmed if unconfirmed else self._last_entry
+        limit = self._last_unconfirmed if arguments.flag("unconfirmed", unconfirmed) else self._last_entry
         if not 0 <= first_entry <= last_entry or last_entry > limit:
             raise ValueError(
                 f"entries {first_entry} to {last_entry} of ledger {self._ledger_id} cannot be read: the range must lie "
@@ -200,7 +200,7 @@ class LedgerReader:
         batch_bytes = arguments.whole_number("batch_bytes", batch_bytes, 1)
         if end_entry is not None:
             end_entry = arguments.whole_number("end_entry", end_entry)
-        limit = self._last_unconfirmed if unconfirmed else self._last_entry
+        limit = self._last_unconfirmed if arguments.flag("unconfirmed", unconfirmed) else self._last_entry
         end = limit + 1 if end_entry is None else min(end_entry, limit + 1)
         async for batch in self._batches(first_entry, end, batch_bytes):
             yield batch
@@ -266,6 +266,10 @@ class SnapshotReader:
                 raise BookieUnavailable(f"bookie {bookie} had no address when the read was planned", bookie=bookie)
             return addresses[bookie]
 
+        ledger_id = arguments.whole_number("ledger_id", ledger_id)
+        arguments.instance("metadata", metadata, LedgerMetadata)
+        arguments.instance("addresses", addresses, Mapping)
+        arguments.instance("password", password, bytes)
         self._owns_pool = pool is None
         self._pool = BookiePool(resolve, NetOptions()) if pool is None else pool
         bookies = metadata.last_fragment.bookies
@@ -276,6 +280,9 @@ class SnapshotReader:
         self, first_entry: int, end_entry: int, *, batch_bytes: int = BATCH_BYTES
     ) -> AsyncIterator[EntryBatch]:
         """Yield [first_entry, end_entry) in batches of roughly `batch_bytes`. Raises as `LedgerReader.read`."""
+        first_entry = arguments.whole_number("first_entry", first_entry)
+        end_entry = arguments.whole_number("end_entry", end_entry)
+        batch_bytes = arguments.whole_number("batch_bytes", batch_bytes, 1)
         async for batch in self._range.batches(first_entry, end_entry, batch_bytes):
             yield batch
 

@@ -27,7 +27,7 @@ class RelaxedDurability:
         move to; readers see no further than it. 0: only `sync` asks.
 
     Raises:
-        ValueError: a number is out of range.
+        ValueError: a number is out of range, or a switch neither True nor False.
     """
 
     striped: bool = False
@@ -36,6 +36,9 @@ class RelaxedDurability:
     force_interval_ns: int = 1_000_000_000
 
     def __post_init__(self) -> None:
+        for name in ("striped", "changes_ensemble"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name} is {getattr(self, name)!r}, it is True or False")
         if not isinstance(self.unsynced_bytes_max, int) or self.unsynced_bytes_max < 1:
             raise ValueError(f"unsynced_bytes_max is {self.unsynced_bytes_max!r}, it is a whole number, at least 1")
         if not isinstance(self.force_interval_ns, int) or self.force_interval_ns < 0:

@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from datetime import datetime
-from math import isfinite
 from typing import Any
 
 from bkspark.client import Client, LedgerReader, LedgerWriter, arguments
@@ -20,7 +19,7 @@ from bkspark.log.election import ELECTIONS_ROOT, Election
 from bkspark.log.formats import LedgerFacts, LogHead, Owner, PendingLedger, check_log_name
 from bkspark.log.positions import EARLIEST, LATEST, LogBatch, Place, Position, check_place
 from bkspark.log.snapshot import ListedLedger, LogSnapshot
-from bkspark.log.store import AppendOutcome, LogStore, Publisher
+from bkspark.log.store import AppendOutcome, LogStore, Publisher, check_ledgers, check_publisher_argument
 from bkspark.log.writer import (
     DEFAULTS,
     OPEN_TRIES_MAX,
@@ -35,6 +34,8 @@ from bkspark.log.writer import (
 from bkspark.metadata.tree import milliseconds_of
 
 VACUUM_AGE_S = 24 * 3600.0
+AGE_S_MAX = 1e10
+"""Three hundred years: more than there can be."""
 FOLLOW_POLL_S = 1.0
 """`follow` is told of changes by a watch; it looks this often all the same, as a watch may be lost."""
 
@@ -65,6 +66,7 @@ class Log:
 
     async def create(self, *, exist_ok: bool = False) -> None:
         """Create the log, empty. Raises LogExists unless `exist_ok`."""
+        exist_ok = arguments.flag("exist_ok", exist_ok)
         await (await self.store()).create(self._name, exist_ok=exist_ok)
 
     async def snapshot(self) -> LogSnapshot:
@@ -176,10 +178,9 @@ class Log:
             older_than_s: attempts that began before that are taken for dead. One that lives longer loses its work: its
                 publication fails, and the job must be run again. No published ledger is ever deleted.
         """
-        if isinstance(older_than_s, bool) or not isinstance(older_than_s, (int, float)) or not isfinite(older_than_s):
-            raise ConfigurationError(f"older_than_s must be a number of seconds, not {older_than_s!r}")
+        older_than_s = arguments.seconds("older_than_s", older_than_s, 0.0, AGE_S_MAX)
         store = await self.store()
-        before_ms = int((time.time() - older_than_s) * 1000)
+        before_ms = max(0, int((time.time() - older_than_s) * 1000))
         retired = await self.retire_shared(created_before_ms=before_ms)
         return retired + await store.attempts.vacuum(self._name, self._delete_ledger, created_before_ms=before_ms)
 
@@ -187,11 +188,14 @@ class Log:
         """Close shared ledgers that were registered before a time (ms since 1970); delete those of which nothing is
         published, and return how many these were. A process that still writes to one takes another. Raises NoSuchLog.
         """
+        created_before_ms = arguments.whole_number("created_before_ms", created_before_ms)
         pending = await (await self.store()).attempts.pending(self._name)
         return await self.retire(_shared_before(pending, created_before_ms))
 
     async def retire_older(self, ledger_id: int, age_s: float) -> int:
         """`retire_shared` for those registered so long before a pending ledger, by the metadata store's clock."""
+        ledger_id = arguments.whole_number("ledger_id", ledger_id)
+        age_s = arguments.seconds("age_s", age_s, 0.0, AGE_S_MAX)
         pending = await (await self.store()).attempts.pending(self._name)
         registered_ms = max((each.ctime_ms for each in pending if each.ledger_id == ledger_id), default=0)
         return await self.retire(_shared_before(pending, registered_ms - int(age_s * 1000)))
@@ -200,6 +204,8 @@ class Log:
         """Close pending ledgers, end their registration, and delete those that the list does not hold; return their
         number. One whose bookies are away stays registered.
         """
+        arguments.instance("ledger_ids", ledger_ids, Sequence)
+        ledger_ids = [arguments.whole_number("ledger_ids", ledger_id) for ledger_id in ledger_ids]
         retired = []
         for ledger_id in ledger_ids:
             try:
@@ -259,6 +265,8 @@ class Log:
 
     async def create_attempt(self, owner: Owner, options: LedgerOptions = DEFAULTS) -> LedgerWriter:
         """Create a ledger for `publish`, registered as pending. Close it before it is published. Raises NoSuchLog."""
+        arguments.instance("owner", owner, Owner)
+        arguments.instance("options", options, LedgerOptions)
         return await create_pending(self._client, await self.store(), self._name, owner, options)
 
     async def publish(
@@ -270,6 +278,9 @@ class Log:
         shared: Collection[int] = (),
     ) -> AppendOutcome:
         """Put closed, pending ledgers or slices at the log's end, all or none; see `LogStore.append_ledgers`."""
+        check_ledgers(ledgers, publisher)
+        only_if_empty = arguments.flag("only_if_empty", only_if_empty)
+        shared = [arguments.whole_number("shared", ledger_id) for ledger_id in shared]
         store = await self.store()
         return await store.append_ledgers(
             self._name, ledgers, publisher=publisher, only_if_empty=only_if_empty, shared=shared
@@ -277,15 +288,18 @@ class Log:
 
     async def has_published(self, publisher: Publisher) -> bool:
         """Whether the log holds this epoch of a publisher, or a later one. Raises NoSuchLog."""
+        check_publisher_argument(publisher)
         latest = last_epoch((await self.snapshot()).head, publisher[0])
         return latest is not None and publisher[1] <= latest
 
     async def forget_published(self, ledger_id: int) -> None:
         """End the registration of a ledger that is in the list, and of which no more is published."""
+        ledger_id = arguments.whole_number("ledger_id", ledger_id)
         await (await self.store()).attempts.forget_published(self._name, [ledger_id])
 
     async def overwrite(self, ledgers: Sequence[LedgerFacts], *, publisher: Publisher | None = None) -> AppendOutcome:
         """Swap the list for closed, pending ledgers at once; fence who writes, and delete the old ledgers."""
+        check_ledgers(ledgers, publisher)
         store = await self.store()
         for _ in range(OPEN_TRIES_MAX):
             closed = [ordinal for ordinal, _ in await fence(self._client, await self.snapshot())]
@@ -310,6 +324,9 @@ class Log:
         Args:
             up_to_epoch: only those of a query's epochs up to this one.
         """
+        arguments.instance("owner_id", owner_id, str)
+        if up_to_epoch is not None:
+            up_to_epoch = arguments.whole_number("up_to_epoch", up_to_epoch)
 
         def is_theirs(pending: PendingLedger, _: LogHead) -> bool:
             owner = pending.owner

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from bkspark.errors import (
+    ConfigurationError,
     LedgerFenced,
     LogExists,
     MetadataError,
@@ -161,7 +162,7 @@ class LogStore:
             DataLoss: a ledger is not pending: its attempt was taken for dead.
             MetadataError: the store is away; the message tells whether the outcome is unknown.
         """
-        _check_ledgers(ledgers, publisher)
+        check_ledgers(ledgers, publisher)
 
         async def decide(head: LogHead) -> Change[AppendOutcome]:
             repeated = _repeated(head, publisher)
@@ -194,7 +195,7 @@ class LogStore:
         The old ledgers are condemned with it; `attempts.sweep` deletes them. Whoever writes to the log loses it. None:
         the log has an open ledger whose ordinal is not in `closed`. Raises as `append_ledgers`.
         """
-        _check_ledgers(ledgers, publisher)
+        check_ledgers(ledgers, publisher)
         return await self._replace(name, ledgers, publisher, closed, is_deletion=False)
 
     async def _replace(
@@ -384,9 +385,24 @@ def _listed_of(head: LogHead, closed: Sequence[tuple[int, LedgerFacts]]) -> list
     return [(ordinal, facts) for ordinal, facts in closed if ordinal >= head.first_ordinal]
 
 
-def _check_ledgers(ledgers: Sequence[LedgerFacts], publisher: Publisher | None) -> None:
+def check_publisher_argument(publisher: object) -> None:
+    """Raise ConfigurationError unless this is a query id and an epoch."""
+    if not isinstance(publisher, tuple) or len(publisher) != 2:
+        raise ConfigurationError(f"publisher must be a query id and an epoch, not {publisher!r:.80}")
+    check_publisher(*publisher)
+
+
+def check_ledgers(ledgers: Sequence[LedgerFacts], publisher: Publisher | None) -> None:
+    """Look at what is to be published.
+
+    Raises:
+        ConfigurationError: an argument is of another type.
+        ValueError: entries are published twice, or a ledger is not closed.
+    """
     if publisher is not None:
-        check_publisher(*publisher)
+        check_publisher_argument(publisher)
+    if not isinstance(ledgers, Sequence) or not all(isinstance(facts, LedgerFacts) for facts in ledgers):
+        raise ConfigurationError(f"ledgers must be LedgerFacts, not {ledgers!r:.80}")
     for before, after in itertools.pairwise(sorted(ledgers, key=lambda facts: (facts.ledger_id, facts.first_entry))):
         if before.ledger_id == after.ledger_id and after.first_entry <= (before.last_entry or 0):
             raise ValueError(f"entries of ledger {after.ledger_id} are published twice")

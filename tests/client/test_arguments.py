@@ -7,13 +7,15 @@ import dataclasses
 
 import pytest
 
-from bkspark.client import Client, arguments
+from bkspark.client import Client, SnapshotReader, arguments
 from bkspark.client.bookies import PlacementOptions
 from bkspark.client.option_bounds import BOUNDS
 from bkspark.client.writer_options import WriterOptions
 from bkspark.core.add_pipeline import WriterLimits
+from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.core.relaxed import RelaxedDurability
 from bkspark.errors import ConfigurationError
+from bkspark.log import Owner
 from bkspark.net.pool import NetOptions
 
 NOT_AN_ID = (-1, "1", None, 1.5, True, 2**63)
@@ -81,10 +83,61 @@ def test_custom_metadata_that_cannot_be_stored(metadata, said):
         (lambda client: client.log("x").at_time("noon"), "moment"),
         (lambda client: client.log("x").vacuum(older_than_s=float("nan")), "older_than_s"),
         (lambda client: client.log("x").vacuum(older_than_s=None), "older_than_s"),
+        # Attempts that began before a time to come are all that live now.
+        (lambda client: client.log("x").vacuum(older_than_s=-1), "older_than_s"),
+        # Text that reads "false" would have fenced the writer.
+        (lambda client: client.open(1, recover="false"), "recover"),
+        (lambda client: client.open(1, recover=0), "recover"),
+        (lambda client: client.log("x").create(exist_ok="no"), "exist_ok"),
+        (lambda client: client.log("x").publish(5), "ledgers"),
+        (lambda client: client.log("x").publish([5]), "ledgers"),
+        (lambda client: client.log("x").publish([], publisher="q"), "publisher"),
+        (lambda client: client.log("x").publish([], publisher=("q", -1)), "epoch"),
+        (lambda client: client.log("x").publish([], only_if_empty=1), "only_if_empty"),
+        (lambda client: client.log("x").publish([], shared=[-1]), "shared"),
+        (lambda client: client.log("x").overwrite(None), "ledgers"),
+        (lambda client: client.log("x").has_published(None), "publisher"),
+        (lambda client: client.log("x").forget_published("1"), "ledger_id"),
+        (lambda client: client.log("x").discard(None), "owner_id"),
+        (lambda client: client.log("x").discard("job", up_to_epoch=-1), "up_to_epoch"),
+        (lambda client: client.log("x").retire(None), "ledger_ids"),
+        (lambda client: client.log("x").retire([-1]), "ledger_ids"),
+        (lambda client: client.log("x").retire_shared(created_before_ms=None), "created_before_ms"),
+        (lambda client: client.log("x").retire_older(1, -1.0), "age_s"),
+        (lambda client: client.log("x").create_attempt("me"), "owner"),
+        (lambda client: client.log("x").create_attempt(Owner("job", "j"), {}), "options"),
     ],
 )
 def test_other_arguments(call, name):
     refused(call, name)
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ({"ledger_id": -1}, "ledger_id"),
+        ({"metadata": b""}, "metadata"),
+        ({"addresses": None}, "addresses"),
+        ({"password": "text"}, "password"),
+        ({"first_entry": -1}, "first_entry"),
+        ({"end_entry": "9"}, "end_entry"),
+        ({"batch_bytes": 0}, "batch_bytes"),
+    ],
+)
+def test_snapshot_reader_refuses_bad_arguments(given, name):
+    """Entry -1 would have asked bookies for their last entry."""
+    metadata = LedgerMetadata(1, 1, 1, (Fragment(0, ("b1",)),))
+    good = {"ledger_id": 1, "metadata": metadata, "addresses": {}, "password": b""} | given
+    span = {"first_entry": 0, "end_entry": 9} | {key: good.pop(key) for key in set(given) - {*_OF_SNAPSHOT}}
+
+    async def read():
+        return [batch async for batch in SnapshotReader(**good).batches(**span)]
+
+    with pytest.raises(ConfigurationError, match=name):
+        asyncio.run(read())
+
+
+_OF_SNAPSHOT = ("ledger_id", "metadata", "addresses", "password")
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "..", "x" * 300])
@@ -126,14 +179,16 @@ def test_placement_option_that_is_none(name, value):
         PlacementOptions(**{name: value})
 
 
-@pytest.mark.parametrize("name", ["unsynced_bytes_max", "force_interval_ns"])
+@pytest.mark.parametrize("name", ["unsynced_bytes_max", "force_interval_ns", "striped", "changes_ensemble"])
 @pytest.mark.parametrize("value", ["3", None, -1, 1.5])
-def test_number_of_relaxed_durability_that_is_none(name, value):
+def test_option_of_relaxed_durability_that_is_none(name, value):
     with pytest.raises(ValueError, match=name):
         RelaxedDurability(**{name: value})
 
 
-@pytest.mark.parametrize("name", ["net", "writer", "limits", "placement", "uri", "digest", "wire_protocol", "password"])
+@pytest.mark.parametrize(
+    "name", ["net", "writer", "limits", "placement", "uri", "digest", "wire_protocol", "password", "tree"]
+)
 @pytest.mark.parametrize("value", [5, {"read_timeout_s": 1}, object()])
 def test_argument_of_a_client_of_another_type(name, value):
     named = {"uri": "zk://127.0.0.1:1/ledgers", name: value}
