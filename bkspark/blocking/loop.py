@@ -19,7 +19,8 @@ class _Loop:
     def __init__(self) -> None:
         self.pid = os.getpid()
         self.loop = asyncio.new_event_loop()
-        threading.Thread(target=self._run, name="bkspark-client", daemon=True).start()
+        self.thread = threading.Thread(target=self._run, name="bkspark-client", daemon=True)
+        self.thread.start()
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
@@ -35,6 +36,11 @@ def _loop() -> asyncio.AbstractEventLoop:
     with _lock:
         if _current is None or _current.pid != os.getpid():
             _current = _Loop()
+        if threading.current_thread() is _current.thread:
+            raise RuntimeError(
+                "a blocking call on the client's own thread, as in a callback of a future, would wait for itself: make "
+                "it in another thread"
+            )
         return _current.loop
 
 
@@ -48,12 +54,17 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def run(work: Callable[[], Awaitable[_T]]) -> _T:
-    """Run `work()` on the process's event loop and return its result; Ctrl-C cancels it."""
+    """Run `work()` on the process's event loop and return its result; Ctrl-C cancels it.
+
+    Raises:
+        RuntimeError: called on that loop's thread, which it would block for ever.
+    """
 
     async def call() -> _T:
         return await work()
 
-    future = asyncio.run_coroutine_threadsafe(call(), _loop())
+    loop = _loop()
+    future = asyncio.run_coroutine_threadsafe(call(), loop)
     try:
         return future.result()
     except BaseException:
@@ -83,8 +94,10 @@ def iterate(make: Callable[[], AsyncIterator[_T]]) -> Iterator[_T]:
 
 
 def submitted(submit: Callable[[], Awaitable[asyncio.Future[_T]]]) -> concurrent.futures.Future[_T]:
-    """Run `submit()` and return a future, for any thread, of what its future becomes."""
+    """Run `submit()` and return a future, for any thread, of what its future becomes; it cannot be cancelled."""
     result: concurrent.futures.Future[_T] = concurrent.futures.Future()
+    # What was submitted is on its way: `cancel` must not say that it was taken back.
+    result.set_running_or_notify_cancel()
 
     async def start() -> None:
         (await submit()).add_done_callback(lambda done: _copy_outcome(done, result))
@@ -96,7 +109,7 @@ def submitted(submit: Callable[[], Awaitable[asyncio.Future[_T]]]) -> concurrent
 def _copy_outcome(done: asyncio.Future[_T], result: concurrent.futures.Future[_T]) -> None:
     error = None if done.cancelled() else done.exception()
     if done.cancelled():
-        result.cancel()
+        result.set_exception(concurrent.futures.CancelledError())
     elif error is not None:
         result.set_exception(error)
     else:
