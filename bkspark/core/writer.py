@@ -253,11 +253,15 @@ class WriterCore(AddPipeline):
             return self._close_conflict(current, version)
         if self.state is not WriterState.CHANGING:
             return []
+        if current.state is not LedgerState.OPEN:
+            return self._fail(self._lost_to(current))
+        # Re-replication renamed bookies of earlier fragments, perhaps behind our own write, whose answer was lost.
         ours, theirs = self.metadata.last_fragment, current.last_fragment
-        if current.state is LedgerState.OPEN and ours == theirs:
-            # Re-replication renamed bookies of earlier fragments; nothing of ours is touched.
+        if ours == theirs:
             self.metadata, self.version, self._fragments = current, version, current.fragments
             return self._find_bookies()
+        if theirs == Fragment(self.lac + 1, tuple(self._proposed)):
+            return self.on_metadata_written(current, version)
         return self._fail(self._lost_to(current))
 
     def on_metadata_seen(self, current: LedgerMetadata) -> list[effects.Effect]:

@@ -19,10 +19,11 @@ from bkspark.errors import (
     SessionExpired,
 )
 from bkspark.metadata import encoding, layout, paths
-from bkspark.metadata.tree import Tree, parent_of
+from bkspark.metadata.tree import Stat, Tree, parent_of
 from bkspark.metadata.uri import LedgerManager, MetadataUri
 
 CREATE_TRIES_MAX = 16
+WRITE_TRIES_MAX = 5
 LONG_GENERATORS_KEPT = 3
 _CTOKEN_BITS = 62
 
@@ -183,7 +184,8 @@ class LedgerStore:
         """Store changed metadata if `version` is still the stored one; return it with its new version.
 
         Where the connection is lost, the node is read back: our own bytes one version up mean that the write took
-        effect.
+        effect; where the version is the old one, the same bytes are written again. At most one of such writes takes
+        effect, even if one arrives late.
 
         Raises:
             MetadataVersion: somebody else changed it.
@@ -194,31 +196,30 @@ class LedgerStore:
         metadata = replace(metadata, ctoken=0)
         data = encoding.encode(metadata)
         try:
-            stat = await self._tree.set(path, data, version)
-            return Versioned(metadata, stat.version, stat.ctime_ms, stat.mtime_ms)
+            for _ in range(WRITE_TRIES_MAX):
+                stat = await self._write_once(path, data, version)
+                if stat is not None:
+                    return Versioned(metadata, stat.version, stat.ctime_ms, stat.mtime_ms)
         except NoSuchNode:
             raise NoSuchLedger(f"ledger {ledger_id} does not exist any more", ledger_id=ledger_id) from None
-        except MetadataVersion:
-            # Possibly against ourselves: a write whose answer was lost on the way, sent twice below us.
-            return await self._read_back(path, metadata, data, version, ledger_id)
-        except MetadataError:
-            return await self._read_back(path, metadata, data, version, ledger_id)
+        except MetadataVersion as error:
+            raise MetadataVersion(f"the metadata of ledger {ledger_id}: {error}", ledger_id=ledger_id) from None
+        raise MetadataError(f"the metadata of ledger {ledger_id} was not written: the connection was lost repeatedly")
 
-    async def _read_back(
-        self, path: str, metadata: LedgerMetadata, data: bytes, version: int, ledger_id: int
-    ) -> Versioned:
+    async def _write_once(self, path: str, data: bytes, version: int) -> Stat | None:
+        """Write a node; None where the connection was lost and the write has not taken effect."""
         try:
-            stored, stat = await self._tree.get(path)
+            return await self._tree.set(path, data, version)
         except NoSuchNode:
-            raise NoSuchLedger(f"ledger {ledger_id} does not exist any more", ledger_id=ledger_id) from None
+            raise
+        except MetadataError:
+            # MetadataVersion, too, may be against ourselves: a write whose answer was lost, sent twice.
+            stored, stat = await self._tree.get(path)
         if stat.version == version + 1 and stored == data:
-            return Versioned(metadata, stat.version, stat.ctime_ms, stat.mtime_ms)
-        if stat.version == version:
-            raise MetadataError(f"the metadata of ledger {ledger_id} was not written: the connection was lost")
-        raise MetadataVersion(
-            f"the metadata of ledger {ledger_id} has version {stat.version}, not the expected {version}",
-            ledger_id=ledger_id,
-        )
+            return stat
+        if stat.version != version:
+            raise MetadataVersion(f"node {path} has version {stat.version}, not the expected {version}")
+        return None
 
     async def delete(self, ledger_id: int) -> None:
         """Delete a ledger's metadata, and the parent nodes that it leaves empty.

@@ -232,6 +232,20 @@ def test_lost_compare_and_set_against_rereplication_of_an_earlier_fragment_is_tr
     assert done[0].metadata.fragments == (fragments[0], Fragment(1, ("b5", "b2", "b4")))
 
 
+def test_change_whose_answer_was_lost_and_that_rereplication_followed_is_in_force():
+    writer = Writer()
+    writer.add(2)
+    for slot in (0, 1):
+        writer.reply(slot, 0)
+    writer.fail(2)
+    (written,) = writer.take(writer.core.on_writable_bookies({"b4"}))
+    fragments = (Fragment(0, ("b1", "b2", "b9")), written.metadata.fragments[1])
+    done = writer.take(writer.core.on_metadata_conflict(LedgerMetadata(3, 3, 2, fragments), 9))
+    assert sent_to(done) == {"b4": [1]}
+    assert (writer.core.state, writer.core.version) == (WriterState.ACTIVE, 9)
+    assert writer.core.fragments == fragments
+
+
 def test_unreachable_metadata_during_a_change_ends_the_writer():
     writer = Writer()
     writer.add()

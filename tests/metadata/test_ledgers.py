@@ -96,16 +96,26 @@ def test_lost_connection_at_any_write_never_leaves_a_wrong_answer(fault, call):
             assert await listed(ledgers) == []
             return
         assert await listed(ledgers) == [ledger_id]
-        try:
-            written = await ledgers.write(ledger_id, stored.metadata.closed(3, 30), stored.version)
-            assert (await ledgers.read(ledger_id)).metadata == written.metadata
-        except MetadataError:
-            assert (await ledgers.read(ledger_id)).version == stored.version
+        written = await ledgers.write(ledger_id, stored.metadata.closed(3, 30), stored.version)
+        assert await ledgers.read(ledger_id) == written
         try:
             await ledgers.delete(ledger_id)
             assert await listed(ledgers) == []
         except MetadataError:
             assert await listed(ledgers) == [ledger_id]
+
+    asyncio.run(test())
+
+
+def test_write_ends_with_an_error_where_the_connection_is_lost_again_and_again():
+    async def test():
+        store = MemoryStore()
+        ledgers = await store_of(store.session(), MetadataUri.parse("zk://h:1/ledgers"))
+        ledger_id, stored = await ledgers.create(METADATA)
+        store.faults.update(dict.fromkeys(range(store.writes, store.writes + 100), Fault.LOST_BEFORE))
+        with pytest.raises(MetadataError, match="not written"):
+            await ledgers.write(ledger_id, stored.metadata.closed(3, 30), stored.version)
+        assert (await ledgers.read(ledger_id)).version == stored.version
 
     asyncio.run(test())
 
