@@ -193,6 +193,7 @@ class RowAssembler:
                 _check_metadata_type(column, name)
                 self._metadata[index] = name
             else:
+                _check_raw(column, name, options)
                 payload.append(column)
         self._decoder: Decoder = decoder_of(
             options.payload_format or "raw",
@@ -243,6 +244,13 @@ class RowAssembler:
             return pa.array(np.full(count, read.created_ms * 1000, np.int64)).cast(_METADATA_TYPES[name])
         facts = pa.array([sorted(read.metadata.custom_metadata.items())], _METADATA_TYPES[name])
         return facts.take(pa.array(np.zeros(count, np.int64)))
+
+
+def _check_raw(column: pa.Field, name: str, options: SourceOptions) -> None:
+    """Say what a metadata column needs that raw entries lack; other payloads may have a column of that name."""
+    if options.payload_format in (None, "raw") and name in _METADATA_TYPES:
+        needed = "includeMetadata" if name.startswith("ledger_") else "log' or 'logsPattern"
+        raise ConfigurationError(f"column '{column.name}' needs option '{needed}': set that, or leave the column out")
 
 
 def _check_metadata_type(column: pa.Field, name: str) -> None:

@@ -25,6 +25,7 @@ from typing import Any
 
 from bkspark.errors import ConfigurationError
 from bkspark.log.positions import VERSION, Position
+from bkspark.spark.option_values import shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +74,9 @@ class OneLog:
     def to_json(self, offsets: Mapping[str, LogOffset]) -> dict[str, Any]:
         return offsets[self._log].to_json()
 
-    def from_json(self, value: Mapping[str, Any], source: str) -> dict[str, LogOffset]:
+    def from_json(self, value: Any, source: str) -> dict[str, LogOffset]:
         """Raises ConfigurationError as `LogOffset.from_json`, and where `value` is of a stream of many logs."""
+        value = _object(value, source)
         if "logs" in value:
             raise ConfigurationError(
                 f"{source} is of a stream with 'logsPattern': use that option, or a new checkpoint"
@@ -88,14 +90,25 @@ class ManyLogs:
     def to_json(self, offsets: Mapping[str, LogOffset]) -> dict[str, Any]:
         return {"logs": {name: offsets[name].to_json() for name in sorted(offsets)}, "version": VERSION}
 
-    def from_json(self, value: Mapping[str, Any], source: str) -> dict[str, LogOffset]:
+    def from_json(self, value: Any, source: str) -> dict[str, LogOffset]:
         """Raises ConfigurationError as `LogOffset.from_json`, and where `value` is of a stream of one log."""
+        value = _object(value, source)
         logs = value.get("logs")
         if not isinstance(logs, Mapping) or set(value) != {"logs", "version"}:
             raise ConfigurationError(f"{source} {dict(value)!r} is no offset of a stream with 'logsPattern': use 'log'")
         if value["version"] != VERSION:
             raise ConfigurationError(f"{source} has version {value['version']!r}, this bkspark reads version {VERSION}")
-        return {name: LogOffset.from_json(each, name, source) for name, each in logs.items()}
+        return {name: LogOffset.from_json(_object(each, source), name, source) for name, each in logs.items()}
+
+
+def _object(value: Any, source: str) -> Mapping[str, Any]:
+    # Offsets of other sources, Spark's rate for one, are numbers or lists.
+    if not isinstance(value, Mapping):
+        raise ConfigurationError(
+            f"{source} is {shown(value)}, no offset of a stream of this format: use the checkpoint of this query, or a "
+            "new one"
+        )
+    return value
 
 
 def position_of(value: Any, source: str) -> Position:

@@ -265,6 +265,7 @@ class SourceOptions:
             raise ConfigurationError(
                 "options 'endingOffsets' and 'endingTimestamp' exclude each other: give one of them"
             )
+        self._check_times()
         if self.reads_logs:
             self._check_log_read()
         else:
@@ -289,6 +290,14 @@ class SourceOptions:
             raise ConfigurationError("option 'unconfirmed' is for 'ledgers': a log is read to what is confirmed")
         if self.ledger_metadata:
             raise ConfigurationError(f"option '{LEDGER_METADATA}*' chooses among 'ledgers': a log is read whole")
+
+    def _check_times(self) -> None:
+        since, until = self.starting_timestamp, self.ending_timestamp
+        # A time that is relative, and so below 0, is compared with another such one.
+        if since is not None and until is not None and (since < 0) == (until < 0) and since >= until:
+            raise ConfigurationError(
+                "option 'startingTimestamp' is not before 'endingTimestamp', so nothing would be read: exchange them"
+            )
 
     def _refuse_two_starts(self) -> None:
         if self.starting_offsets is not None and self.starting_timestamp is not None:

@@ -21,7 +21,7 @@ from bkspark.log import reading
 from bkspark.log.positions import Position
 from bkspark.log.snapshot import ListedLedger, LogSnapshot
 from bkspark.spark.offsets import position_of
-from bkspark.spark.option_values import EVERY_LEDGER, LATEST, IdRange
+from bkspark.spark.option_values import EARLIEST, EVERY_LEDGER, LATEST, IdRange
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.ranges import EntryRange, LedgerExtent, partition_count, share, split
 from bkspark.spark.stored_ledgers import CALLS_AT_ONCE, stored_ledgers
@@ -96,7 +96,7 @@ class ReadPlanner:
         """Return what is readable of the ledgers that option `ledgers` chooses, in its order.
 
         A ledger named by itself must exist, and must hold the entries named; a range stands for those in it that do,
-        which must be some. What is chosen by custom metadata or time, or as `*`, may be nothing.
+        which must be some (failOnDataLoss). What is chosen by custom metadata or time, or as `*`, may be nothing.
 
         Raises:
             NoSuchLedger: there is none.
@@ -120,7 +120,7 @@ class ReadPlanner:
         if self._every is None:
             self._every = sorted([ledger_id async for ledger_id in self._client.ledgers()])
         found = [(ledger_id, selected) for ledger_id in self._every if selected.first <= ledger_id < selected.end]
-        if not found and selected != EVERY_LEDGER:
+        if not found and selected != EVERY_LEDGER and self._options.fail_on_data_loss:
             raise NoSuchLedger(
                 f"option 'ledgers' names {selected.first}-{selected.end - 1}, but no ledger has such an id"
             )
@@ -233,15 +233,21 @@ class ReadPlanner:
         """Return where `endingOffsets` lets the reading of a log end.
 
         Raises:
-            ConfigurationError: it is no position of the log, or lies behind what is readable.
+            ConfigurationError: it is no position of the log, lies behind what is readable, or before `startingOffsets`.
         """
         wanted = self._options.offset_of(snapshot.name, self._options.ending_offsets)
         if isinstance(wanted, int):
             return await reading.before(self._open_listed, snapshot, readable, -wanted)
         if not isinstance(wanted, dict):
-            return readable
+            return snapshot.start if wanted == EARLIEST else readable
         end = position_of(wanted, "option 'endingOffsets'")
         await self._check_reached("endingOffsets", snapshot, end, readable)
+        start = self._options.offset_of(snapshot.name, self._options.starting_offsets)
+        if isinstance(start, dict) and position_of(start, "option 'startingOffsets'") > end:
+            raise ConfigurationError(
+                f"option 'startingOffsets' of log {snapshot.name} is a position behind that of 'endingOffsets', so "
+                "nothing would be read: exchange them"
+            )
         return end
 
     async def _check_reached(self, option: str, snapshot: LogSnapshot, position: Position, readable: Position) -> None:

@@ -84,7 +84,10 @@ class BookKeeperDataSource(DataSource):
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("bookkeeper")` known to one session."""
+    """Make `format("bookkeeper")` known to one session, and to writes that the calling thread starts in it."""
+    # Spark looks for a write's source in the session that is active in the thread, and finds none in one of yours;
+    # of all that a session offers, this alone makes it active.
+    spark.createDataFrame([], "nothing int")
     try:
         spark.dataSource.register(BookKeeperDataSource)
     except AnalysisException as error:

@@ -93,6 +93,8 @@ class Destination:
     def __init__(self, schema: StructType, options: SourceOptions) -> None:
         self.options = options.for_write()
         self.log = self.options.log or ""
+        if not len(schema):
+            raise ConfigurationError("the data has no column, so its rows would be lost: select at least one")
         self._schema = schema
         self.format = self.options.payload_format or _default_format(schema)
         self.encoder()  # a column without a place in the format is told here, on the driver

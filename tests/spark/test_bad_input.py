@@ -15,7 +15,14 @@ import pytest
 from pyspark.sql.types import StructType
 
 from bkspark.blocking import run
-from bkspark.errors import ConfigurationError, DataLoss, NoSuchLog, NotEnoughBookies, UnauthorizedAccess
+from bkspark.errors import (
+    ConfigurationError,
+    DataLoss,
+    NoSuchLedger,
+    NoSuchLog,
+    NotEnoughBookies,
+    UnauthorizedAccess,
+)
 from bkspark.log.formats import Owner
 from bkspark.log.positions import Position
 from bkspark.metadata.bookies import BookieRegistry
@@ -27,7 +34,7 @@ from bkspark.spark import option_values as values
 from bkspark.spark.options import OPTIONS, READ, STREAM, WRITE, Option, SourceOptions
 from bkspark.spark.read import BookKeeperReader
 from bkspark.spark.source import BookKeeperDataSource
-from bkspark.spark.write import BookKeeperWriter
+from bkspark.spark.write import BookKeeperWriter, Destination
 
 URI = "zk://127.0.0.1:2181/ledgers"
 VALUE = StructType().add("value", "string")
@@ -146,6 +153,8 @@ CONFLICTS = [
     (READ, {"endingOffsets": "-5", "endingTimestamp": "5"}, "exclude each other"),
     (READ, {"startingOffsets": "-5", "endingOffsets": "-10"}, "exchange them"),
     (READ, {"startingOffsets": "-5", "endingOffsets": "-5"}, "exchange them"),
+    (READ, {"startingTimestamp": "2026-01-02", "endingTimestamp": "2026-01-01"}, "exchange them"),
+    (READ, {"startingTimestamp": "-1h", "endingTimestamp": "-1h"}, "exchange them"),
     (READ, {"ledgers": "1", "recover": "true", "unconfirmed": "true"}, "exclude each other"),
     (STREAM, {"startingOffsets": "-5", "startingTimestamp": "5"}, "exclude each other"),
     (STREAM, {"minEntriesPerTrigger": "9", "maxEntriesPerTrigger": "8"}, "lower it"),
@@ -231,6 +240,36 @@ def test_position_beyond_the_end_is_refused_with_where_the_end_is(cluster, clien
         assert f"option '{option}' is {beyond}" in message
         assert part in message
     assert planned(cluster, log=log, **{option: str(replace(first, entry_id=3))})
+
+
+@pytest.mark.cluster
+def test_range_that_ends_before_it_begins_is_refused(cluster, client, log):
+    first, *_, last = map(str, positions_of(client, log))
+    message = told(ConfigurationError, lambda: planned(cluster, log=log, startingOffsets=last, endingOffsets=first))
+    assert "'startingOffsets'" in message
+    assert "'endingOffsets', so nothing would be read: exchange them" in message
+
+
+@pytest.mark.cluster
+def test_range_of_no_ledger_is_refused_unless_loss_is_allowed(cluster):
+    nowhere = {"ledgers": "999999990-999999999"}
+    assert "no ledger has such an id" in told(NoSuchLedger, lambda: planned(cluster, **nowhere))
+    assert planned(cluster, **nowhere, failOnDataLoss="false") == []
+
+
+@pytest.mark.parametrize("payload_format", ["raw", "arrow", "json", "msgpack"])
+def test_rows_without_a_column_are_not_written_as_nothing(payload_format):
+    given = parse(log="a", payloadFormat=payload_format)
+    assert "no column" in told(ConfigurationError, lambda: Destination(StructType(), given))
+
+
+@pytest.mark.parametrize(
+    ("column", "given", "option"),
+    [("ledger_ctime", {"log": "a"}, "includeMetadata"), ("position", {"ledgers": "1"}, "'log' or 'logsPattern'")],
+)
+def test_column_that_needs_an_option_names_it(column, given, option):
+    wanted = StructType().add("value", "binary").add(column, "timestamp" if "time" in column else "string")
+    assert option in told(ConfigurationError, lambda: BookKeeperReader(wanted, parse(**given)))
 
 
 @pytest.mark.cluster

@@ -1,5 +1,6 @@
 """Batch reading and writing on real Spark and real bookies."""
 
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 
@@ -275,11 +276,15 @@ def test_limit_ends_the_tasks_early_and_cleanly(spark, table):
 
 
 @pytest.mark.every_spark
-def test_registration_by_hand_does_the_same(spark, table):
+def test_registration_by_hand_does_the_same_also_in_a_thread_of_the_user(spark, table):
     import bkspark
 
-    bkspark.register(spark)
-    table.write(spark.range(3).selectExpr("cast(id as string) as value"))
+    def write():
+        bkspark.register(spark)
+        table.write(spark.range(3).selectExpr("cast(id as string) as value"))
+
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(write).result()
     assert table.read().count() == 3
 
 

@@ -116,6 +116,53 @@ def test_column_of_another_size_or_zone_is_brought_to_the_schema():
     assert found.to_pydict() == {"B": ["x", None], "a": [1, 2], "c": [None, None]}
 
 
+NESTED = [{"list": [{"x": 1}], "map": [("k", {"x": 2})], "struct": {"x": 3, "s": {"x": 4}}}]
+MORE_NESTED = [{"list": [{"x": 1, "y": 5}], "map": [("k", {"x": 2})], "struct": {"x": 3, "s": {"x": 4, "z": 6}}}]
+
+
+def nested_schema(*deepest: str) -> pa.Schema:
+    """Return a schema of structs in everything that can hold one; the deepest has members x and these."""
+    x = pa.struct({"x": pa.int64()})
+    more = pa.struct({"x": pa.int64(), **dict.fromkeys(deepest, pa.int64())})
+    return pa.schema(
+        {
+            "list": pa.list_(more if "y" in deepest else x),
+            "map": pa.map_(pa.string(), x),
+            "struct": pa.struct({"x": pa.int64(), "s": more}),
+        }
+    )
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_members_of_structs_are_found_by_name_null_where_missing_and_passed_over_where_not_wanted(format_name):
+    less, more = nested_schema(), nested_schema("z", "y")
+    old = encoded(format_name, pa.RecordBatch.from_pylist(NESTED, less))
+    new = encoded(format_name, pa.RecordBatch.from_pylist(MORE_NESTED, more))
+    assert decoded(format_name, new, less).to_pylist() == NESTED
+    nulled = decoded(format_name, old, more).to_pylist()[0]
+    assert nulled["list"] == [{"x": 1, "z": None, "y": None}]
+    assert nulled["struct"] == {"x": 3, "s": {"x": 4, "z": None, "y": None}}
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_member_that_the_first_entries_lack_is_not_lost_silently(format_name):
+    old = encoded(format_name, pa.RecordBatch.from_pylist(NESTED, nested_schema()))
+    assert list(decoder_of(format_name, nested_schema("z"), is_whole=True).decode(old))
+    for member in ("y", "z"):
+        schema = nested_schema(member)
+        new = encoded(format_name, pa.RecordBatch.from_pylist(MORE_NESTED, schema))
+        assert list(decoder_of(format_name, schema, is_whole=True).decode(new))
+        with pytest.raises(MalformedPayload, match=f"it has a column '{member}', which the first entries have not"):
+            list(decoder_of(format_name, nested_schema(), is_whole=True).decode(new))
+
+
+def test_arrow_members_that_differ_in_case_or_digits_are_malformed():
+    held = pa.record_batch({"s": pa.array([{"a": 0.1}])})
+    for wanted in (pa.struct({"A": pa.float64()}), pa.struct({"a": pa.float32()})):
+        with pytest.raises(MalformedPayload, match="'s' is struct<a: double>, and struct<"):
+            decoded("arrow", encoded("arrow", held), pa.schema({"s": wanted}))
+
+
 def test_arrow_entries_keep_to_the_target_size_and_the_row_order():
     batch = pa.record_batch({"n": pa.array(range(20_000)), "s": pa.array(["x" * (i % 90) for i in range(20_000)])})
     entries = encoded("arrow", batch, entry_bytes=64 * 1024)
@@ -185,6 +232,16 @@ def test_year_beyond_iso_is_refused_with_a_remedy():
             encoded(format_name, batch)
     assert_same_bits = decoded("arrow", encoded("arrow", batch), batch.schema)
     assert assert_same_bits.column("t").cast(pa.int64()).to_pylist() == [1 << 60]
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_first_and_last_hour_of_all_years_are_written_whatever_the_sessions_zone(format_name):
+    moments = [datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)]
+    expected = pa.record_batch({"t": pa.array(moments, UTC_TIME)})
+    for zone in ("America/New_York", "Asia/Tokyo"):
+        local = pa.record_batch({"t": expected.column("t").cast(pa.timestamp("us", zone))})
+        payloads = [p for part in encoder_of(format_name, expected.schema, 1, 1 << 22).encode(local) for p in part]
+        assert_same(decoded(format_name, EntryBatch.of(payloads), expected.schema), expected)
 
 
 SCHEMA = pa.schema([("a", pa.int8()), ("b", pa.string())])

@@ -4,7 +4,7 @@ import pytest
 
 from bkspark.errors import ConfigurationError
 from bkspark.log.positions import Position
-from bkspark.spark.offsets import LogOffset, position_of
+from bkspark.spark.offsets import LogOffset, ManyLogs, OneLog, position_of
 
 VALUE = {"entry": 120, "ledger": 17, "log": "clicks", "log_id": "00000000000000aa", "ordinal": 3, "version": 1}
 
@@ -35,6 +35,13 @@ def test_wrong_offset_is_one_clear_error(change, part):
     with pytest.raises(ConfigurationError, match=part) as caught:
         LogOffset.from_json(VALUE | change, "clicks", "the checkpoint")
     assert str(caught.value).startswith("the checkpoint")
+
+
+@pytest.mark.parametrize("form", [OneLog("clicks"), ManyLogs()])
+@pytest.mark.parametrize("value", [15, [1], "x", None, {"logs": {"clicks": 15}, "version": 1}])
+def test_offset_of_another_source_is_one_clear_error(form, value):
+    with pytest.raises(ConfigurationError, match="the checkpoint is"):
+        form.from_json(value, "the checkpoint")
 
 
 def test_wrong_position_names_the_option():

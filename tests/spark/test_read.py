@@ -243,6 +243,8 @@ def test_pattern_reads_all_logs_that_match_whole(cluster, client):
     assert found(cluster, logsPattern=f"({one}|{empty})") == [1, 2]
     assert found(cluster, logsPattern=pattern, startingOffsets="-1") == [2, 11]
     assert found(cluster, logsPattern=pattern, startingOffsets=json.dumps({two: "-1"})) == [1, 2, 11]
+    assert found(cluster, logsPattern=pattern, startingOffsets=json.dumps({two: "latest"})) == [1, 2]
+    assert found(cluster, logsPattern=pattern, endingOffsets=json.dumps({one: "earliest"})) == [10, 11]
     schema = StructType().add("log", "string").add("value", "string")
     reader = BookKeeperReader(schema, SourceOptions.parse({"uri": cluster.uri, "logsPattern": pattern}))
     batches = [batch.to_pylist() for partition in reader.partitions() for batch in reader.read(partition)]

@@ -64,7 +64,8 @@ class ArrowDecoder(Decoder):
                     raise beyond_inferred(name)
         if not len(self.schema):
             return _rows_without_columns(table.num_rows)
-        return pa.Table.from_arrays([_column(table, field) for field in self.schema], schema=self.schema)
+        columns = [_column(table, field, is_whole=self.is_whole) for field in self.schema]
+        return pa.Table.from_arrays(columns, schema=self.schema)
 
     def _stand_in(self, count: int, payload: bytes | None) -> pa.Table:
         if not len(self.schema):
@@ -80,7 +81,7 @@ def _rows_without_columns(count: int) -> pa.Table:
     return pa.table({"rows": pa.nulls(count)})
 
 
-def _column(table: pa.Table, field: pa.Field) -> pa.ChunkedArray:
+def _column(table: pa.Table, field: pa.Field, *, is_whole: bool) -> pa.ChunkedArray:
     """Return the table's column for `field`, found by name (in any case, if only so), as the field's type."""
     index = table.schema.get_field_index(field.name)
     if index < 0:
@@ -94,6 +95,8 @@ def _column(table: pa.Table, field: pa.Field) -> pa.ChunkedArray:
     if column.type != field.type:
         if not _converts(column.type, field.type):
             raise ValueError(f"column '{field.name}' is {column.type}, and {field.type} is expected")
+        if is_whole and (member := _member_lost(column.type, field.type)) is not None:
+            raise beyond_inferred(member)
         column = column.cast(field.type)
     return check_nulls(column, field)
 
@@ -108,9 +111,7 @@ def _converts(found: pa.DataType, wanted: pa.DataType) -> bool:
     if kinds.is_dictionary(found):
         return _converts(found.value_type, wanted)
     if kinds.is_struct(wanted):
-        if not kinds.is_struct(found) or [a.name for a in found] != [b.name for b in wanted]:
-            return False
-        return all(_converts(a.type, b.type) for a, b in zip(found, wanted))
+        return kinds.is_struct(found) and _members_convert(found, wanted)
     if kinds.is_map(wanted):
         pairs = ((found.key_type, wanted.key_type), (found.item_type, wanted.item_type)) if kinds.is_map(found) else ()
         return bool(pairs) and all(_converts(a, b) for a, b in pairs)
@@ -120,8 +121,39 @@ def _converts(found: pa.DataType, wanted: pa.DataType) -> bool:
         return kinds.is_timestamp(found) and (found.tz is None) == (wanted.tz is None)
     if kinds.is_decimal(wanted):
         return kinds.is_decimal(found) and 0 <= found.scale <= found.precision
-    alike = (kinds.is_integer, kinds.is_floating, _is_text, _is_bytes, kinds.is_date)
+    if kinds.is_floating(wanted):
+        # Arrow checks no digit that a narrower one loses.
+        return kinds.is_floating(found) and found.bit_width <= wanted.bit_width
+    alike = (kinds.is_integer, _is_text, _is_bytes, kinds.is_date)
     return any(kind(found) and kind(wanted) for kind in alike)
+
+
+def _members_convert(found: pa.StructType, wanted: pa.StructType) -> bool:
+    """As `_converts`. One that is missing becomes null, one that is not wanted is passed over; names match exactly."""
+    types = {member.name: member.type for member in found}
+    in_any_case = {name.lower() for name in types}
+    return len(types) == found.num_fields and all(
+        _converts(types[member.name], member.type)
+        if member.name in types
+        else member.nullable and member.name.lower() not in in_any_case
+        for member in wanted
+    )
+
+
+def _member_lost(found: pa.DataType, wanted: pa.DataType) -> str | None:
+    """Return a member of a struct in `found` that the type it converts to lacks, None where there is none."""
+    pairs = []
+    if kinds.is_map(found):
+        pairs = [(found.key_type, wanted.key_type), (found.item_type, wanted.item_type)]
+    elif kinds.is_list(found) or kinds.is_large_list(found):
+        pairs = [(found.value_type, wanted.value_type)]
+    elif kinds.is_struct(found):
+        wanted_types = {member.name: member.type for member in wanted}
+        for member in found:
+            if member.name not in wanted_types:
+                return member.name
+            pairs.append((member.type, wanted_types[member.name]))
+    return next((lost for pair in pairs if (lost := _member_lost(*pair)) is not None), None)
 
 
 def _is_text(kind: pa.DataType) -> bool:

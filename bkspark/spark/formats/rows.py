@@ -35,7 +35,7 @@ class RowDecoder(Decoder):
         super().__init__(schema, mode, is_whole=is_whole)
         check_types(schema, "json" if is_json else "msgpack")
         self._unpack = _json_parser(schema) if is_json else _unpack_msgpack
-        self._columns = [(column, reader_of(column.type, is_json=is_json)) for column in schema]
+        self._columns = [(column, reader_of(column.type, is_json=is_json, is_whole=is_whole)) for column in schema]
         self._takes_arrays = not is_json
         self._known = frozenset(schema.names)
         self._names = [name for i, name in enumerate(schema.names) if i != self._corrupt_index]
@@ -158,15 +158,23 @@ def _without_null_type(kind: pa.DataType) -> pa.DataType:
 
 
 class RowEncoder(Encoder):
-    """Encodes one object an entry. Every column is present, null or not."""
+    """Encodes one object an entry. Every column is present, null or not.
+
+    Args:
+        schema: of the batches to come; each is brought to it.
+    """
 
     def __init__(self, schema: pa.Schema, *, is_json: bool) -> None:
+        self._schema = schema
         self._format = "json" if is_json else "msgpack"
         check_types(schema, self._format)
         self._columns = [(column.name, writer_of(column.type, is_json=is_json)) for column in schema]
         self._pack = _pack_json if is_json else _pack_msgpack
 
     def encode(self, batch: pa.RecordBatch) -> Iterator[EntryBatch]:
+        if batch.schema != self._schema:
+            # Spark's timestamps come in the session's zone, where the first and last hours of all years do not exist.
+            batch = batch.cast(self._schema)
         columns = [self._cells(name, convert, column) for (name, convert), column in zip(self._columns, batch.columns)]
         names = [name for name, _ in self._columns]
         rows = (dict(zip(names, cells)) for cells in zip(*columns))

@@ -35,6 +35,7 @@ import pyarrow as pa
 import pyarrow.types as kinds
 
 from bkspark.errors import ConfigurationError
+from bkspark.spark.formats.decoding import beyond_inferred
 
 Convert = Callable[[Any], Any]
 WORDS_OF_FLOATS = ("NaN", "Infinity", "-Infinity")
@@ -97,17 +98,16 @@ def writer_of(kind: pa.DataType, *, is_json: bool) -> Convert | None:
     return None
 
 
-def reader_of(kind: pa.DataType, *, is_json: bool) -> Convert | None:
+def reader_of(kind: pa.DataType, *, is_json: bool, is_whole: bool = False) -> Convert | None:
     """Return what turns the format's value into one that `pa.array` takes for `kind`; None: it is one already.
+
+    Args:
+        is_whole: a member of an object that `kind` lacks is an error; otherwise it is passed over.
 
     The function raises ValueError, TypeError or ArithmeticError for a value that is not of the type.
     """
-    if kinds.is_list(kind):
-        return _each(reader_of(kind.value_type, is_json=is_json))
-    if kinds.is_map(kind):
-        return _map_reader(reader_of(kind.key_type, is_json=is_json), reader_of(kind.item_type, is_json=is_json))
-    if kinds.is_struct(kind):
-        return _members({field.name: reader_of(field.type, is_json=is_json) for field in kind})
+    if kinds.is_nested(kind):
+        return _nested_reader(kind, lambda part: reader_of(part, is_json=is_json, is_whole=is_whole), is_whole=is_whole)
     if kinds.is_decimal(kind):
         return _decimal
     if kinds.is_date(kind):
@@ -125,6 +125,16 @@ def reader_of(kind: pa.DataType, *, is_json: bool) -> Convert | None:
     if kinds.is_string(kind):
         return _string
     return None
+
+
+def _nested_reader(
+    kind: pa.DataType, reader: Callable[[pa.DataType], Convert | None], *, is_whole: bool
+) -> Convert | None:
+    if kinds.is_list(kind):
+        return _each(reader(kind.value_type))
+    if kinds.is_map(kind):
+        return _map_reader(reader(kind.key_type), reader(kind.item_type))
+    return _members({field.name: reader(field.type) for field in kind}, is_whole=is_whole)
 
 
 def _each(convert: Convert | None) -> Convert:
@@ -158,10 +168,12 @@ def _map_reader(key: Convert | None, item: Convert | None) -> Convert:
     return convert_map
 
 
-def _members(converts: dict[str, Convert | None]) -> Convert:
+def _members(converts: dict[str, Convert | None], *, is_whole: bool = False) -> Convert:
     def convert_struct(value: Any) -> dict[str, Any]:
         if not isinstance(value, dict):
             raise TypeError(f"{value!r} is not an object")
+        if is_whole and not value.keys() <= converts.keys():
+            raise beyond_inferred(next(name for name in value if name not in converts))
         return {
             name: None if (member := value.get(name)) is None else member if convert is None else convert(member)
             for name, convert in converts.items()
