@@ -1,4 +1,4 @@
-"""V3 requests: runs of adds and of plain reads as arrays, the others one by one.
+"""V3 requests: runs of adds and of reads as arrays, the others one by one.
 
 Every request that can be parsed is answered: one of an unknown version with EBADVERSION, one that is not served, or
 lacks the message of its operation, with EBADREQ. An add whose request names other ids than its entry is refused
@@ -58,8 +58,7 @@ class V3Runs:
         if reads is not None:
             if not self._bookie.takes_reads(self._client):
                 return 0
-            answers = V3Answers(reads.txn_ids)
-            return self._bookie.read(SingleReads(self._client, answers, reads.ledger_ids, reads.entry_ids))
+            return self._read_run(reads)
         start, end = self._table.starts.item(self._row), self._table.ends.item(self._row)
         return int(self._serve_one(v3.decode_request(octets[start:end].tobytes())))
 
@@ -76,6 +75,17 @@ class V3Runs:
         return self._bookie.add(
             self._client, octets, run if is_right.all() else run.take(slice(0, int(np.argmin(is_right))))
         )
+
+    def _read_run(self, reads: v3_reads.ReadRequests) -> int:
+        is_fencing = reads.fencing_key is not None
+        # What fences says nothing of the LAC: recovery has its own from the metadata and the entries.
+        answers = V3Answers(reads.txn_ids, wants_lac=not is_fencing)
+        run = SingleReads(self._client, answers, reads.ledger_ids, reads.entry_ids)
+        if reads.fencing_key is None:
+            return self._bookie.read(run)
+        run.keep(len(run))
+        self._bookie.fence_and_read(reads.ledger_ids.item(0), reads.fencing_key, run)
+        return len(reads)
 
     # ---- one at a time ----
 

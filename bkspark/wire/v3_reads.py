@@ -1,4 +1,4 @@
-"""Plain V3 reads, whole batches at a time; see `v3` for what they share with adds.
+"""V3 reads, whole batches at a time; see `v3` for what they share with adds.
 
     request   0a H  08 03  10 01  18 txnId  [20 priority]
               a2 06 R  08 ledger  10 entry  [1a 14 master key (20)  a0 06 01: fence]
@@ -6,11 +6,12 @@
     response  0a H  08 03  10 01  18 txnId  10 status
               a2 06 R  08 status  10 ledger  18 entry as asked  [22 B  entry]  [28 LAC that the bookie knows]
 
-A server leaves a read that fences or waits for the LAC to protobuf's classes.
+A server leaves a read that waits for the LAC to protobuf's classes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +25,7 @@ from bkspark.wire.v3_fields import (
     NOTHING,
     SAME,
     WIDTH_ONLY,
+    Field,
     NotOfTheForm,
     Walk,
     big_endian,
@@ -38,7 +40,7 @@ from bkspark.wire.v3_fields import (
 
 _HEADER, _READ, _CONTEXT = 1, 100, 200
 _VERSION, _OPERATION, _TXN_ID, _PRIORITY = 1, 2, 3, 4
-_LEDGER, _ENTRY = 1, 2
+_LEDGER, _ENTRY, _KEY, _FLAG = 1, 2, 3, 100
 _STATUS = 2
 _READ_STATUS, _READ_LEDGER, _READ_ENTRY, _BODY, _MAX_LAC = 1, 2, 3, 4, 5
 _ANSWERED = {_READ_STATUS, _READ_LEDGER, _READ_ENTRY}
@@ -49,19 +51,23 @@ _FENCE = b"\xa0\x06\x01"
 
 @dataclass(frozen=True, slots=True)
 class ReadRequests:
-    """Plain reads that came together, as arrays of equal length in order of arrival."""
+    """Reads that came together, as arrays of equal length in order of arrival.
+
+    `fencing_key`: the master key with which all of them fence one and the same ledger; None: they fence nothing.
+    """
 
     txn_ids: np.ndarray
     ledger_ids: np.ndarray
     entry_ids: np.ndarray
     priority: int
+    fencing_key: bytes | None
 
     def __len__(self) -> int:
         return len(self.txn_ids)
 
 
 def decode_reads(octets: np.ndarray, table: FrameTable, first: int) -> ReadRequests | None:
-    """Return the plain reads in frames first, first + 1, ... that have the form of frame `first`, at least that one.
+    """Return the reads in frames first, first + 1, ... that have the form of frame `first`, at least that one.
 
     Args:
         octets: uint8 of the buffer that `table` describes.
@@ -74,8 +80,9 @@ def decode_reads(octets: np.ndarray, table: FrameTable, first: int) -> ReadReque
         outer = fields(frame, 0, len(frame))
         head = fields(frame, *outer[_HEADER].span)
         read = fields(frame, *outer[_READ].span)
-        is_known = not (set(outer) - {_HEADER, _READ, _CONTEXT} or set(head) - {1, 2, 3, 4} or set(read) - {1, 2})
+        is_known = not (set(outer) - {_HEADER, _READ, _CONTEXT} or set(head) - {1, 2, 3, 4})
         is_read = (head[_VERSION].number, head[_OPERATION].number) == (protocol.VERSION_THREE, protocol.READ_ENTRY)
+        fencing_key = _fencing_key(frame, read)
         if not (is_known and is_read):
             return None
         numbers = (head[_TXN_ID], read[_LEDGER], read[_ENTRY])
@@ -83,12 +90,29 @@ def decode_reads(octets: np.ndarray, table: FrameTable, first: int) -> ReadReque
         priority = head.get(_PRIORITY, ABSENT).number
     except (KeyError, NotOfTheForm):
         return None
+    txn_id, _, entry = spans
     common = np.full(len(frame), SAME, np.uint8)
-    for span in spans:
+    for span in (txn_id, entry) if fencing_key is not None else spans:
         common[slice(*span)] = WIDTH_ONLY
     rows, _ = run_of(octets, table, first, np.frombuffer(frame, np.uint8), common)
     txn_ids, ledger_ids, entry_ids = (values_in(rows, span) for span in spans)
-    return ReadRequests(txn_ids, ledger_ids, entry_ids, priority)
+    return ReadRequests(txn_ids, ledger_ids, entry_ids, priority, fencing_key)
+
+
+def _fencing_key(frame: bytes, read: Mapping[int, Field]) -> bytes | None:
+    """Return the master key of a read that fences, None of one that does nothing but read.
+
+    Raises:
+        NotOfTheForm: it is neither.
+    """
+    if set(read) == {_LEDGER, _ENTRY}:
+        return None
+    if set(read) != {_LEDGER, _ENTRY, _KEY, _FLAG} or read[_FLAG].number != protocol.ReadRequest.FENCE_LEDGER:
+        raise NotOfTheForm
+    key = frame[slice(*read[_KEY].span)]
+    if len(key) != MASTER_KEY_BYTES:
+        raise NotOfTheForm
+    return key
 
 
 def encode_read_failures(txn_ids: np.ndarray, status: int, ledger_ids: np.ndarray, entry_ids: np.ndarray) -> bytes:

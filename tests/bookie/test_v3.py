@@ -8,10 +8,11 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
-from bkspark.wire import v2, v3
+from bkspark.wire import v2, v3, v3_reads
 from bkspark.wire.v3 import Status
 from bookie_service.bookie import BookieOptions
 from bookie_service.disk_watch import DiskOptions
@@ -170,6 +171,27 @@ def test_fencing_read_needs_the_master_key(peer: V3Peer) -> None:
     for key in ({}, {"masterKey": b""}, {"masterKey": b"o" * 20}):
         assert peer.read_entry(LEDGER, 0, flag=FENCE, **key).status == Status.EUA
     assert peer.add_all(LEDGER, 1, [b"b"]) == [Status.EOK]
+
+
+def test_fencing_reads_that_come_together_are_told_apart_by_ledger_and_key(peer: V3Peer) -> None:
+    for ledger_id in (5, 6, 7):
+        peer.add_all(ledger_id, 0, [b"a", b"b", b"c", b"d"])
+    other = b"o" * 20
+    requests = [(5, [0, 1], KEY), (5, [2], other), (5, [3, -1], KEY), (6, [0, 9], other), (7, [1, 9, 0], KEY)]
+    expected, frames, txn_id = {}, [], 1000
+    for ledger_id, ids, key in requests:
+        frames.append(v3_reads.encode_reads(ledger_id, np.array(ids), txn_id, key))
+        for entry_id in ids:
+            held = b"" if entry_id == 9 or key != KEY else stored(ledger_id, entry_id % 4, b"abcd"[entry_id % 4 :][:1])
+            expected[txn_id] = (Status.EUA if key != KEY else Status.EOK if held else Status.ENOENTRY, held)
+            txn_id += 1
+    peer.send(b"".join(frames))
+    responses = [peer.answer() for _ in expected]
+    found = {it.header.txnId: (it.readResponse.status, it.readResponse.body) for it in responses}
+    assert found == expected
+    assert not any(response.readResponse.HasField("maxLAC") for response in responses)
+    late = [peer.add_all(ledger_id, 4, [b"late"]) for ledger_id in (5, 6, 7)]
+    assert late == [[Status.EFENCED], [Status.EOK], [Status.EFENCED]]
 
 
 def test_trap_13_fence_of_an_unknown_ledger_creates_it_fenced(peer: V3Peer) -> None:

@@ -1,4 +1,4 @@
-"""Plain V3 reads against protobuf's own classes: bookkeeper-interop.md §2.7."""
+"""V3 reads against protobuf's own classes: bookkeeper-interop.md §2.7."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ def read_message(txn_id: int, ledger: int, entry: int, priority: int = 0, **othe
 @pytest.mark.parametrize("seed", range(20))
 def test_reads_are_read_as_protobuf_reads_them(seed):
     chance = random.Random(seed)
-    priority, expected, frames = 0, [], []
+    priority, key, expected, frames = 0, None, [], []
     for _ in range(chance.randint(1, 400)):
-        if chance.random() < 0.02:
-            priority = chance.choice((0, 100))
+        if chance.random() < 0.04:
+            priority, key = chance.choice((0, 100)), chance.choice((None, None, bytes(20), b"k" * 20))
         ids = (chance.choice(IDS[: 1 + seed % 9]), chance.choice(IDS[: 1 + seed % 5]), chance.choice((-1, 1, 1, 300)))
-        frames.append(v3.encode_message(read_message(*ids, priority)))
-        expected.append((*ids, priority))
+        fence = {} if key is None else {"flag": protocol.ReadRequest.FENCE_LEDGER, "masterKey": key}
+        frames.append(v3.encode_message(read_message(*ids, priority, **fence)))
+        expected.append((*ids, priority, key))
     octets, table = table_of(b"".join(frames))
     found = []
     while len(found) < len(table):
@@ -40,27 +41,44 @@ def test_reads_are_read_as_protobuf_reads_them(seed):
         assert reads is not None
         assert len(reads) > 0
         ids = zip(reads.txn_ids.tolist(), reads.ledger_ids.tolist(), reads.entry_ids.tolist())
-        found += [(*each, reads.priority) for each in ids]
+        found += [(*each, reads.priority, reads.fencing_key) for each in ids]
+        assert reads.fencing_key is None or len(np.unique(reads.ledger_ids)) == 1
     assert found == expected
 
 
-def test_reads_of_one_layout_are_one_run():
-    octets, table = table_of(b"".join(v3.encode_message(read_message(1000 + i, 7, 200 + i)) for i in range(5000)))
+@pytest.mark.parametrize("key", [None, bytes(range(20))], ids=["plain", "fencing"])
+def test_reads_of_one_layout_are_one_run(key):
+    octets, table = table_of(v3_reads.encode_reads(7, np.arange(200, 5200), 1000, key, 100))
     reads = v3_reads.decode_reads(octets, table, 3)
     assert reads is not None
     assert reads.entry_ids.tolist() == list(range(203, 5200))
+    assert reads.fencing_key == key
 
 
 @pytest.mark.parametrize(
     "message",
     [
-        read_message(1, 2, 3, flag=protocol.ReadRequest.FENCE_LEDGER, masterKey=bytes(20)),
+        read_message(1, 2, 3, flag=protocol.ReadRequest.FENCE_LEDGER, masterKey=bytes(19)),
+        read_message(1, 2, 3, flag=protocol.ReadRequest.FENCE_LEDGER),
+        read_message(1, 2, 3, flag=protocol.ReadRequest.FENCE_LEDGER, masterKey=bytes(20), previousLAC=1),
+        read_message(1, 2, 3, masterKey=bytes(20)),
+        read_message(1, 2, 3, flag=protocol.ReadRequest.ENTRY_PIGGYBACK, masterKey=bytes(20)),
         read_message(1, 2, 3, previousLAC=-1),
         read_message(1, 2, 3, flag=protocol.ReadRequest.ENTRY_PIGGYBACK),
         protocol.Request(header=v3.header(protocol.READ_ENTRY, 1)),
         protocol.Request(header=v3.header(protocol.ADD_ENTRY, 1), readRequest=read_message(1, 2, 3).readRequest),
     ],
-    ids=["fence", "long poll", "flag", "no read", "another operation"],
+    ids=[
+        "short key",
+        "no key",
+        "fence and LAC",
+        "no flag",
+        "key and flag",
+        "long poll",
+        "flag",
+        "no read",
+        "another one",
+    ],
 )
 def test_other_frames_are_left_to_protobuf(message):
     octets, table = table_of(v3.encode_message(message))
