@@ -105,11 +105,16 @@ class EpochCommitter:
         whole = SharedLedger(self._log, owner, self._options, self._limits)
         try:
             ledgers = await _listed(outputs, whole)
+            made = () if whole.ledger_id is None else (whole.ledger_id,)
             await whole.close()
         except BaseException:
             await whole.drop()
             raise
-        return (await self._log.overwrite(ledgers, publisher=publisher)).is_new
+        outcome = await self._log.overwrite(ledgers, publisher=publisher)
+        if made and not outcome.is_new:
+            # Published by somebody else since we looked: nothing but this can tell that the ledger is nobody's.
+            await self._log.retire(made)
+        return outcome.is_new
 
     async def discard(self, up_to_epoch: int) -> int:
         """Delete what attempts of epochs up to this one left and is not published; return how many ledgers."""

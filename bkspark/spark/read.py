@@ -18,6 +18,7 @@ from bkspark.log.log import Log
 from bkspark.net.pool import BookiePool, NetOptions
 from bkspark.spark.columns import RowAssembler, inferred_schema, raw_schema
 from bkspark.spark.connection import connect
+from bkspark.spark.formats.decoding import MalformedMode
 from bkspark.spark.formats.registry import columns_of
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.plan import LedgerRead, ReadPartition, ReadPlanner
@@ -187,7 +188,8 @@ def schema_for(options: SourceOptions) -> StructType:
             f"{what}: no entry is there yet to read the columns off; name them by .schema('a int, b string')"
         )
     try:
-        return inferred_schema(columns_of(payload_format, payloads), options)
+        found = columns_of(payload_format, payloads, MalformedMode(options.malformed_mode))
+        return inferred_schema(found, options)
     except ValueError as error:
         raise ConfigurationError(
             f"payloadFormat is {payload_format}, but the first entries do not give its columns: {error}; "

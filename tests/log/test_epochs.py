@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -296,6 +297,19 @@ def test_complete_mode_swaps_the_content_and_leaves_no_other_ledger(tmp_path):
             assert not await commit.overwrite([rows("again")], (QUERY, epoch))
             assert await content(log) == [f"{epoch}a", f"{epoch}b", f"{epoch}c"]
             assert len(await ledgers(client)) == 2
+        assert await pending(log) == []
+
+    run_on_one(tmp_path, test)
+
+
+def test_of_two_that_swap_the_content_for_one_epoch_the_loser_leaves_no_ledger(tmp_path):
+    async def test(cluster: InProcessCluster) -> None:
+        client = cluster.client()
+        log = await new_log(client)
+        both = [committer(log).overwrite([rows(text)], (QUERY, 0)) for text in "ab"]
+        assert sorted(await asyncio.gather(*both)) == [False, True]
+        assert len(await content(log)) == 1
+        assert len(await ledgers(client)) == 1
         assert await pending(log) == []
 
     run_on_one(tmp_path, test)

@@ -206,6 +206,13 @@ def test_raw_values_lie_over_the_received_buffer():
     assert list(again) == list(entries)
 
 
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_text_that_is_not_utf8_is_not_written_as_what_nobody_reads(format_name):
+    column = pa.Array.from_buffers(pa.string(), 1, pa.array([b"\xffA"]).buffers())
+    with pytest.raises(MalformedPayload, match=r"column 's' .*: cast it to binary"):
+        encoded(format_name, pa.record_batch({"i": pa.array([1]), "s": column}))
+
+
 def test_raw_null_is_refused_with_a_remedy():
     batch = pa.record_batch({"value": pa.array([b"x", None])})
     with pytest.raises(MalformedPayload, match="filter it out"):
@@ -363,6 +370,17 @@ def test_columns_of_json_and_msgpack_are_read_off_the_first_entries():
     )
     packed = columns_of("msgpack", [msgpack.packb({"b": b"1", "at": moment, "n": -1}, datetime=True)])
     assert packed == pa.schema({"b": pa.binary(), "at": UTC_TIME, "n": pa.int64()})
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_columns_are_read_off_what_is_well_formed_where_the_mode_lets_the_rest_be(format_name):
+    bad = [b"", b"\xc1", b"5"]
+    for mode in (MalformedMode.PERMISSIVE, MalformedMode.DROPMALFORMED):
+        assert columns_of(format_name, [*bad, good_payload(format_name), *bad], mode).names == ["a", "b"]
+        with pytest.raises(ValueError, match=r"none of them is an object|not an Arrow IPC stream"):
+            columns_of(format_name, bad, mode)
+    with pytest.raises(ValueError, match=r"incomplete input|JSONDecodeError|not an Arrow IPC stream"):
+        columns_of(format_name, [*bad, good_payload(format_name)])
 
 
 def test_msgpack_array_holds_a_cell_for_each_column_of_the_schema():

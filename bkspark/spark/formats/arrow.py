@@ -9,13 +9,14 @@ dictionaries, columns in any order and of any type that converts without loss.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.types as kinds
 
 from bkspark.entries import EntryBatch
+from bkspark.errors import MalformedPayload
 from bkspark.spark.formats.decoding import Decoder, MalformedMode, Rows, beyond_inferred, check_nulls
 from bkspark.spark.formats.encoding import Encoder
 
@@ -195,6 +196,24 @@ def schema_of(payload: bytes) -> pa.Schema:
         raise ValueError(f"it is not an Arrow IPC stream ({error})") from None
 
 
+def schema_of_first(payloads: Sequence[bytes], *, is_lenient: bool) -> pa.Schema:
+    """Return the schema of the first entry, or, if lenient, of the first that is well-formed. Raises as `schema_of`."""
+    for payload in payloads[:-1] if is_lenient else ():
+        try:
+            return schema_of(payload)
+        except ValueError:
+            continue
+    return schema_of(payloads[-1 if is_lenient else 0])
+
+
+def _check_text(batch: pa.RecordBatch, column: pa.Field) -> None:
+    """Raise MalformedPayload where a string is no UTF-8, as Spark's may be: readers would refuse the whole entry."""
+    try:
+        batch.column(column.name).validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise MalformedPayload(f"column '{column.name}' cannot be read back ({error}): cast it to binary") from None
+
+
 class ArrowEncoder(Encoder):
     """Encodes a batch as entries of about `entry_bytes` each.
 
@@ -213,6 +232,8 @@ class ArrowEncoder(Encoder):
     def encode(self, batch: pa.RecordBatch) -> Iterator[EntryBatch]:
         if batch.schema != self._schema:
             batch = batch.cast(self._schema)
+        for column in self._schema:
+            _check_text(batch, column)
         rows = max(1, batch.num_rows * self._entry_bytes // max(1, batch.nbytes))
         sink = pa.BufferOutputStream()
         ends = [0]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from bkspark.spark.formats.arrow import ArrowDecoder, ArrowEncoder, schema_of
+from bkspark.spark.formats.arrow import ArrowDecoder, ArrowEncoder, schema_of_first
 from bkspark.spark.formats.decoding import Decoder, MalformedMode
 from bkspark.spark.formats.encoding import Encoder
 from bkspark.spark.formats.raw import RawDecoder, RawEncoder
@@ -41,12 +41,16 @@ def encoder_of(format_name: str, schema: pa.Schema, entry_bytes: int, entry_byte
     return RowEncoder(schema, is_json=format_name == "json")
 
 
-def columns_of(format_name: str, payloads: Sequence[bytes]) -> pa.Schema:
+def columns_of(format_name: str, payloads: Sequence[bytes], mode: MalformedMode = MalformedMode.FAILFAST) -> pa.Schema:
     """Return the columns that the first entries of a `json`, `msgpack` or `arrow` ledger have; at least one entry.
+
+    Args:
+        mode: of the read to come; other than FAILFAST, entries that are malformed do not count here either.
 
     Raises:
         ValueError: they are not of the format, or disagree.
     """
+    is_lenient = mode is not MalformedMode.FAILFAST
     if format_name == "arrow":
-        return schema_of(payloads[0])
-    return inferred_columns(payloads, is_json=format_name == "json")
+        return schema_of_first(payloads, is_lenient=is_lenient)
+    return inferred_columns(payloads, is_json=format_name == "json", is_lenient=is_lenient)

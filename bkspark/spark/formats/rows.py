@@ -106,33 +106,46 @@ def _unpack_msgpack(payload: bytes) -> Any:
     return msgpack.unpackb(payload, timestamp=3, strict_map_key=False)
 
 
-def inferred_columns(payloads: Sequence[bytes], *, is_json: bool) -> pa.Schema:
+def inferred_columns(payloads: Sequence[bytes], *, is_json: bool, is_lenient: bool = False) -> pa.Schema:
     """Return the columns that these entries have, in the order they are met.
 
     A whole number is a bigint, or a double where another entry has a fraction; a column, or an element, that is null
     everywhere is a string. Text stays text: dates, decimals and (in json) binary and timestamps need a schema.
 
+    Args:
+        is_lenient: pass over entries that are no object of the format.
+
     Raises:
-        ValueError: an entry is no object of the format, or a column has values that no one type holds.
+        ValueError: an entry is no object of the format (or all are), or a column has values that no one type holds.
     """
-    unpack = json.loads if is_json else _unpack_msgpack
     rows: list[dict[str, Any]] = []
     shapes: set[object] = set()
     for payload in payloads:
         try:
-            row = unpack(payload)
-        except _MALFORMED as error:
-            raise ValueError(f"{type(error).__name__}: {error}") from None
+            row = _object_of(payload, is_json=is_json)
+        except ValueError:
+            if is_lenient:
+                continue
+            raise
         shapes.add(len(row) if type(row) is list else dict)
-        if type(row) is list and not is_json:
-            row = {f"_{i}": cell for i, cell in enumerate(row, 1)}
-        if type(row) is not dict:
-            raise ValueError(f"an entry holds a {type(row).__name__} where one object of columns is expected")
-        rows.append(row)
+        rows.append({f"_{i}": cell for i, cell in enumerate(row, 1)} if type(row) is list else row)
+    if not rows:
+        raise ValueError("none of them is an object of columns")
     if len(shapes) > 1:
         raise ValueError("they are not all arrays of one size, or all maps")
     names = dict.fromkeys(name for row in rows for name in row)
     return pa.schema([(name, _inferred_type(name, [row.get(name) for row in rows])) for name in names])
+
+
+def _object_of(payload: bytes, *, is_json: bool) -> dict[str, Any] | list[Any]:
+    """Return the object that a payload holds; msgpack's may be an array. Raises ValueError where it is neither."""
+    try:
+        row = json.loads(payload) if is_json else _unpack_msgpack(payload)
+    except _MALFORMED as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from None
+    if type(row) is not dict and (is_json or type(row) is not list):
+        raise ValueError(f"an entry holds a {type(row).__name__} where one object of columns is expected")
+    return row
 
 
 def _inferred_type(name: Any, cells: list[Any]) -> pa.DataType:
@@ -183,6 +196,10 @@ class RowEncoder(Encoder):
     def _cells(self, name: str, convert: Callable[[Any], Any] | None, column: pa.Array) -> list[Any]:
         try:
             cells = column.to_pylist()
+        except UnicodeDecodeError as error:
+            raise MalformedPayload(
+                f"column '{name}' holds a string that is not UTF-8 ({error}): cast it to binary"
+            ) from None
         except (ValueError, OverflowError) as error:
             # Spark's years go far beyond 9999, Python's and ISO 8601's do not.
             raise MalformedPayload(
