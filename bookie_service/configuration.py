@@ -264,6 +264,7 @@ def _service(keys: Values) -> ServiceOptions:
             backups_max=keys.number("journalMaxBackups", 5, least=0, unit="files"),
             reuse_files=keys.flag("journalReuseFiles", False),
             sync_groups=syncs,
+            leaves_page_cache=keys.flag("journalRemoveFromPageCache", True),
         ),
         store=_store(keys, log_bytes_max, disks.limits),
         collection=_collection(keys),

@@ -135,6 +135,10 @@ class File:
         """Have the operating system read what will be asked for next; does not wait for it."""
         os.posix_fadvise(self._fd, offset, size, os.POSIX_FADV_WILLNEED)
 
+    def let_go(self, start: int, end: int) -> None:
+        """Have the operating system let go of what it caches of bytes [start, end), where they are durable."""
+        os.posix_fadvise(self._fd, start, end - start, os.POSIX_FADV_DONTNEED)
+
     def size(self) -> int:
         with _Naming(self.path):
             return os.fstat(self._fd).st_size

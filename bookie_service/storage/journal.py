@@ -25,13 +25,17 @@ from bookie_service.storage.files import Buffer, LocalFiles, is_out_of_space
 
 SPARES_MAX = 4
 """Files that wait to be used again; more than are filled between two checkpoints are of little use."""
+CACHED_BYTES = 8 * 1024 * 1024
+"""How much of the journal's newest part stays in the page cache, where that is given back."""
+_PAGE_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class JournalOptions:
     """Sizes in bytes. `backups_max` files behind the mark are kept for people; `reuse_files` recycles them instead.
 
-    Every group begins at a multiple of `alignment_bytes`.
+    Every group begins at a multiple of `alignment_bytes`. `leaves_page_cache`: what is durable is let go of, for nobody
+    reads it but a replay, and memory that entry logs are cached in is better used.
     """
 
     file_bytes_max: int = 2048 * 1024 * 1024
@@ -40,6 +44,7 @@ class JournalOptions:
     backups_max: int = 5
     reuse_files: bool = False
     sync_groups: bool = True
+    leaves_page_cache: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +77,7 @@ class Journal:
         self._file_id = chain_end.file_id
         self._end = chain_end.offset
         self._allocated = 0
+        self._let_go = 0
         # All before `_synced` is durable, and a record says so of all before `_proved`.
         self._synced = self._proved = 0
         self._begin_file()
@@ -96,14 +102,21 @@ class Journal:
             self._go_on()
         self._write(records)
         if self._options.sync_groups and not deferred:
-            self._file.sync_data()
-            self._synced = self._end
+            self._sync()
 
     def sync(self) -> None:
         """Make everything appended durable. Raises OSError as `append`."""
         if self._synced < self._end:
-            self._file.sync_data()
-            self._synced = self._end
+            self._sync()
+
+    def _sync(self) -> None:
+        self._file.sync_data()
+        self._synced = self._end
+        if self._options.leaves_page_cache and self._end - self._let_go >= CACHED_BYTES:
+            # Seldom, for it costs a call; to whole pages, for the last one is written to again.
+            end = self._end - self._end % _PAGE_BYTES
+            self._file.let_go(self._let_go, end)
+            self._let_go = end
 
     def settle(self) -> None:
         """Make everything appended durable, and a record that says so. Raises OSError as `append`."""
@@ -194,7 +207,7 @@ class Journal:
             self._file = self._files.create(path)
         self._file.write([journal_format.encode_file_header(header)], 0)
         self._end = FILE_HEADER_BYTES
-        self._synced = 0
+        self._synced = self._let_go = 0
         if self._end % self._options.alignment_bytes:
             self._write(())
         self._reserve(self._end)

@@ -14,7 +14,7 @@ from bookie_service.formats import journal as journal_format
 from bookie_service.formats.journal import FILE_HEADER_BYTES, RECORD_HEADER_BYTES, FileHeader, RecordKind
 from bookie_service.formats.marks import JournalPosition
 from bookie_service.storage.files import LocalFiles
-from bookie_service.storage.journal import SPARES_MAX, Journal, JournalOptions, Record
+from bookie_service.storage.journal import CACHED_BYTES, SPARES_MAX, Journal, JournalOptions, Record
 from bookie_service.storage.replay import ReplayedJournal, replay_journal
 from tests.bookie.faulty_files import FaultyFiles
 
@@ -155,6 +155,38 @@ def test_reused_file_yields_none_of_its_old_records(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 4
     expected = [b"%d" % i * size for i in range(4, 7) for size in (10, 200)]
     assert replayed(tmp_path, mark)[0] == expected
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_durable_part_leaves_the_page_cache_and_is_read_back_from_the_disk(tmp_path: Path, leaves: bool) -> None:
+    """journalRemoveFromPageCache: "Should we remove pages from page cache after force write" (default true)."""
+    options = replace(OPTIONS, leaves_page_cache=leaves)
+    journal = open_journal(tmp_path, options=options)
+    bodies = [bytes([65 + i]) * (CACHED_BYTES // 4) for i in range(7)]
+    for body in bodies:
+        journal.append([record(body)])
+    (path,) = tmp_path.iterdir()
+    file = FILES.open(str(path))
+    try:
+        if _can_leave_cache(tmp_path):
+            assert (file.read_cached(memoryview(bytearray(4096)), CACHED_BYTES // 2) == 0) == leaves
+    finally:
+        file.close()
+    assert replayed(tmp_path)[0] == bodies
+
+
+def _can_leave_cache(directory: Path) -> bool:
+    """Whether the directory's file system lets go of cached pages, which one in memory does not."""
+    path = directory / "probe"
+    path.write_bytes(bytes(1 << 20))
+    file = FILES.open(str(path))
+    try:
+        file.sync_data()
+        file.let_go(0, 1 << 20)
+        return file.read_cached(memoryview(bytearray(4096)), 1 << 16) == 0
+    finally:
+        file.close()
+        path.unlink()
 
 
 def test_files_kept_for_reuse_do_not_grow_in_number_with_every_start(tmp_path: Path) -> None:
