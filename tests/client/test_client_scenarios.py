@@ -17,6 +17,7 @@ from bkspark.errors import LedgerClosed, LedgerFenced, NoSuchLedger
 from bkspark.metadata.memory import Fault
 from bkspark.net.pool import NetOptions
 from bkspark.wire.digest import EntryDigest
+from bookie_service.bookie import Bookie
 from tests.client.in_process import InProcessBookie, InProcessCluster, run
 
 
@@ -82,6 +83,35 @@ def test_p20_writer_of_a_ledger_that_was_deleted_meanwhile_ends(tmp_path):
         with pytest.raises(NoSuchLedger, match=str(writer.ledger_id)):
             await writer.append(b"late")
 
+    run(tmp_path, test)
+
+
+def test_p01_every_read_of_a_recovery_fences(tmp_path, monkeypatch):
+    """Whichever bookie's vote counts is fenced, though its fence was lost: on the wire, too."""
+    fencing, plain = [], []
+    fence_and_read, read = Bookie.fence_and_read, Bookie.read
+
+    def noting_fences(bookie, ledger_id, key, request):
+        fencing.extend(request.entry_ids.tolist())
+        fence_and_read(bookie, ledger_id, key, request)
+
+    def noting_reads(bookie, request):
+        plain.extend(request.entry_ids.tolist())
+        return read(bookie, request)
+
+    async def test(cluster):
+        for wire_protocol in ("v2", "v3"):
+            writer = await cluster.client().create()
+            await writer.append_many([b"0"] * 20)
+            writer.abandon()
+            fencing.clear()
+            client = cluster.client(wire_protocol=wire_protocol)
+            assert (await client.recover(writer.ledger_id)).last_entry == 19
+            assert {-1, *range(20)} <= set(fencing)
+            assert plain == []
+
+    monkeypatch.setattr(Bookie, "fence_and_read", noting_fences)
+    monkeypatch.setattr(Bookie, "read", noting_reads)
     run(tmp_path, test)
 
 

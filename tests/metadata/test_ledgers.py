@@ -107,6 +107,26 @@ def test_lost_connection_at_any_write_never_leaves_a_wrong_answer(fault, call):
     asyncio.run(test())
 
 
+def test_p30_creation_that_was_sent_twice_is_ours():
+    """#1967: the second sending finds a node, and that is what the first one made."""
+
+    async def test():
+        tree = MemoryStore().session()
+        ledgers = await store_of(tree, MetadataUri.parse("zk://h:1/ledgers"))
+        create = tree.create
+
+        async def create_twice(path, data=b"", **options):
+            created = await create(path, data, **options)
+            return created if options.get("sequential") else await create(path, data, **options)
+
+        tree.create = create_twice
+        ids = [(await ledgers.create(METADATA, ledger_id=5))[0], (await ledgers.create(METADATA))[0]]
+        assert sorted(await listed(ledgers)) == sorted(ids)
+        assert len({*ids}) == 2
+
+    asyncio.run(test())
+
+
 def test_write_ends_with_an_error_where_the_connection_is_lost_again_and_again():
     async def test():
         store = MemoryStore()

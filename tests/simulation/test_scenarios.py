@@ -108,6 +108,7 @@ def rewritten_to_a_spare() -> Play:
 def test_p03_recovery_publishes_no_ensemble_before_it_closes() -> None:
     play = rewritten_to_a_spare()
     assert play.stored.last_fragment.bookies == ("b1", "b2", "b3")
+    assert not play.state.writes
     play.drop("add", "rewriter")
     play.begin_recovery()
     play.finish_recovery()
