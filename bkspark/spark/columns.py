@@ -227,7 +227,11 @@ class RowAssembler:
                 else next(payload)
                 for index in range(len(self._schema))
             ]
-            yield pa.RecordBatch.from_arrays(columns, schema=self._schema)
+            if columns:
+                yield pa.RecordBatch.from_arrays(columns, schema=self._schema)
+            else:
+                # The number of rows is that of a column that is left out again.
+                yield pa.record_batch({"rows": pa.nulls(rows.count)}).select([])
 
     def _metadata_column(self, name: str, read: LedgerRead, entry_ids: pa.Array) -> pa.Array:
         count = len(entry_ids)

@@ -101,7 +101,7 @@ class ViewReader(DataSourceReader):
         offered = schema_of_view(self._view)
         types = {field.name: field.dataType for field in offered}
         for field in schema:
-            if types.get(field.name) != field.dataType:
+            if types.get(field.name.lower()) != field.dataType:
                 raise ConfigurationError(
                     f"column '{field.name} {field.dataType.simpleString()}' is not in the view '{self._view}', which "
                     f"has {', '.join(f'{each.name} {each.dataType.simpleString()}' for each in offered)}"
@@ -125,7 +125,8 @@ class ViewReader(DataSourceReader):
 
     def _partition(self, rows: list[Row]) -> ViewPartition:
         schema = SCHEMAS[self._view]
-        batch = pa.RecordBatch.from_pylist(rows, schema).select(self._names)
+        batch = pa.RecordBatch.from_pylist(rows, schema).select([name.lower() for name in self._names])
+        batch = batch.rename_columns(self._names)
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, batch.schema) as stream:
             stream.write_batch(batch)

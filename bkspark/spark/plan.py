@@ -7,7 +7,7 @@ import math
 import os
 import re
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 
@@ -71,15 +71,20 @@ class ReadPlanner:
     # ---- what there is ----
 
     async def log_names(self) -> list[str]:
-        """Return the logs to read by name: that of option `log`, or those that exist and match `logsPattern`.
-
-        Raises:
-            ConfigurationError: an offset option names a log that is not among them.
-        """
+        """Return the logs to read by name: that of option `log`, or those that exist and match `logsPattern`."""
         options = self._options
         if options.logs_pattern is None:
             return [] if options.log is None else [options.log]
-        names = [name for name in await self._client.logs() if re.fullmatch(options.logs_pattern, name)]
+        return [name for name in await self._client.logs() if re.fullmatch(options.logs_pattern, name)]
+
+    def check_offsets(self, names: Collection[str]) -> None:
+        """Raise ConfigurationError where an offset option names a log that is not among those to read.
+
+        For a read that begins: a stream that goes on from its checkpoint asks the options nothing.
+        """
+        options = self._options
+        if options.logs_pattern is None:
+            return
         for option, offset in (
             ("startingOffsets", options.starting_offsets),
             ("endingOffsets", options.ending_offsets),
@@ -90,7 +95,6 @@ class ReadPlanner:
                         f"option '{option}' names log {name!r}, which does not exist or does not match logsPattern "
                         f"{options.logs_pattern!r}: give a JSON object of names of logs and offsets"
                     )
-        return names
 
     async def chosen(self, selection: Sequence[IdRange]) -> list[EntryRange]:
         """Return what is readable of the ledgers that option `ledgers` chooses, in its order.

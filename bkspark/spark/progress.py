@@ -30,7 +30,10 @@ def lag(progress: Any) -> Lag:
     Raises:
         ConfigurationError: no source of it is a bookkeeper source that has looked at its log.
     """
-    found = json.loads(progress) if isinstance(progress, str) else progress
+    try:
+        found = json.loads(progress) if isinstance(progress, str) else progress
+    except ValueError:
+        found = None
     sources = found["sources"] if isinstance(found, Mapping) else getattr(found, "sources", ())
     reports = [report for source in sources or () if (report := _report(source)) is not None]
     if not reports:

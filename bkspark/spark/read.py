@@ -77,6 +77,7 @@ async def _ranges(client: Client, planner: ReadPlanner, options: SourceOptions) 
     if not options.reads_logs:
         return _limited(await planner.chosen(options.ledgers or ()), options)
     names = await planner.log_names()
+    planner.check_offsets(names)
     if not names:
         raise NoSuchLog(f"no log matches option 'logsPattern' {options.logs_pattern!r}: correct it, or create one")
     ranges: list[EntryRange] = []

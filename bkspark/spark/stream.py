@@ -125,7 +125,8 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             NoSuchLog, MetadataError: the log cannot be looked at.
             ConfigurationError, DataLoss: the position is not one of the log, or what follows it is gone.
         """
-        _, logs = self._look()
+        planner, logs = self._look()
+        planner.check_offsets(logs)
         return self._form.to_json({name: log.offset(log.wanted_start()) for name, log in logs.items()})
 
     def latestOffset(  # noqa: N802

@@ -103,6 +103,7 @@ def test_given_schema_picks_columns_in_any_order_and_case(spark, table):
     table.write(spark.sql("select 1 as a, 'x' as b, 2.5 as c"), "overwrite")
     picked = table.read("c decimal(2,1), ledger_id bigint, A int", payloadFormat="arrow", includeMetadata="true")
     assert picked.select("c", "A").collect() == [(Decimal("2.5"), 1)]
+    assert table.read(StructType(), payloadFormat="arrow").count() == 1
 
 
 @pytest.mark.every_spark

@@ -223,6 +223,8 @@ def test_progress_tells_how_far_behind_a_stream_is(cluster, client, log):
     assert lag(text) == Lag(0, 0)
     with pytest.raises(ConfigurationError, match="no source of format bookkeeper"):
         lag({"sources": [{"latestOffset": "7"}]})
+    with pytest.raises(ConfigurationError, match="no source of format bookkeeper"):
+        lag("{")
 
 
 def named(client, *suffixes: str) -> tuple[str, list[str]]:
@@ -299,6 +301,11 @@ def test_stream_of_a_pattern_tells_that_a_log_is_gone(cluster, client):
     lenient = BookKeeperStreamReader(VALUE, SourceOptions.parse({**chosen, "failOnDataLoss": "false"}))
     assert rows(lenient, lenient.partitions(start, end)) == [2]
     assert set(lenient.latestOffset(start)["logs"]) == {two}
+    lost = {**chosen, "startingOffsets": json.dumps({one: "earliest"}), "failOnDataLoss": "false"}
+    going_on = BookKeeperStreamReader(VALUE, SourceOptions.parse(lost))
+    assert set(going_on.latestOffset(start)["logs"]) == {two}
+    with pytest.raises(ConfigurationError, match=f"names log '{one}', which does not exist"):
+        going_on.initialOffset()
 
 
 @pytest.mark.admission_control
