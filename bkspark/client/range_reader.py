@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections import deque
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import numpy as np
 
 from bkspark.core.metadata import LedgerMetadata
-from bkspark.core.reader import EntrySpan, GroupRead, groups, spans
+from bkspark.core.reader import EntrySpan, GroupRead, ReadPace, groups, spans
 from bkspark.entries import EntryBatch
 from bkspark.errors import (
     BookieUnavailable,
@@ -21,7 +23,7 @@ from bkspark.errors import (
     ReadFailed,
     TooManyRequests,
 )
-from bkspark.net.answers import BAD_DIGEST, SINGLE_READS_MAX, joined
+from bkspark.net.answers import BAD_DIGEST, joined
 from bkspark.net.channel import BookieChannel
 from bkspark.net.pool import BookiePool, Channel
 from bkspark.net.shared_work import forget_failure
@@ -37,6 +39,13 @@ BATCH_BYTES = 1024 * 1024
 READ_AHEAD_SPANS = 4
 SPAN_ENTRIES_FIRST = 256
 SPAN_ENTRIES_MAX = 65_536
+SPAN_EXCESS = 2
+"""A span is cut where its entries have so many times the bytes that it was to have."""
+SINGLES_FIRST = 256
+SINGLES_MAX = 1024
+STRIPED_SINGLES_MAX = 256
+"""How many single reads go out at once: at first, and at most. They know no limit in bytes, and where a ledger is
+striped a bookie looks for each entry by itself."""
 
 _Part = tuple[EntryBatch, int]
 """Entries from the first missing one on, and the status that says why there are no more."""
@@ -76,9 +85,10 @@ class RangeReader:
         self._preferred = preferred
         self._batch_reads = pool.protocol is WireProtocol.V2
         self._without_batch_reads: set[str] = set()
+        self._singles = ReadPace(BATCH_BYTES, SINGLES_MAX, SINGLES_FIRST)
 
-    async def read_span(self, span: EntrySpan) -> EntryBatch:
-        """Return every entry of the span.
+    async def read_span(self, span: EntrySpan, bytes_max: int) -> EntryBatch:
+        """Return the entries of the span, at least the first: all, or as many as have about `bytes_max`.
 
         Raises:
             NoSuchEntry: every bookie that could have one said it has not.
@@ -86,15 +96,15 @@ class RangeReader:
         """
         todo = groups(span, self._ledger_id, self._metadata.write_quorum, self._preferred, self._pool.avoided)
         if len(todo) == 1:
-            return await self.read_group(todo[0])
-        parts = await asyncio.gather(*(self.read_group(group) for group in todo))
+            return await self._read_group(todo[0], bytes_max)
+        parts = await asyncio.gather(*(self._read_group(group, bytes_max // len(todo)) for group in todo))
         return _interleave(parts, span)
 
-    async def read_group(self, group: GroupRead) -> EntryBatch:
-        """Return the entries of a group, in its order, numbered on from its first. Raises as `read_span`."""
+    async def _read_group(self, group: GroupRead, bytes_max: int) -> EntryBatch:
+        """Return entries of a group as `read_span`, in its order, numbered on from its first."""
         first_entry = int(group.missing[0])
         parts: list[EntryBatch] = []
-        while len(group.missing):
+        while len(group.missing) and sum(part.payload_bytes for part in parts) < bytes_max:
             parts.append(await self.read_some(group, self._pool.options.frame_bytes_max))
         return joined(parts, self._ledger_id, first_entry)
 
@@ -168,10 +178,10 @@ class RangeReader:
                 return await self._ask_batch(channel, entry_ids, bytes_max)
             except BookieUnavailable:
                 # A bookie too old for batch reads closes the connection. If it answers single reads, it is one.
-                answer = await self._ask_singles(bookie, entry_ids)
+                answer = await self._ask_singles(bookie, group)
                 self._without_batch_reads.add(bookie)
                 return answer
-        return await self._ask_singles(bookie, entry_ids)
+        return await self._ask_singles(bookie, group)
 
     async def _ask_batch(self, channel: Channel, entry_ids: np.ndarray, bytes_max: int) -> _Part:
         assert isinstance(channel, BookieChannel)
@@ -181,9 +191,12 @@ class RangeReader:
             return answer.entries, BAD_DIGEST
         return answer.entries, answer.status
 
-    async def _ask_singles(self, bookie: str, entry_ids: np.ndarray) -> _Part:
+    async def _ask_singles(self, bookie: str, group: GroupRead) -> _Part:
+        count = self._singles.entries if group.step == 1 else min(self._singles.entries, STRIPED_SINGLES_MAX)
+        entry_ids = group.missing[:count]
         channel = await self._pool.channel(bookie)
-        answers = await channel.read_entries(self._ledger_id, entry_ids[:SINGLE_READS_MAX], self._digest)
+        answers = await channel.read_entries(self._ledger_id, entry_ids, self._digest)
+        self._singles.on_entries(answers.largest_bytes)
         good = answers.statuses == v2.EOK
         count = len(good) if good.all() else int(np.argmin(good))
         status = v2.EOK if count == len(good) else int(answers.statuses[count])
@@ -198,25 +211,35 @@ class RangeReader:
     async def batches(
         self, first_entry: int, end_entry: int, batch_bytes: int = BATCH_BYTES
     ) -> AsyncIterator[EntryBatch]:
-        """Yield [first_entry, end_entry) in batches of roughly `batch_bytes`; reads run ahead of the caller."""
+        """Yield [first_entry, end_entry) in batches of roughly `batch_bytes`; reads run ahead of the caller.
+
+        Spans have as many entries as went by the sizes of those before: where later ones are larger, a span comes in
+        pieces.
+        """
         entries_max = self._span_entries(batch_bytes)
-        ahead: deque[asyncio.Task[EntryBatch]] = deque()
+        ahead: deque[tuple[EntrySpan, asyncio.Task[EntryBatch]]] = deque()
+
+        def begin(span: EntrySpan) -> tuple[EntrySpan, asyncio.Task[EntryBatch]]:
+            return span, asyncio.ensure_future(self.read_span(span, SPAN_EXCESS * batch_bytes))
+
         position = first_entry
         try:
             while position < end_entry or ahead:
                 while position < end_entry and len(ahead) < READ_AHEAD_SPANS:
                     span = next(spans(self._metadata, position, end_entry, entries_max))
-                    ahead.append(asyncio.ensure_future(self.read_span(span)))
+                    ahead.append(begin(span))
                     position = span.end_entry
-                batch = await ahead.popleft()
-                if len(batch):
-                    entry_bytes = max(1, batch.payload_bytes // len(batch))
-                    entries_max = max(1, min(SPAN_ENTRIES_MAX, batch_bytes // entry_bytes))
+                span, task = ahead.popleft()
+                batch = await task
+                if batch.end_entry < span.end_entry:
+                    ahead.appendleft(begin(replace(span, first_entry=batch.end_entry)))
+                entry_bytes = max(1, batch.payload_bytes // len(batch))
+                entries_max = max(1, min(SPAN_ENTRIES_MAX, batch_bytes // entry_bytes))
                 yield batch
         finally:
-            for task in ahead:
+            for _, task in ahead:
                 task.cancel()
-            await asyncio.gather(*ahead, return_exceptions=True)
+            await asyncio.gather(*(task for _, task in ahead), return_exceptions=True)
 
     def _span_entries(self, batch_bytes: int) -> int:
         metadata = self._metadata
@@ -227,11 +250,13 @@ class RangeReader:
 
 
 def _interleave(parts: list[EntryBatch], span: EntrySpan) -> EntryBatch:
-    """Return one batch out of a batch per residue, in entry order."""
-    count = span.end_entry - span.first_entry
+    """Return one batch out of a batch per residue, in entry order, up to the first entry that one of them lacks."""
+    lacking = min(residue + len(part) * len(parts) for residue, part in enumerate(parts))
+    count = min(lacking, span.end_entry - span.first_entry)
     payloads: list[bytes] = [b""] * count
     for residue, part in enumerate(parts):
-        payloads[residue :: len(parts)] = list(part)
+        wanted = payloads[residue :: len(parts)]
+        payloads[residue :: len(parts)] = itertools.islice(part, len(wanted))
     return EntryBatch.of(payloads, parts[0].ledger_id, span.first_entry)
 
 

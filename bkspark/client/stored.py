@@ -14,6 +14,7 @@ import numpy as np
 from bkspark.client.range_reader import read_error
 from bkspark.client.writer import Services
 from bkspark.core.metadata import LedgerMetadata
+from bkspark.core.reader import ReadPace
 from bkspark.errors import BookieUnavailable, BookKeeperError, RequestTimeout, UnauthorizedAccess
 from bkspark.net.channel import BookieChannel
 from bkspark.net.connection import AddListener
@@ -28,28 +29,9 @@ ACK_TIMEOUT_S = 30.0
 """How long a bookie may acknowledge nothing."""
 
 READ_BYTES = 512 * 1024
-READ_ENTRIES_FIRST = 8
 READ_ENTRIES_MAX = 4096
 SINGLE_READS_AT_ONCE = 128
 """Single reads know no limit in bytes: of entries that are suddenly larger than those before them, so many may come."""
-
-
-class ReadPace:
-    """How many entries to ask for at once, `entries`, so that they have about `bytes_max`.
-
-    What the metadata tell is an average, and nothing of an open ledger: it begins with few, and goes by those that
-    came, never to more than twice as many as before.
-    """
-
-    def __init__(self, bytes_max: int = READ_BYTES, entries_max: int = READ_ENTRIES_MAX) -> None:
-        self.bytes_max = bytes_max
-        self.entries = min(READ_ENTRIES_FIRST, entries_max)
-        self._entries_max = entries_max
-
-    def on_entries(self, largest_bytes: int) -> None:
-        """An answer has come; the largest entry in it has so many bytes."""
-        fitting = self.bytes_max // max(1, largest_bytes)
-        self.entries = max(1, min(self._entries_max, 2 * self.entries, fitting))
 
 
 @dataclass(slots=True)
@@ -183,7 +165,7 @@ class HeldEntries:
         """
         found = [np.empty(0, np.int64)]
         channel = await self._services.pool.channel(bookie)
-        pace, at = ReadPace(entries_max=SINGLE_READS_AT_ONCE), 0
+        pace, at = ReadPace(READ_BYTES, SINGLE_READS_AT_ONCE), 0
         while at < len(entry_ids):
             ids = entry_ids[at : at + pace.entries]
             at += len(ids)

@@ -61,6 +61,27 @@ def groups(
     return result
 
 
+READ_ENTRIES_FIRST = 8
+
+
+class ReadPace:
+    """How many entries to ask for at once, `entries`, so that they have about `bytes_max`.
+
+    What the metadata tell is an average, and nothing of an open ledger: it begins with few, and goes by those that
+    came, never to more than twice as many as before.
+    """
+
+    def __init__(self, bytes_max: int, entries_max: int, entries_first: int = READ_ENTRIES_FIRST) -> None:
+        self.bytes_max = bytes_max
+        self.entries = min(entries_first, entries_max)
+        self._entries_max = entries_max
+
+    def on_entries(self, largest_bytes: int) -> None:
+        """An answer has come; the largest entry in it has so many bytes."""
+        fitting = self.bytes_max // max(1, largest_bytes)
+        self.entries = max(1, min(self._entries_max, 2 * self.entries, fitting))
+
+
 class GroupRead:
     """Entries that share a write set, their replicas in the order of asking, and what has come back.
 

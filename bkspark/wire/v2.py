@@ -375,6 +375,9 @@ def encode_read_replies(
     An item is `i32 length, entry`, as a bookie stores it.
     """
     count = len(sizes)
+    if count == 1:
+        entry = memoryview(items)[LENGTH_BYTES:]
+        return b"".join((encode_read_reply_head(ledger_id, first_entry, len(entry)), entry))
     heads = np.empty(count, _REPLY)
     heads["size"] = sizes - LENGTH_BYTES + REPLY_BYTES
     heads["word"] = header_word(READ)

@@ -19,12 +19,11 @@ from bkspark.client.stored import (
     PIECES_IN_FLIGHT_MAX,
     READ_ENTRIES_MAX,
     SINGLE_READS_AT_ONCE,
-    ReadPace,
     StoredEntryWriter,
 )
 from bkspark.client.writer import Services
 from bkspark.core.metadata import LedgerMetadata
-from bkspark.core.reader import EntrySpan, GroupRead, groups
+from bkspark.core.reader import EntrySpan, GroupRead, ReadPace, groups
 from bkspark.core.striping import write_set
 from bkspark.entries import EntryBatch
 from bkspark.errors import BookKeeperError

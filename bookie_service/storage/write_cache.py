@@ -81,6 +81,16 @@ class LedgerWrites:
             length = next((i for i in range(length) if first_entry + i in self._late), length)
         return self._addresses[start : start + length]
 
+    def address(self, entry_id: int) -> int | None:
+        """`run` of one entry: numbers are cheaper to handle than arrays of one."""
+        late = self._late.get(entry_id)
+        if late is not None:
+            return late
+        at = int(self._entries[: self._count].searchsorted(entry_id))
+        if at == self._count or self._entries.item(at) != entry_id:
+            return None
+        return self._addresses.item(at)
+
     def gap(self, first_entry: int, count_max: int) -> int:
         """Return how many ids from `first_entry` on lie before the next one held here, at most `count_max`."""
         start = int(self._entries[: self._count].searchsorted(first_entry))
@@ -179,6 +189,8 @@ class CacheHalf:
         writes = self.ledgers.get(ledger_id)
         if writes is None:
             return None
+        if count_max == 1:
+            return self._read_one(writes, first_entry)
         # No item is smaller than its length word and two ids.
         addresses = writes.run(first_entry, min(count_max, bytes_max // (LENGTH_BYTES + 16) + 1))
         if not len(addresses):
@@ -189,6 +201,13 @@ class CacheHalf:
         addresses, sizes = addresses[:taken], sizes[:taken]
         spans = [self.memory[start:end].data for start, end in contiguous_spans(addresses, sizes)]
         return Items(first_entry, spans[0] if len(spans) == 1 else b"".join(spans), sizes, is_full)
+
+    def _read_one(self, writes: LedgerWrites, entry_id: int) -> Items | None:
+        address = writes.address(entry_id)
+        if address is None:
+            return None
+        size = LENGTH_BYTES + int.from_bytes(self.memory[address : address + LENGTH_BYTES].tobytes(), "big")
+        return Items(entry_id, self.memory[address : address + size].data, np.array([size]))
 
     def gap(self, ledger_id: int, first_entry: int, count_max: int) -> int:
         """Return how many entries from `first_entry` on lie before the next one held here, at most `count_max`."""

@@ -18,6 +18,7 @@ from bkspark.errors import (
     NotEnoughBookies,
     UnauthorizedAccess,
 )
+from bkspark.net.pool import NetOptions
 from tests.client.in_process import run
 
 QUORUMS = [(1, 1, 1), (2, 2, 2), (3, 3, 2), (3, 2, 2), (3, 1, 1), (3, 2, 1)]
@@ -49,6 +50,29 @@ def test_entries_are_read_back_as_appended(tmp_path, quorums, digest):
         assert await read_all(reader) == payloads
         batch = await reader.read(100, 399)
         assert (batch.ledger_id, batch.first_entry, list(batch)) == (writer.ledger_id, 100, payloads[100:400])
+
+    run(tmp_path, test)
+
+
+@pytest.mark.parametrize("wire_protocol", ["v2", "v3"])
+@pytest.mark.parametrize("quorums", [(1, 1, 1), (3, 2, 2), (3, 1, 1)])
+def test_batches_stay_small_where_entries_are_suddenly_large(tmp_path, quorums, wire_protocol):
+    """How many entries a read-ahead asks for goes by the sizes of those before: 3,000 small ones, here."""
+
+    async def test(cluster):
+        ensemble, write_quorum, ack_quorum = quorums
+        frame, batch, large = 256 * 1024, 64 * 1024, 32 * 1024
+        client = cluster.client(net=NetOptions(frame_bytes_max=frame), wire_protocol=wire_protocol)
+        payloads = [b"%d" % i for i in range(3_000)] + [b"%05d" % i + bytes(large) for i in range(200)] + [b"last"] * 9
+        writer = await client.create(ensemble=ensemble, write_quorum=write_quorum, ack_quorum=ack_quorum)
+        await writer.append_many(payloads)
+        await writer.close()
+        reader = await client.open(writer.ledger_id)
+        batches = [it async for it in reader.batches(batch_bytes=batch)]
+        assert [entry for it in batches for entry in it] == payloads
+        assert [it.first_entry for it in batches[1:]] == [it.end_entry for it in batches[:-1]]
+        if ensemble == 1 and wire_protocol == "v2":
+            assert max(it.payload_bytes for it in batches) <= 2 * batch + frame
 
     run(tmp_path, test)
 

@@ -12,7 +12,7 @@ import pytest
 
 from bkspark.client import Client
 from bkspark.client.range_reader import RangeReader
-from bkspark.client.stored import READ_ENTRIES_FIRST, ReadPace
+from bkspark.core.reader import READ_ENTRIES_FIRST, ReadPace
 from bkspark.entries import EntryBatch
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.uri import MetadataUri
