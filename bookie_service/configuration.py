@@ -224,6 +224,7 @@ def _service(keys: Values) -> ServiceOptions:
         ledger_directories=keys.directories("ledgerDirectories", "/tmp/bk-data"),
         connections_max=keys.number("maxConnections", 10_000, least=1, unit="connections"),
         fetch_threads=fetch_threads,
+        local_reads=keys.flag("localReadsEnabled", True, "clients on this host read entry logs themselves"),
         received_bytes_max=keys.number(
             "receiveBuffersMaxBytes", 128 * _MIB, least=_MIB, unit="bytes received, not served yet; all connections"
         ),

@@ -109,6 +109,7 @@ OWN_KEYS = frozenset(
     {
         "frameTimeoutMs",
         "gcDeletedShareMax",
+        "localReadsEnabled",
         "maxConnections",
         "receiveBuffersMaxBytes",
         "replyBuffersMaxBytes",

@@ -106,8 +106,8 @@ class Values:
             raise refused(key, text, f"it must be a whole number from {least} to {most}")
         return value
 
-    def flag(self, key: str, default: bool) -> bool:
-        text = self._ask(key, Setting("true or false", str(default).lower()))
+    def flag(self, key: str, default: bool, unit: str = "") -> bool:
+        text = self._ask(key, Setting("true or false", str(default).lower(), unit))
         if text is None:
             return default
         if text.lower() not in TRUE + FALSE:

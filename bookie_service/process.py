@@ -108,6 +108,7 @@ async def _run(configuration: Configuration, ending: Ending, as_json: bool) -> N
             try:
                 await registration.enter()
                 service.start_collecting(census)
+                service.start_local_reads(bound.bookie_id)
                 # It may have changed before there was a registration to change.
                 registration.change(read_only=service.is_read_only)
                 async with (

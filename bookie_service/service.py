@@ -23,6 +23,7 @@ from bookie_service.connection import Connection, ConnectionOptions
 from bookie_service.disk_watch import DiskOptions, DiskWatch
 from bookie_service.limbo_check import LimboCheck, ShareCensus
 from bookie_service.listener import Listener
+from bookie_service.local_reads import LocalReads
 from bookie_service.storage.checkpoint import Checkpoint, CheckpointThread, carry_out
 from bookie_service.storage.fetching import FetchThreads
 from bookie_service.storage.files import LocalFiles, is_out_of_space
@@ -56,6 +57,7 @@ class ServiceOptions:
     reply_bytes_max: int = 256 * 1024 * 1024
     checkpoint_interval_s: float = 10.0
     fetch_threads: int = 8
+    local_reads: bool = True
     bookie: BookieOptions = field(default_factory=BookieOptions)
     connection: ConnectionOptions = field(default_factory=ConnectionOptions)
     flush: FlushLimits = field(default_factory=FlushLimits)
@@ -99,6 +101,7 @@ class BookieService:
         self._admission = Admission(self._loop, options.received_bytes_max, options.reply_bytes_max)
         self._fetches = FetchThreads(files, options.fetch_threads, self._post, self._on_failure)
         self._listener: Listener | None = None
+        self._local_reads: LocalReads | None = None
         self._timers: list[_Repeating] = []
         self._refused = 0
         """Connections above the limit since `_watch_connections` last looked."""
@@ -143,6 +146,7 @@ class BookieService:
         self._bookie.look_at_disks()
         self._listener = Listener(listener, self._connect, self._on_failure)
         self._listener.start()
+        self._served = listener.getsockname()
         self._timers = [
             _Repeating(self._loop, _WATCH_INTERVAL_S, self._watch_connections),
             _Repeating(self._loop, options.checkpoint_interval_s, partial(self._call, self._bookie.checkpoint)),
@@ -186,6 +190,15 @@ class BookieService:
             self._look_at_disks,
         )
         self._collector.start()
+
+    def start_local_reads(self, bookie_id: str) -> None:
+        """Answer clients on this host that read entry logs themselves, if that is wanted and possible here."""
+        if not self._options.local_reads:
+            return
+        try:
+            self._local_reads = LocalReads(self._storage.store, bookie_id, self._served)
+        except OSError as error:
+            logger.info("clients on this host read over the network only: %s", error)
 
     async def collect_garbage(self) -> PassReport:
         """Collect garbage now, with a major compaction; return what came of it.
@@ -242,6 +255,8 @@ class BookieService:
             self._collector.abandon()
         if self._listener is not None:
             self._listener.close()
+        if self._local_reads is not None:
+            self._local_reads.close()
         for connection in list(self._connections):
             connection.close()
         self._admission.close()

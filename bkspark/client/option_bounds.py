@@ -29,6 +29,7 @@ BOUNDS: Mapping[type, Mapping[str, _Bounds]] = {
         "read_timeout_s": (0.001, SECONDS_MAX),
         "speculative_read_s": (0.0, SECONDS_MAX),
         "frame_bytes_max": (FRAME_BYTES_LEAST, FRAME_BYTES_MAX),
+        "local_reads": None,
     },
     WriterOptions: {
         "pending_entries_max": (1, COUNT_MAX),

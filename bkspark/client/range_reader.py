@@ -47,6 +47,9 @@ STRIPED_SINGLES_MAX = 256
 """How many single reads go out at once: at first, and at most. They know no limit in bytes, and where a ledger is
 striped a bookie looks for each entry by itself."""
 
+SCAN_BYTES_MIN = 256 * 1024
+"""Less is asked for over the network at once: one more question, where the entries lie, would not pay."""
+
 _Part = tuple[EntryBatch, int]
 """Entries from the first missing one on, and the status that says why there are no more."""
 
@@ -86,6 +89,8 @@ class RangeReader:
         self._batch_reads = pool.protocol is WireProtocol.V2
         self._without_batch_reads: set[str] = set()
         self._singles = ReadPace(BATCH_BYTES, SINGLES_MAX, SINGLES_FIRST)
+        # How large an entry is, about; 0: not known yet.
+        self._entry_bytes = _mean_bytes(metadata)
 
     async def read_span(self, span: EntrySpan, bytes_max: int) -> EntryBatch:
         """Return the entries of the span, at least the first: all, or as many as have about `bytes_max`.
@@ -105,8 +110,31 @@ class RangeReader:
         first_entry = int(group.missing[0])
         parts: list[EntryBatch] = []
         while len(group.missing) and sum(part.payload_bytes for part in parts) < bytes_max:
-            parts.append(await self.read_some(group, self._pool.options.frame_bytes_max))
+            part = await self._read_local(group)
+            if part is None:
+                part = await self.read_some(group, self._pool.options.frame_bytes_max)
+            parts.append(part)
         return joined(parts, self._ledger_id, first_entry)
+
+    async def _read_local(self, group: GroupRead) -> EntryBatch | None:
+        """Return the next entries of a group as `bkspark.net.local_reads` has them; None: they are to be asked for."""
+        options, count = self._pool.options, len(group.missing)
+        is_scan = group.step == 1 and count * self._entry_bytes >= SCAN_BYTES_MIN
+        if not (is_scan and options.local_reads) or group.is_asked:
+            return None
+        bookie, first_entry = group.favourite, int(group.missing[0])
+        try:
+            part = await self._pool.read_local(
+                bookie, self._ledger_id, first_entry, count, options.frame_bytes_max, self._digest
+            )
+        except BookieUnavailable as error:
+            # To connect once more, at once, would only take the same time again.
+            group.next_replica()
+            group.on_failure(error)
+            return None
+        if part is not None:
+            group.on_entries(bookie, len(part))
+        return part
 
     async def read_some(self, group: GroupRead, bytes_max: int) -> EntryBatch:
         """Return the next entries of a group, those of one answer; `group.missing` are the others.
@@ -233,8 +261,8 @@ class RangeReader:
                 batch = await task
                 if batch.end_entry < span.end_entry:
                     ahead.appendleft(begin(replace(span, first_entry=batch.end_entry)))
-                entry_bytes = max(1, batch.payload_bytes // len(batch))
-                entries_max = max(1, min(SPAN_ENTRIES_MAX, batch_bytes // entry_bytes))
+                self._entry_bytes = max(1, batch.payload_bytes // len(batch))
+                entries_max = self._span_entries(batch_bytes)
                 yield batch
         finally:
             for _, task in ahead:
@@ -242,11 +270,16 @@ class RangeReader:
             await asyncio.gather(*(task for _, task in ahead), return_exceptions=True)
 
     def _span_entries(self, batch_bytes: int) -> int:
-        metadata = self._metadata
-        if metadata.is_closed and metadata.last_entry >= 0 and metadata.length > 0:
-            entry_bytes = max(1, metadata.length // (metadata.last_entry + 1))
-            return max(1, min(SPAN_ENTRIES_MAX, batch_bytes // entry_bytes))
-        return SPAN_ENTRIES_FIRST
+        if not self._entry_bytes:
+            return SPAN_ENTRIES_FIRST
+        return max(1, min(SPAN_ENTRIES_MAX, batch_bytes // self._entry_bytes))
+
+
+def _mean_bytes(metadata: LedgerMetadata) -> int:
+    """Return the mean size of a closed ledger's entries, at least 1; 0 where nothing tells."""
+    if metadata.is_closed and metadata.last_entry >= 0 and metadata.length > 0:
+        return max(1, metadata.length // (metadata.last_entry + 1))
+    return 0
 
 
 def _interleave(parts: list[EntryBatch], span: EntrySpan) -> EntryBatch:

@@ -103,6 +103,11 @@ class GroupRead:
         """The replica that is asked first for `missing`."""
         return self._replicas[0]
 
+    @property
+    def is_asked(self) -> bool:
+        """Whether any replica was asked for `missing` already."""
+        return self._asked > 0
+
     def next_replica(self) -> str | None:
         """Return the bookie to ask for `missing`, besides those that still owe an answer; None: all were asked."""
         if self._asked == len(self._replicas):

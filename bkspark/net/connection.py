@@ -46,6 +46,8 @@ class BookieConnection(asyncio.BufferedProtocol):
         self.lost: BookKeeperError | None = None
         self.connected_at = 0.0
         """When the connection was made, by the event loop's clock."""
+        self.address_on_this_host: tuple[str, int] | None = None
+        """Where the bookie was reached, when that is an address of this host."""
         self._received_at = 0.0
         self._frame_bytes_max = frame_bytes_max
         self._read_timeout_s = read_timeout_s
@@ -170,6 +172,7 @@ class BookieConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        self.address_on_this_host = _address_on_this_host(transport)
         self.connected_at = self._received_at = self._loop.time()
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
@@ -211,3 +214,10 @@ class BookieConnection(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool:
         return False
+
+
+def _address_on_this_host(transport: asyncio.BaseTransport) -> tuple[str, int] | None:
+    """Return the peer's address if it is ours, too; over IPv4."""
+    own, peer = transport.get_extra_info("sockname"), transport.get_extra_info("peername")
+    is_here = isinstance(own, tuple) and isinstance(peer, tuple) and len(peer) == 2 and own[0] == peer[0]
+    return peer if is_here else None

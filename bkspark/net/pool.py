@@ -11,11 +11,14 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from bkspark.entries import EntryBatch
 from bkspark.errors import BookieUnavailable, ClientClosed
 from bkspark.net.channel import BookieChannel
+from bkspark.net.local_reads import LocalReads
 from bkspark.net.shared_work import start_shared
 from bkspark.net.v3_channel import BookieV3Channel
 from bkspark.wire.adds import WireProtocol
+from bkspark.wire.digest import EntryDigest
 from bkspark.wire.framing import FRAME_BYTES_MAX
 from bkspark.wire.v3 import TxnIds
 
@@ -32,12 +35,14 @@ class NetOptions:
     """Limits of connections, in seconds and bytes.
 
     `speculative_read_s`: a read that takes longer is sent to the next replica, too; the first answer counts.
+    `local_reads`: scans of a bookie on this host read its entry logs, where the bookie allows it.
     """
 
     connect_timeout_s: float = 5.0
     read_timeout_s: float = 5.0
     speculative_read_s: float = 1.0
     frame_bytes_max: int = FRAME_BYTES_MAX
+    local_reads: bool = True
 
 
 class BookiePool:
@@ -52,6 +57,7 @@ class BookiePool:
         self._v3_channels: dict[tuple[str, int], asyncio.Task[BookieV3Channel]] = {}
         self._leases: dict[int, set[int]] = {}
         self._failed_at: dict[str, float] = {}
+        self._local_reads: dict[str, LocalReads] = {}
         self._is_closed = False
 
     @property
@@ -94,6 +100,24 @@ class BookiePool:
             return BookieV3Channel(name, frame_bytes_max, read_timeout_s, self.txn_ids)
 
         return await self._connected(self._v3_channels, bookie, lane, make)
+
+    async def read_local(
+        self, bookie: str, ledger_id: int, first_entry: int, count_max: int, bytes_max: int, digest: EntryDigest
+    ) -> EntryBatch | None:
+        """Return the first ones of some entries, read on this host; None: they are to be asked for. See `LocalReads`.
+
+        Raises:
+            BookieUnavailable: as `channel`.
+        """
+        channel = await self.channel(bookie)
+        local = self._local_reads.get(bookie)
+        if local is None or local.channel is not channel:
+            replaced, options = local, self.options
+            local = LocalReads(channel, options.read_timeout_s, options.speculative_read_s)
+            self._local_reads[bookie] = local
+            if replaced is not None:
+                await replaced.close()
+        return await local.read(ledger_id, first_entry, count_max, bytes_max, digest)
 
     async def _connected(
         self,
@@ -149,3 +173,5 @@ class BookiePool:
         for result in await asyncio.gather(*tasks, return_exceptions=True):
             if isinstance(result, Channel):
                 result.close(ClientClosed("the client was closed"))
+        for local in self._local_reads.values():
+            await local.close()

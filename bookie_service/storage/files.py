@@ -181,6 +181,11 @@ class File:
         with _Naming(self.path):
             os.ftruncate(self._fd, size)
 
+    @property
+    def descriptor(self) -> int:
+        """To be handed to another process; closed by `close` here."""
+        return self._fd
+
     def close(self) -> None:
         os.close(self._fd)
 

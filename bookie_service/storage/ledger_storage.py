@@ -175,6 +175,14 @@ class Flush:
     is_held: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Located:
+    """Items in an entry log: the log's path, and where each item begins in it, int64, ascending."""
+
+    path: str
+    offsets: np.ndarray
+
+
 class LedgerStorage(Protocol):
     """All ledgers of a bookie. The event loop calls everything but what names another thread."""
 
@@ -229,6 +237,16 @@ class LedgerStorage(Protocol):
         Raises:
             StorageDamaged, OSError: the first entry is held but cannot be read.
             NotCached: `source` does not wait, and the first entry is not at hand.
+        """
+
+    def locate(self, ledger: Ledger, first_entry: int, count_max: int, bytes_max: int) -> Located | None:
+        """Return where consecutive entries from `first_entry` on lie in one entry log, ascending.
+
+        At most `count_max`, whose items begin within `bytes_max` bytes. None where an ordinary read would not give the
+        first one from an entry log; the run ends before an entry of which that is so.
+
+        Raises:
+            StorageDamaged, OSError: as `read`; but what lies in the log is not looked at.
         """
 
     def held(self, ledger: Ledger, first_entry: int, count: int) -> np.ndarray:

@@ -37,7 +37,7 @@ from bookie_service.storage.files import LocalFiles, is_out_of_space
 from bookie_service.storage.index import LedgerUpdate
 from bookie_service.storage.items import Items
 from bookie_service.storage.key_values import KeyValueOptions
-from bookie_service.storage.ledger_storage import Flush, Ledger, LedgerIndex
+from bookie_service.storage.ledger_storage import Flush, Ledger, LedgerIndex, Located
 from bookie_service.storage.limbo import Limbo
 from bookie_service.storage.log_appender import AppendOptions, EntryLogAppender
 from bookie_service.storage.log_reader import EntryLogReader
@@ -252,6 +252,17 @@ class LedgerStore(ABC):
         items = self._reader.read(ledger.ledger_id, first_entry, positions, bytes_max, source)
         self._item_bytes = max(LENGTH_BYTES + ENTRY_BYTES_MIN, len(items.buffer) // len(items))
         return items
+
+    def locate(self, ledger: Ledger, first_entry: int, count_max: int, bytes_max: int) -> Located | None:
+        count = min(count_max, ledger.last_entry - first_entry + 1)
+        for half in (self.filling, self._flushing):
+            if half is not None and count > 0:
+                # None where it begins with an entry that was written again here, or ends before one.
+                count = half.gap(ledger.ledger_id, first_entry, count)
+        if count <= 0:
+            return None
+        positions = self.index.positions(ledger.ledger_id, first_entry, count)
+        return self._reader.locate(positions, bytes_max) if len(positions) and positions.item(0) else None
 
     def held(self, ledger: Ledger, first_entry: int, count: int) -> np.ndarray:
         count = max(0, min(count, ledger.last_entry - first_entry + 1))

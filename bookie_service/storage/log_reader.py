@@ -18,6 +18,7 @@ from bookie_service.formats.entry_log import HEADER_BYTES, OFFSET_BITS, OFFSET_M
 from bookie_service.storage.byte_source import WAITING, ByteSource
 from bookie_service.storage.entry_log import ENTRY_BYTES_MIN, ITEM_BYTES_MAX, EntryLogs
 from bookie_service.storage.items import Items, contiguous_spans
+from bookie_service.storage.ledger_storage import Located
 from bookie_service.storage.open_files import OpenFiles
 
 _GAP_BYTES_MAX = 256 * 1024
@@ -88,6 +89,17 @@ class EntryLogReader:
         view = memoryview(data)
         spans = [view[start:end] for start, end in contiguous_spans(starts, sizes)]
         return Items(first_entry, spans[0] if len(spans) == 1 else b"".join(spans), sizes, is_full)
+
+    def locate(self, positions: np.ndarray, bytes_max: int) -> Located | None:
+        """Return where the leading items lie that begin within `bytes_max` of one log, ascending; None for nowhere."""
+        path = self._logs.path(positions.item(0) >> OFFSET_BITS)
+        offsets = (positions & OFFSET_MASK) - LENGTH_BYTES
+        if path is None or offsets.item(0) < HEADER_BYTES:
+            return None
+        steps = positions[1:] - positions[:-1]
+        near = (steps > 0) & (positions[1:] - positions[0] < bytes_max)
+        near &= positions[1:] >> OFFSET_BITS == positions.item(0) >> OFFSET_BITS
+        return Located(path, offsets if near.all() else offsets[: int(np.argmin(near)) + 1])
 
     def forget(self, path: str) -> None:
         """Let go of a log that is about to be removed."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import shutil
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from bkspark.client import Client
 from bkspark.metadata.bookies import BookieRegistry
@@ -23,10 +24,9 @@ URI = "zk://127.0.0.1:2181/ledgers"
 class InProcessBookie:
     """One bookie service that can be cut off and started again on its directories."""
 
-    def __init__(self, directory: Path, store: MemoryStore) -> None:
-        self._options = ServiceOptions(
-            journal_directories=[str(directory / "journal")], ledger_directories=[str(directory / "ledgers")]
-        )
+    def __init__(self, directory: Path, store: MemoryStore, changes: Mapping[str, Any]) -> None:
+        self.directory = directory
+        self._options = ServiceOptions([str(directory / "journal")], [str(directory / "ledgers")], **changes)
         for path in (*self._options.journal_directories, *self._options.ledger_directories):
             Path(path, "current").mkdir(parents=True)
         self._store = store
@@ -44,6 +44,7 @@ class InProcessBookie:
         self._port = listener.getsockname()[1]
         self.service = BookieService(LocalFiles(), self._options)
         await self.service.start(listener, no_suspects)
+        self.service.start_local_reads(self.id)
         self._tree = self._store.session()
         registry = BookieRegistry(self._tree, MetadataUri.parse(URI))
         await registry.register(self.id, BookieAddress("127.0.0.1", self._port))
@@ -58,6 +59,11 @@ class InProcessBookie:
             shutil.rmtree(path)
             Path(path, "current").mkdir(parents=True)
 
+    async def flush(self) -> None:
+        """Move everything into entry logs: start again."""
+        await self.stop()
+        await self.start()
+
     async def stop(self) -> None:
         """Stop serving and unregister, as after a crash that ZooKeeper has noticed."""
         if self.service is not None:
@@ -69,9 +75,10 @@ class InProcessBookie:
 class InProcessCluster:
     """`bookies` and clients of them."""
 
-    def __init__(self, directory: Path, count: int) -> None:
+    def __init__(self, directory: Path, count: int, **changes: Any) -> None:
+        """`changes`: of the bookies' `ServiceOptions`."""
         self.store = MemoryStore()
-        self.bookies = [InProcessBookie(directory / f"bookie{number}", self.store) for number in range(count)]
+        self.bookies = [InProcessBookie(directory / f"bookie{number}", self.store, changes) for number in range(count)]
         self._clients: list[Client] = []
 
     async def start(self) -> None:
@@ -95,11 +102,13 @@ class InProcessCluster:
             await bookie.stop()
 
 
-def run(directory: Path, test: Callable[[InProcessCluster], Awaitable[None]], *, bookies: int = 3) -> None:
-    """Run a test's coroutine with a cluster."""
+def run(
+    directory: Path, test: Callable[[InProcessCluster], Awaitable[None]], *, bookies: int = 3, **changes: Any
+) -> None:
+    """Run a test's coroutine with a cluster; `changes`: of its bookies' `ServiceOptions`."""
 
     async def call() -> None:
-        cluster = InProcessCluster(directory, bookies)
+        cluster = InProcessCluster(directory, bookies, **changes)
         try:
             await cluster.start()
             await asyncio.wait_for(test(cluster), 180)

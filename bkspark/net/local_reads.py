@@ -1,0 +1,165 @@
+"""Reads entries of a bookie on this host from the page cache of its entry logs; `bkspark.wire.local_reads` tells how.
+
+What a scan over the network costs is mostly the socket's: copies, page faults and wake-ups on both sides. Here the
+bookie only says where entries lie, and the bytes are read once, by a thread.
+
+**The invariant.** A local read gives entries that passed their check, the first ones of those asked for, or nothing.
+It never gives an error, a negative answer or a report of damage: whoever got too little asks the bookie over the
+network, and what it answers there decides, as if this did not exist. A bookie with which anything but the check of an
+entry goes wrong is read over the network only, as long as the connection to it lasts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import sys
+
+import numpy as np
+
+from bkspark.entries import EntryBatch
+from bkspark.errors import ProtocolError
+from bkspark.net.connection import BookieConnection
+from bkspark.net.shared_work import start_shared
+from bkspark.wire.digest import EntryDigest
+from bkspark.wire.framing import LENGTH_BYTES, gather_i32
+from bkspark.wire.local_reads import ENTRIES_MAX, REPLY_BYTES_MAX, LocalRead, decode_reply, socket_name
+
+logger = logging.getLogger(__name__)
+
+SCRATCH_BYTES_MAX = 8 << 20
+"""Memory for items that is kept for the next read."""
+
+
+class LocalReads:
+    """Local reads of one bookie, one at a time. For one event loop, until `close`."""
+
+    def __init__(self, channel: BookieConnection, timeout_s: float, slow_s: float) -> None:
+        """`timeout_s`: for the bookie's answer. `slow_s`: a bookie whose local reads take longer is asked for them."""
+        self.channel = channel
+        self._timeout_s = timeout_s
+        self._slow_s = slow_s
+        self._socket: socket.socket | None = None
+        self._is_off = channel.address_on_this_host is None or sys.platform != "linux"
+        self._turn = asyncio.Lock()
+        self._scratch = bytearray()
+
+    async def read(
+        self, ledger_id: int, first_entry: int, count_max: int, bytes_max: int, digest: EntryDigest
+    ) -> EntryBatch | None:
+        """Return some of the entries from `first_entry` on, at least that one, or None; their items fit `bytes_max`."""
+        address = self.channel.address_on_this_host
+        if self._is_off or address is None:
+            return None
+        host = socket.inet_aton(address[0])
+        count = min(count_max, ENTRIES_MAX)
+        request = LocalRead(self.channel.bookie, host, ledger_id, first_entry, count, bytes_max)
+        # Not cancelled with the caller: it goes on in its thread all the same, and the next one must wait for it.
+        job = start_shared(self._in_turn(address[1], request, digest))
+        try:
+            async with asyncio.timeout(self._slow_s):
+                return await asyncio.shield(job)
+        except TimeoutError:
+            self._end(f"a local read took more than {self._slow_s:g} s")
+            return None
+
+    async def _in_turn(self, port: int, request: LocalRead, digest: EntryDigest) -> EntryBatch | None:
+        async with self._turn:
+            return None if self._is_off else await asyncio.to_thread(self._read, port, request, digest)
+
+    async def close(self) -> None:
+        """End it, also a read that waits for the bookie."""
+        self._is_off = True
+        waiting = self._socket
+        if waiting is not None:
+            with contextlib.suppress(OSError):
+                waiting.shutdown(socket.SHUT_RDWR)
+        async with self._turn:
+            self._disconnect()
+
+    def _end(self, reason: object) -> None:
+        if not self._is_off:
+            logger.info("bookie %s is read over the network from now on: %s", self.channel.bookie, reason)
+        self._is_off = True
+
+    def _disconnect(self) -> None:
+        connected, self._socket = self._socket, None
+        if connected is not None:
+            connected.close()
+
+    # ---- on a thread ----
+
+    def _read(self, port: int, request: LocalRead, digest: EntryDigest) -> EntryBatch | None:
+        try:
+            found = self._ask(port, request)
+            if found is None:
+                return None
+            descriptor, starts = found
+            try:
+                return self._entries(descriptor, starts, request, digest)
+            finally:
+                os.close(descriptor)
+        except (OSError, ProtocolError) as error:
+            self._end(error)
+            self._disconnect()
+            return None
+
+    def _ask(self, port: int, request: LocalRead) -> tuple[int, np.ndarray] | None:
+        """Return (descriptor of a log, which the caller closes, where items begin in it); None: not here."""
+        if self._socket is None:
+            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            self._socket.settimeout(self._timeout_s)
+            self._socket.connect(socket_name(port))
+        self._socket.send(request.encode())
+        message, descriptors, _, _ = socket.recv_fds(self._socket, REPLY_BYTES_MAX, 1, socket.MSG_CMSG_CLOEXEC)
+        try:
+            starts = decode_reply(message)
+            if starts is None:
+                return None
+            is_asked_for = len(starts) <= request.entries_max and starts[-1] - starts[0] < request.bytes_max
+            if not is_asked_for or not descriptors:
+                raise ProtocolError(f"a local read was answered with {len(starts)} places, {len(descriptors)} files")
+            return descriptors.pop(), starts
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+    def _entries(
+        self, descriptor: int, starts: np.ndarray, request: LocalRead, digest: EntryDigest
+    ) -> EntryBatch | None:
+        """Return the leading entries that are whole and right; None where the first one is not."""
+        os.posix_fadvise(descriptor, starts.item(0), request.bytes_max, os.POSIX_FADV_WILLNEED)
+        ends = np.append(starts[1:], _end_of_item(descriptor, starts.item(-1)))
+        if ends.item(-1) - starts.item(0) > request.bytes_max:
+            # The bookie does not know how long the last one is.
+            starts, ends = starts[:-1], ends[:-1]
+        if not len(starts):
+            return None
+        low = starts.item(0)
+        items = self._memory(ends.item(-1) - low)
+        if os.preadv(descriptor, [items], low) < len(items):
+            return None
+        starts -= low
+        ends -= low
+        stops = starts + LENGTH_BYTES + gather_i32(np.frombuffer(items, np.uint8), starts)
+        whole = (stops >= starts) & (stops <= ends)
+        count = len(whole) if whole.all() else int(np.argmin(whole))
+        ids = np.arange(request.first_entry, request.first_entry + count)
+        opened = digest.open_entries(items, starts[:count] + LENGTH_BYTES, stops[:count], request.ledger_id, ids)
+        return opened.to_batch(request.ledger_id, request.first_entry) if len(opened) else None
+
+    def _memory(self, size: int) -> memoryview:
+        if size > SCRATCH_BYTES_MAX:
+            return memoryview(bytearray(size))
+        if size > len(self._scratch):
+            self._scratch = bytearray(size)
+        return memoryview(self._scratch)[:size]
+
+
+def _end_of_item(descriptor: int, start: int) -> int:
+    """Return where an item ends; behind all limits when it cannot be read."""
+    word = os.pread(descriptor, LENGTH_BYTES, start)
+    return start + LENGTH_BYTES + int.from_bytes(word, "big") if len(word) == LENGTH_BYTES else 1 << 62
