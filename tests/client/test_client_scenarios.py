@@ -12,6 +12,7 @@ import pytest
 from bkspark.client import Client
 from bkspark.core.add_pipeline import WriterLimits
 from bkspark.core.metadata import Fragment
+from bkspark.core.recovery import WINDOW_ENTRIES_MAX
 from bkspark.entries import EntryBatch
 from bkspark.errors import LedgerClosed, LedgerFenced, NoSuchLedger
 from bkspark.metadata.memory import Fault
@@ -115,6 +116,21 @@ def test_p01_every_read_of_a_recovery_fences(tmp_path, monkeypatch):
     run(tmp_path, test)
 
 
+def test_x01_entries_that_a_recovery_wrote_in_several_windows_carry_the_lac_it_began_with(tmp_path):
+    async def test(cluster):
+        client = cluster.client()
+        writer = await client.create()
+        last = await writer.append_many([b"0"] * (WINDOW_ENTRIES_MAX + 10))
+        writer.abandon()
+        assert (await client.recover(writer.ledger_id)).last_entry == last
+        pool, digest = (await client.services()).pool, EntryDigest(writer.metadata.digest, b"")
+        for bookie in writer.metadata.last_fragment.bookies:
+            answer = await (await pool.channel(bookie)).read_last_entry(writer.ledger_id, digest)
+            assert (answer.entry.entry_id, answer.entry.lac, answer.entry.length) == (last, -1, last + 1)
+
+    run(tmp_path, test)
+
+
 async def silenced(bookie: InProcessBookie) -> asyncio.Server:
     """Put something in a bookie's place that takes connections and never answers."""
 
@@ -141,6 +157,7 @@ def test_p09_silent_bookie_costs_a_recovery_one_time_out_though_no_entry_can_do_
         async with await silenced(cluster.bookie(writer.metadata.last_fragment.bookies[0])):
             reader = await client.open(writer.ledger_id, recover=True)
             assert list(await reader.read(0, 11)) == [b"%d" % number for number in range(12)]
+            assert reader.metadata.last_fragment.bookies[0] != writer.metadata.last_fragment.bookies[0]
 
     run(tmp_path, test, bookies=4)
 
