@@ -497,6 +497,7 @@ class LedgerWriter:
             self._room.set_result(None)
         if self._failed is not None:
             self._failed(error)
+        self._let_go()
 
     def _now_ns(self) -> int:
         """What the event loop's clock shows: one clock for time-outs and timers."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
+import weakref
 from collections.abc import Awaitable, Callable
 
 import pytest
 
 from bkspark.client.writer import WriterOptions
 from bkspark.core.metadata import LedgerState
-from bkspark.errors import ClientClosed, LedgerClosed
+from bkspark.errors import ClientClosed, LedgerClosed, LedgerFenced
 from tests.client.in_process import InProcessCluster, run
 
 WRITERS = 1_000
@@ -206,6 +207,23 @@ def test_failure_of_what_a_cancelled_caller_waited_for_is_not_warned_about(tmp_p
         del pool, writer, kept
         gc.collect()
         assert said == []
+
+    run(tmp_path, test)
+
+
+def test_writer_that_was_fenced_is_let_go_of_though_nobody_closes_it(tmp_path):
+    async def test(cluster):
+        writer = await cluster.client(writer=WriterOptions(explicit_lac_interval_s=3600.0)).create()
+        await writer.append(b"0")
+        await cluster.client().recover(writer.ledger_id)
+        with pytest.raises(LedgerFenced):
+            await writer.append(b"1")
+        gone = weakref.ref(writer)
+        del writer
+        async with asyncio.timeout(60):
+            while gone() is not None:
+                await asyncio.sleep(0.01)
+                gc.collect()
 
     run(tmp_path, test)
 
