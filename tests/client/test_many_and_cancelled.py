@@ -243,7 +243,8 @@ def test_calls_under_way_when_their_client_is_closed_say_so(tmp_path):
         await client.close()
         ended = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 60)
         assert {type(error) for error in ended if isinstance(error, BaseException)} <= {ClientClosed}
-        assert isinstance(ended[1], ClientClosed)
+        # So soon nothing can have been acknowledged.
+        assert turns > 2 or isinstance(ended[1], ClientClosed)
         with pytest.raises(ClientClosed):
             await writer.close()
 
