@@ -43,10 +43,14 @@ class LedgerState(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """A run of entries from `first_entry` that one ensemble stores, until the next fragment begins."""
+    """A run of entries from `first_entry` that one ensemble stores, until the next fragment begins.
+
+    `unknown_fields`: as LedgerMetadata's.
+    """
 
     first_entry: int
     bookies: tuple[str, ...]
+    unknown_fields: bytes = b""
 
 
 @dataclass(frozen=True)

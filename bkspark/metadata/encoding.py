@@ -8,8 +8,8 @@ All versions begin with the line `BookieMetadataFormatVersion<TAB><version><LF>`
     2   LedgerMetadataFormat (dataformats.proto) as protobuf text
     3   varint length, then LedgerMetadataFormat as protobuf binary; what is written for new ledgers
 
-A ledger keeps the version it was created with. Fields of LedgerMetadataFormat that a later peer added (version 3) are
-kept as they came and written back; text with unknown fields is refused, as Apache's peers refuse it.
+A ledger keeps the version it was created with. Fields of LedgerMetadataFormat, and of its fragments, that a later peer
+added (version 3) are kept as they came and written back; text with unknown fields is refused, as Apache's peers do.
 """
 
 from __future__ import annotations
@@ -89,7 +89,8 @@ def _to_message(metadata: LedgerMetadata) -> LedgerMetadataFormat:
         cToken=metadata.ctoken,
     )
     for fragment in metadata.fragments:
-        message.segment.add(firstEntryId=fragment.first_entry, ensembleMember=fragment.bookies)
+        segment = message.segment.add(firstEntryId=fragment.first_entry, ensembleMember=fragment.bookies)
+        segment.MergeFromString(fragment.unknown_fields)
     if metadata.password is not None:
         message.digestType = metadata.digest.value
         message.password = metadata.password
@@ -115,7 +116,7 @@ def _from_message(message: LedgerMetadataFormat, version: int) -> LedgerMetadata
         ensemble_size=message.ensembleSize,
         write_quorum=message.quorumSize,
         ack_quorum=message.ackQuorumSize if message.HasField("ackQuorumSize") else message.quorumSize,
-        fragments=tuple(Fragment(segment.firstEntryId, tuple(segment.ensembleMember)) for segment in message.segment),
+        fragments=tuple(_fragment(segment) for segment in message.segment),
         state=state,
         last_entry=message.lastEntryId if is_closed and message.HasField("lastEntryId") else NO_ENTRY,
         length=message.length if is_closed else 0,
@@ -130,17 +131,22 @@ def _from_message(message: LedgerMetadataFormat, version: int) -> LedgerMetadata
     )
 
 
+def _fragment(segment: LedgerMetadataFormat.Segment) -> Fragment:
+    first_entry, bookies = segment.firstEntryId, tuple(segment.ensembleMember)
+    return Fragment(first_entry, bookies, _unknown_fields(segment))
+
+
 def _check_text(values: list[str], what: str) -> None:
     # protobuf hands over bytes where a string is not UTF-8.
     if not all(isinstance(value, str) for value in values):
         raise ValueError(f"{what} is not text")
 
 
-def _unknown_fields(message: LedgerMetadataFormat) -> bytes:
+def _unknown_fields(message: LedgerMetadataFormat | LedgerMetadataFormat.Segment) -> bytes:
     """Return the bytes of the fields that the schema does not name; `message` is of no use afterwards."""
     if not len(UnknownFieldSet(message)):
         return b""
-    for known in LedgerMetadataFormat.DESCRIPTOR.fields:
+    for known in message.DESCRIPTOR.fields:
         message.ClearField(known.name)
     return message.SerializePartialToString()
 

@@ -133,7 +133,7 @@ def settled_fragments(metadata: LedgerMetadata) -> list[tuple[Fragment, int]]:
 def swapped(metadata: LedgerMetadata, first_entry: int, names: Mapping[int, str]) -> LedgerMetadata:
     """Return metadata with other bookies in some slots of the fragment that begins at `first_entry`."""
     fragments = tuple(
-        Fragment(first_entry, tuple(names.get(slot, bookie) for slot, bookie in enumerate(fragment.bookies)))
+        replace(fragment, bookies=tuple(names.get(slot, bookie) for slot, bookie in enumerate(fragment.bookies)))
         if fragment.first_entry == first_entry
         else fragment
         for fragment in metadata.fragments

@@ -17,6 +17,7 @@ from bkspark.metadata.cookies import Cookie
 from bkspark.metadata.registration import BookieAddress
 from bkspark.metadata.uri import LedgerManager, MetadataUri
 from bkspark.wire.digest import DigestType
+from bookie_service.replication.repair import swapped
 
 OPEN = LedgerMetadata(
     3, 2, 2, (Fragment(0, ("b:1", "b:2", "b:3")), Fragment(7, ("b:1", "b:4", "b:3"))), password=b"\x00secret\xff"
@@ -245,6 +246,25 @@ def test_fields_of_a_later_peer_survive_a_rewrite():
     metadata = encoding.decode(data, 5)
     assert encoding.encode(metadata) == data
     assert encoding.encode(metadata.closed(3, 30)).endswith(b"\xa2\x06\x03abc")
+
+
+def test_fields_of_a_later_peer_in_a_fragment_survive_a_rewrite():
+    message = dataformats_pb2.LedgerMetadataFormat(
+        ensembleSize=1, quorumSize=1, ackQuorumSize=1, length=0, lastEntryId=-1, state=1
+    )
+    for first_entry, field in ((0, b"\xa2\x06\x03abc"), (10, b"")):
+        message.segment.add(firstEntryId=first_entry, ensembleMember=["b:1"]).MergeFromString(field)
+    body = message.SerializeToString()
+    metadata = encoding.decode(b"BookieMetadataFormatVersion\t3\n" + bytes([len(body)]) + body, 5)
+    for changed in (
+        metadata,
+        metadata.with_ensemble(20, ["b:2"]),
+        metadata.closed(3, 30),
+        swapped(metadata, 0, {0: "c"}),
+    ):
+        written = encoding.decode(encoding.encode(changed), 5)
+        assert written == changed
+        assert [it.unknown_fields for it in written.fragments[:2]] == [b"\xa2\x06\x03abc", b""]
 
 
 def test_digest_of_a_later_peer_is_not_taken_for_another():
