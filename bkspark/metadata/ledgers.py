@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from bkspark.core.metadata import LedgerMetadata
 from bkspark.errors import (
+    ConfigurationError,
     LedgerExists,
     MetadataError,
     MetadataFormat,
@@ -74,14 +75,18 @@ class LedgerStore:
 
         Raises:
             LedgerExists: the chosen id is taken.
+            ConfigurationError: the cluster's ledger manager has no place for such an id.
             MetadataError: the store failed.
         """
-        await self.manager()
+        manager = await self.manager()
         metadata = replace(metadata, ctoken=1 + secrets.randbits(_CTOKEN_BITS))
         data = encoding.encode(metadata)
         for _ in range(CREATE_TRIES_MAX):
             chosen = await self._generate_id() if ledger_id is None else ledger_id
-            path = await self._path(chosen)
+            try:
+                path = self._root + paths.ledger_path(chosen, manager)
+            except ValueError as error:
+                raise ConfigurationError(f"a ledger cannot be created: {error}") from None
             if await self._create_node(path, data):
                 # A new node has version 0; its creation time is looked up when somebody reads it.
                 return chosen, Versioned(metadata, 0, 0, 0)

@@ -8,7 +8,14 @@ import tracemalloc
 import pytest
 
 from bkspark.core.metadata import Fragment, LedgerMetadata
-from bkspark.errors import LedgerExists, MetadataError, MetadataFormat, MetadataVersion, NoSuchLedger
+from bkspark.errors import (
+    ConfigurationError,
+    LedgerExists,
+    MetadataError,
+    MetadataFormat,
+    MetadataVersion,
+    NoSuchLedger,
+)
 from bkspark.metadata import paths
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.ledgers import LedgerStore
@@ -62,6 +69,19 @@ def test_ids_of_both_sizes_are_listed_and_deleted_without_a_trace(trees, scheme)
         assert await tree.children(uri.root) == before
 
     trees.run(test)
+
+
+def test_id_that_the_ledger_manager_has_no_place_for_is_refused_by_name():
+    async def test():
+        uri = MetadataUri.parse("zk+legacyhierarchical://h:1/ledgers")
+        ledgers = await store_of(MemoryStore().session(), uri)
+        assert (await ledgers.create(METADATA, ledger_id=10**10 - 1))[0] == 10**10 - 1
+        with pytest.raises(ConfigurationError, match="10000000000 does not fit the legacyhierarchical scheme"):
+            await ledgers.create(METADATA, ledger_id=10**10)
+        with pytest.raises(NoSuchLedger):
+            await ledgers.read(10**10)
+
+    asyncio.run(test())
 
 
 def test_generated_ids_are_distinct_and_go_long_where_the_cluster_has(trees):

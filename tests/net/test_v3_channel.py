@@ -7,16 +7,17 @@ import asyncio
 import numpy as np
 import pytest
 
-from bkspark.core.metadata import DigestType
+from bkspark.client.reader import last_entries
+from bkspark.core.metadata import DigestType, Fragment, LedgerMetadata
 from bkspark.entries import EntryBatch
-from bkspark.errors import BookieUnavailable, ProtocolError, RequestTimeout
+from bkspark.errors import BookieUnavailable, ProtocolError, ReadFailed, RequestTimeout
 from bkspark.net.answers import BAD_DIGEST
 from bkspark.net.connection import AddListener
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v2, v3
 from bkspark.wire.adds import AddFlags, AddSealer, WireProtocol
 from bkspark.wire.digest import EntryDigest, master_key
-from tests.net.v3_peer import play, response
+from tests.net.v3_peer import play, play_pool, response
 
 DIGEST = EntryDigest(DigestType.CRC32C, b"")
 KEY = master_key(b"")
@@ -257,3 +258,24 @@ def test_bookie_that_does_not_tell_its_disk_space_is_an_error_that_names_it():
             await channel.disk_space()
 
     play(lambda request: [response(request, 404)], test)
+
+
+@pytest.mark.parametrize("status", [403, 501], ids=["no entry", "EIO"])
+def test_nothing_in_the_answer_about_the_lac_is_certain_only_if_the_last_entry_is_missing_too(status):
+    """Apache's bookies answer READ_LAC with "no entry" also where a disk failed."""
+
+    def answer(request):
+        if request.header.operation == protocol.READ_LAC:
+            return [response(request, 403, readLacResponse=protocol.ReadLacResponse(status=403, ledgerId=LEDGER))]
+        assert request.readRequest.entryId == -1
+        return [entry(request, None, status)]
+
+    async def test(pool):
+        metadata = LedgerMetadata(2, 2, 2, (Fragment(0, ("b:1", "b:2")),))
+        if status == 403:
+            assert (await last_entries(pool, LEDGER, metadata, DIGEST)).lac == -1
+        else:
+            with pytest.raises(ReadFailed):
+                await last_entries(pool, LEDGER, metadata, DIGEST)
+
+    play_pool(answer, test)

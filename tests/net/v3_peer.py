@@ -23,6 +23,15 @@ def response(request: protocol.Request, status: int = 0, **message: object) -> p
 def play(answer: Answer, test: Callable[[BookieV3Channel], Awaitable[None]], *, read_timeout_s: float = 30.0) -> None:
     """Run a test's coroutine with a channel to such a bookie."""
 
+    async def on_channel(pool: BookiePool) -> None:
+        await test(await pool.v3_channel("peer"))
+
+    play_pool(answer, on_channel, read_timeout_s=read_timeout_s)
+
+
+def play_pool(answer: Answer, test: Callable[[BookiePool], Awaitable[None]], *, read_timeout_s: float = 30.0) -> None:
+    """Run a test's coroutine with a pool to which every bookie is such a one."""
+
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while True:
@@ -41,7 +50,7 @@ def play(answer: Answer, test: Callable[[BookieV3Channel], Awaitable[None]], *, 
 
         pool = BookiePool(resolve, NetOptions(read_timeout_s=read_timeout_s), WireProtocol.V3)
         try:
-            await asyncio.wait_for(test(await pool.v3_channel("peer")), 60)
+            await asyncio.wait_for(test(pool), 60)
         finally:
             await pool.close()
             server.close()
