@@ -71,6 +71,26 @@ def test_single_appends_made_at_once_get_consecutive_positions(tmp_path):
     run(tmp_path, test)
 
 
+def test_roll_closes_no_ledger_before_the_next_one_is_there(tmp_path):
+    async def test(cluster: InProcessCluster) -> None:
+        client = cluster.client()
+        log = client.log("clicks")
+        async with await log.open_for_writing(ensemble=2, write_quorum=2, ack_quorum=1) as writer:
+            first = await writer.append(b"0")
+            await cluster.bookies[0].stop()
+            with pytest.raises(NotEnoughBookies):
+                await writer.roll()
+            assert not (await client.metadata(first.ledger_id)).is_closed
+            assert (await writer.append(b"1")).ledger_id == first.ledger_id
+            await cluster.bookies[0].start()
+            await writer.roll()
+            assert (await client.metadata(first.ledger_id)).is_closed
+            assert (await writer.append(b"2")).ledger_id != first.ledger_id
+        assert await read_all(log) == [b"0", b"1", b"2"]
+
+    run(tmp_path, test, bookies=2)
+
+
 def test_close_waits_for_entries_that_wait_for_company(tmp_path):
     async def test(cluster: InProcessCluster) -> None:
         log = cluster.client().log("clicks")
