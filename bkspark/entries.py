@@ -192,14 +192,15 @@ def as_batch(entries: Any) -> EntryBatch:
     if not hasattr(entries, "__iter__"):
         raise TypeError(f"entries must be an EntryBatch, an Arrow array or many bytes, not {type(entries).__name__}")
     parts = list(entries)
-    for position, part in enumerate(parts):
-        if isinstance(part, memoryview):
-            parts[position] = _row_of_octets(part)
-        elif not isinstance(part, (bytes, bytearray)):
-            raise TypeError(f"an entry is bytes, not {type(part).__name__}")
+    if not set(map(type, parts)) <= {bytes, bytearray}:
+        parts = [_row_of_octets(part) for part in parts]
     return EntryBatch.of(parts)
 
 
-def _row_of_octets(view: memoryview) -> bytes | memoryview:
-    """Return a view whose length is its size and that can be joined; another one's bytes, as `bytes(view)` has them."""
-    return view if view.itemsize == 1 and view.ndim == 1 and view.c_contiguous else bytes(view)
+def _row_of_octets(part: object) -> bytes | bytearray | memoryview:
+    """Return what can be joined and whose length is its size: of a view of another shape, what `bytes(view)` has."""
+    if isinstance(part, memoryview):
+        return part if part.itemsize == 1 and part.ndim == 1 and part.c_contiguous else bytes(part)
+    if not isinstance(part, (bytes, bytearray)):
+        raise TypeError(f"an entry is bytes, not {type(part).__name__}")
+    return part
