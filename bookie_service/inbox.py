@@ -8,15 +8,12 @@ shows its length, so that a frame that has begun can always be finished.
 
 from __future__ import annotations
 
-import mmap
-
 import numpy as np
 
 from bkspark.wire.framing import LENGTH_BYTES
 from bookie_service.admission import UNCOUNTED_BYTES, Admission, Receiver
 
 _NOTHING = np.empty(0, np.uint8)
-_PAGES_BYTES_MIN = 256 * 1024
 
 
 class Inbox:
@@ -53,7 +50,7 @@ class Inbox:
                 self._admission.wait(self._owner, frame_bytes - self._counted, self._counted)
                 return None
             self._admission.begin_frame(self._owner)
-            whole = _memory(frame_bytes)
+            whole = self._admission.memory.take(frame_bytes)
             whole[: self.end] = self._kept[: self.end]
             self._kept = whole
         self.octets = self._kept
@@ -79,7 +76,7 @@ class Inbox:
         size = self.end - start
         kept = _NOTHING
         if size:
-            kept = _memory(size)
+            kept = self._admission.memory.take(size)
             kept[:] = self.octets[start : self.end]
         # No more was received than there was room for.
         has_room = self._count(size)
@@ -103,9 +100,3 @@ class Inbox:
         if more < 0:
             self._admission.give_back(-more)
         return True
-
-
-def _memory(size: int) -> np.ndarray:
-    """Return memory that goes back to the operating system when it is let go of, if it is much."""
-    # The heap keeps what it got once such a piece was freed, and pieces of all sizes leave it full of holes.
-    return np.empty(size, np.uint8) if size < _PAGES_BYTES_MIN else np.frombuffer(mmap.mmap(-1, size), np.uint8)

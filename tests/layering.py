@@ -80,11 +80,11 @@ SERVER_FILE_MODULES = (
     "bookie_service.storage.files",
     "bookie_service.configuration",
     "bookie_service.address",
-    "bookie_service.inbox",
+    "bookie_service.frame_memory",
     "bookie_service.control",
 )
 """Where the server may touch the file system: the one door, the reading of its configuration, the address, which asks a
-network interface with fcntl, the inbox, which maps memory that is no file's, and the control socket."""
+network interface with fcntl, the memory of frames, which is no file's, and the control socket."""
 
 FILE_LIBRARIES = _words("io shutil tempfile fcntl mmap glob")
 OS_WITHOUT_FILES = _words(

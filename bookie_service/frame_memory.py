@@ -1,0 +1,46 @@
+"""Memory for large frames, used again and again.
+
+Its first touch costs the operating system more than the copy into it, and on a virtual machine, whose host has to find
+the memory as well, several times as much. So a little of it is kept, and used again once nobody looks at it any more,
+which its reference count tells: no user gives it back, and none can see it change.
+"""
+
+from __future__ import annotations
+
+import mmap
+import sys
+
+import numpy as np
+
+PAGES_BYTES_MIN = 256 * 1024
+"""Less comes from the heap."""
+KEPT_BYTES_MAX = 16 * 1024 * 1024
+_STEP_BYTES = 512 * 1024
+"""Sizes are multiples of it, so that frames of nearly one size share memory."""
+_IDLE_REFERENCES = 2
+"""The list's, and the argument that is counted."""
+
+
+class FrameMemory:
+    """Gives memory, and keeps up to KEPT_BYTES_MAX of it. For one event loop."""
+
+    def __init__(self) -> None:
+        self._kept: list[np.ndarray] = []
+        """What was used last comes last."""
+
+    def take(self, size: int) -> np.ndarray:
+        """Return uint8 (size,), its contents undefined; it is the caller's as long as a view of it exists."""
+        if size < PAGES_BYTES_MIN:
+            return np.empty(size, np.uint8)
+        rounded = -(-size // _STEP_BYTES) * _STEP_BYTES
+        for place, kept_bytes in enumerate(map(len, self._kept)):
+            if kept_bytes == rounded and sys.getrefcount(self._kept[place]) == _IDLE_REFERENCES:
+                self._kept.append(self._kept.pop(place))
+                return self._kept[-1][:size]
+        # Not from the heap, which keeps what it got and is left full of holes by pieces of all sizes.
+        memory = np.frombuffer(mmap.mmap(-1, rounded, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), np.uint8)
+        self._kept.append(memory)
+        kept_bytes = sum(map(len, self._kept))
+        while kept_bytes > KEPT_BYTES_MAX:
+            kept_bytes -= len(self._kept.pop(0))
+        return memory[:size]
