@@ -47,6 +47,7 @@ from bkspark.spark.formats.raw import VALUE
 from bkspark.spark.formats.registry import decoder_of
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.plan import LedgerRead
+from bkspark.spark.versions import COUNTS_WITHOUT_COLUMNS, SPARK_VERSION
 
 _METADATA_TYPES = {
     "ledger_id": pa.int64(),
@@ -112,6 +113,14 @@ def _to_arrow_schema(schema: StructType) -> pa.Schema:
     if _HAS_TIME_ZONE:
         return to_arrow_schema(schema, timezone="UTC")
     return to_arrow_schema(schema)
+
+
+def check_columns(schema: StructType) -> None:
+    """Raise ConfigurationError where no column is asked for, and this Spark would make no rows of that."""
+    if not len(schema) and not COUNTS_WITHOUT_COLUMNS:
+        raise ConfigurationError(
+            f"the schema has no column, of which Spark {SPARK_VERSION} makes no rows: name one, or install pyspark 4.3"
+        )
 
 
 def raw_schema(options: SourceOptions) -> StructType:
@@ -184,6 +193,7 @@ class RowAssembler:
     """
 
     def __init__(self, schema: StructType, options: SourceOptions) -> None:
+        check_columns(schema)
         self._schema = arrow_schema(schema)
         self._metadata: dict[int, str] = {}
         payload: list[pa.Field] = []

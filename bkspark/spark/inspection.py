@@ -26,6 +26,7 @@ from bkspark.core.metadata import LedgerMetadata
 from bkspark.errors import ConfigurationError, NoSuchLog
 from bkspark.log.log import Log
 from bkspark.metadata.ledgers import Versioned
+from bkspark.spark.columns import check_columns
 from bkspark.spark.connection import connect
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.stored_ledgers import stored_ledgers
@@ -95,6 +96,7 @@ class ViewReader(DataSourceReader):
 
     def __init__(self, schema: StructType, options: SourceOptions) -> None:
         options.for_batch_read()
+        check_columns(schema)
         self._options = options
         self._view = options.inspect or ""
         self._names = schema.names

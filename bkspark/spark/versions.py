@@ -5,6 +5,7 @@
     4.2   admission control: a source's limit of a micro-batch, Trigger.AvailableNow, the reported latest offset.
           Before, a source is asked for the latest offset alone: it is not told where the batch begins, nor that the
           query is to end. `HAS_ADMISSION_CONTROL` tells; the streaming source refuses what it cannot do right without
+    4.3   rows of no columns are counted (`COUNTS_WITHOUT_COLUMNS`). 4.0 makes none; those between were not tried
 
 Readers and writers take these names from here only.
 """
@@ -17,6 +18,7 @@ import pyspark
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter
 
 __all__ = [
+    "COUNTS_WITHOUT_COLUMNS",
     "HAS_ADMISSION_CONTROL",
     "SPARK_VERSION",
     "DataSourceStreamArrowWriter",
@@ -28,6 +30,8 @@ __all__ = [
 ]
 
 SPARK_VERSION: str = pyspark.__version__
+
+COUNTS_WITHOUT_COLUMNS = tuple(int(part) for part in SPARK_VERSION.split(".")[:2]) >= (4, 3)
 
 try:
     from pyspark.sql.datasource import DataSourceStreamArrowWriter

@@ -225,6 +225,12 @@ def test_raw_takes_only_the_column_value(names):
         encoder_of("raw", pa.schema([(name, pa.binary()) for name in names]), 1, 1)
 
 
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_column_names_that_repeat_are_refused_before_any_row(format_name):
+    with pytest.raises(ConfigurationError, match="repeat"):
+        encoder_of(format_name, pa.schema([("a", pa.int64()), ("a", pa.int64())]), 1, 1)
+
+
 def test_type_without_a_place_in_the_format_is_refused_before_any_row():
     schema = pa.schema([("t", pa.list_(pa.time64("ns")))])
     for format_name in ("json", "msgpack"):
@@ -374,7 +380,7 @@ def test_columns_of_json_and_msgpack_are_read_off_the_first_entries():
 
 @pytest.mark.parametrize("format_name", FORMATS)
 def test_columns_are_read_off_what_is_well_formed_where_the_mode_lets_the_rest_be(format_name):
-    bad = [b"", b"\xc1", b"5"]
+    bad = [b"", b"\xc1", b"5", b'{"a": "\\ud800"}']
     for mode in (MalformedMode.PERMISSIVE, MalformedMode.DROPMALFORMED):
         assert columns_of(format_name, [*bad, good_payload(format_name), *bad], mode).names == ["a", "b"]
         with pytest.raises(ValueError, match=r"none of them is an object|not an Arrow IPC stream"):

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.types as kinds
 
 from bkspark.entries import EntryBatch
-from bkspark.errors import MalformedPayload
+from bkspark.errors import ConfigurationError, MalformedPayload
 from bkspark.spark.formats.decoding import Decoder, MalformedMode, Rows, beyond_inferred, check_nulls
 from bkspark.spark.formats.encoding import Encoder
 
@@ -224,6 +224,10 @@ class ArrowEncoder(Encoder):
     """
 
     def __init__(self, schema: pa.Schema, entry_bytes: int, entry_bytes_max: int) -> None:
+        if len(set(schema.names)) != len(schema.names):
+            raise ConfigurationError(
+                f"column names {schema.names} repeat, and readers find columns by name: rename some"
+            )
         self._schema = schema
         self._entry_bytes = entry_bytes
         # What is left for the record batch beside the schema, message heads and the end mark.

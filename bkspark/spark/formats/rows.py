@@ -141,6 +141,8 @@ def _object_of(payload: bytes, *, is_json: bool) -> dict[str, Any] | list[Any]:
     """Return the object that a payload holds; msgpack's may be an array. Raises ValueError where it is neither."""
     try:
         row = json.loads(payload) if is_json else _unpack_msgpack(payload)
+        if is_json:
+            json.dumps(row, ensure_ascii=False).encode()  # half a surrogate pair, as "\\ud800", is no text
     except _MALFORMED as error:
         raise ValueError(f"{type(error).__name__}: {error}") from None
     if type(row) is not dict and (is_json or type(row) is not list):
