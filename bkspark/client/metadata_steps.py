@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from bkspark.core import effects
 from bkspark.core.metadata import LedgerMetadata
-from bkspark.errors import BookKeeperError, MetadataVersion
+from bkspark.errors import BookKeeperError, MetadataError, MetadataVersion, SessionExpired
 from bkspark.metadata.ledgers import LedgerStore
 
 
@@ -20,16 +21,35 @@ class MetadataWriting(Protocol):
     def on_metadata_failed(self, error: BookKeeperError) -> list[effects.Effect]: ...
 
 
+def is_away(error: BookKeeperError) -> bool:
+    """Whether it says no more than that the metadata store could not be asked."""
+    return type(error) in (MetadataError, SessionExpired)
+
+
 async def write_metadata(
-    ledgers: LedgerStore, core: MetadataWriting, ledger_id: int, effect: effects.WriteMetadata
+    ledgers: LedgerStore,
+    core: MetadataWriting,
+    ledger_id: int,
+    effect: effects.WriteMetadata,
+    has_patience: Callable[[], Awaitable[bool]] | None = None,
 ) -> list[effects.Effect]:
-    """Perform a compare-and-set, look at what stands there where it lost, and tell the core; return what it wants."""
-    try:
+    """Perform a compare-and-set, look at what stands there where it lost, and tell the core; return what it wants.
+
+    Args:
+        has_patience: waits a while when the store is away, and says whether to try again: the same bytes on the same
+            version, so that it does not matter whether a write before it took effect.
+    """
+    while True:
         try:
             written = await ledgers.write(ledger_id, effect.metadata, effect.expected_version)
+            return core.on_metadata_written(written.metadata, written.version)
         except MetadataVersion:
-            current = await ledgers.read(ledger_id)
-            return core.on_metadata_conflict(current.metadata, current.version)
-    except BookKeeperError as error:
-        return core.on_metadata_failed(error)
-    return core.on_metadata_written(written.metadata, written.version)
+            try:
+                current = await ledgers.read(ledger_id)
+                return core.on_metadata_conflict(current.metadata, current.version)
+            except BookKeeperError as error:
+                failure = error
+        except BookKeeperError as error:
+            failure = error
+        if has_patience is None or not is_away(failure) or not await has_patience():
+            return core.on_metadata_failed(failure)

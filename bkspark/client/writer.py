@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy as np
 from bkspark.client.bookies import ClusterView
 from bkspark.client.explicit_lac import tell_lac
 from bkspark.client.link import Link, forced, frames, reach
-from bkspark.client.metadata_steps import write_metadata
+from bkspark.client.metadata_steps import is_away, write_metadata
 from bkspark.client.ownership import Ownership
 from bkspark.client.writer_options import WriterOptions
 from bkspark.core import effects
@@ -35,6 +35,8 @@ from bkspark.wire.digest import EntryDigest, master_key
 TICK_S = 0.25
 CONFIRM_PAUSE_S = 0.25
 """Before the metadata store is asked again whether the ledger is still ours."""
+STORE_AWAY_S = 60.0
+"""How long a writer that must change or close its ledger waits for a metadata store that is away."""
 PIECE_ENTRIES_MAX = 1024
 PIECE_BYTES_MAX = 512 * 1024
 """A batch goes out in pieces, so that bookies journal the first while the next is sealed."""
@@ -468,15 +470,31 @@ class LedgerWriter:
             self._perform(core.on_bookie_failed(slot, force.bookie, self._now_ns()))
 
     async def _find_bookies(self) -> None:
-        try:
-            found = await self._services.view.replacements()
-        except BookKeeperError as error:
-            self._perform(self._core.on_metadata_failed(error))
-            return
-        self._perform(self._core.on_writable_bookies(found.writable, found.topology))
+        has_patience = self._patience()
+        while True:
+            try:
+                found = await self._services.view.replacements()
+            except BookKeeperError as error:
+                if not is_away(error) or not await has_patience():
+                    self._perform(self._core.on_metadata_failed(error))
+                    return
+            else:
+                self._perform(self._core.on_writable_bookies(found.writable, found.topology))
+                return
 
     async def _write_metadata(self, effect: effects.WriteMetadata) -> None:
-        self._perform(await write_metadata(self._services.ledgers, self._core, self.ledger_id, effect))
+        ledgers, core = self._services.ledgers, self._core
+        self._perform(await write_metadata(ledgers, core, self.ledger_id, effect, self._patience()))
+
+    def _patience(self) -> Callable[[], Awaitable[bool]]:
+        """Return what waits while the metadata store is away, for STORE_AWAY_S; nothing is acknowledged meanwhile."""
+        until = self._loop.time() + STORE_AWAY_S
+
+        async def has_patience() -> bool:
+            await asyncio.sleep(CONFIRM_PAUSE_S)
+            return self._core.error is None and self._loop.time() < until
+
+        return has_patience
 
     def _acknowledge(self, last_entry: int) -> None:
         while self._pieces and self._pieces[0][0] <= last_entry:

@@ -77,6 +77,26 @@ def test_p20_restarted_bookies_of_a_ledger_that_is_still_ours_are_written_to_aga
     run(tmp_path, test)
 
 
+@pytest.mark.parametrize("end", ["append", "close"])
+def test_z5_writer_waits_for_a_metadata_store_that_is_away(tmp_path, end):
+    """Its ensemble must change, or its ledger be closed: nothing is acknowledged until that is stored."""
+
+    async def test(cluster):
+        writer = await cluster.client().create()
+        await writer.append(b"0")
+        if end == "append":
+            await cluster.bookie(writer.core.ensemble[0]).stop()
+        # As often as one compare-and-set is tried, twice over.
+        cluster.store.faults.update(
+            dict.fromkeys(range(cluster.store.writes, cluster.store.writes + 10), Fault.LOST_BEFORE)
+        )
+        if end == "append":
+            assert await writer.append(b"1") == 1
+        assert (await writer.close()).last_entry == writer.last_entry
+
+    run(tmp_path, test, bookies=4)
+
+
 def test_p20_writer_of_a_ledger_that_was_deleted_meanwhile_ends(tmp_path):
     async def test(cluster):
         writer = await cluster.client().create()

@@ -9,6 +9,8 @@ import pytest
 from bkspark.core.metadata import LedgerState
 from bkspark.core.relaxed import RelaxedDurability
 from bkspark.errors import ConfigurationError, NotEnoughBookies
+from bkspark.wire.v2 import Status
+from bookie_service.bookie import Bookie
 from tests.client.in_process import run
 
 TYPES = ["VD_JOURNAL", "VD_BYPASS_JOURNAL"]
@@ -204,3 +206,23 @@ def test_callers_wait_while_as_much_as_is_allowed_is_kept_unsynced(tmp_path):
         writer.abandon()
 
     run(tmp_path, test)
+
+
+def test_bookie_that_does_not_sync_confirms_nothing(tmp_path, monkeypatch):
+    """What it answers to a force, not that it answers, is what counts."""
+
+    async def test(cluster):
+        writer = await cluster.client().create(
+            ensemble=2,
+            write_quorum=2,
+            ack_quorum=2,
+            ledger_type="VD_JOURNAL",
+            relaxed=RelaxedDurability(force_interval_ns=0),
+        )
+        await writer.append(b"0")
+        monkeypatch.setattr(Bookie, "force", lambda bookie, client, ledger_id, encode: client.send(encode(Status.EIO)))
+        with pytest.raises(NotEnoughBookies):
+            await writer.sync()
+        assert writer.last_entry == -1
+
+    run(tmp_path, test, bookies=2)
