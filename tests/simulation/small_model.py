@@ -1,9 +1,9 @@
-"""Every behaviour of a small cluster: breadth-first over copies of the product's cores.
+"""A small cluster, and all that can happen to it next: the product's cores, bookies and messages between them.
 
-`python -m tests.simulation.small_model [--model NAME]`: three bookies, an owner with its adds on their way, a
-recoverer. Any message may be delivered at any time, two may be lost, one bookie may crash for good. Two states are one
-when everything that decides their future is equal. Safety is checked in each: what the owner was told is acknowledged
-lies at or below the end, and at the end every entry has Qa copies where metadata says.
+Three bookies, an owner with its adds on their way, a recoverer. Any message may be delivered at any time, some may be
+lost, a bookie may crash for good. What is wrong with a state: what the owner was told is acknowledged lies above the
+end, or an entry has less than Qa copies where metadata says when the ledger is closed. `exhaustive` looks at every
+state, `play` goes through the few of a scenario.
 
 Durability is not in this model (an answer is given when the record is safe, and disks keep what they have): crashes
 with loss of what was not synced are what schedules and `tests/crash` try.
@@ -11,11 +11,8 @@ with loss of what was not synced are what schedules and `tests/crash` try.
 
 from __future__ import annotations
 
-import argparse
-import sys
-import time
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
 from typing import Any
@@ -23,7 +20,6 @@ from typing import Any
 import numpy as np
 
 from bkspark.core import effects
-from bkspark.core import recovery as recovery_module
 from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.core.recovery import RecoveryCore, RecoveryState
 from bkspark.core.recovery_window import Answer, RecoveryWindow
@@ -31,16 +27,13 @@ from bkspark.core.striping import write_set
 from bkspark.core.writer import WriterCore, WriterState
 from bkspark.errors import BookieUnavailable
 from bkspark.wire.v2 import Status
-from tests.planting import replaced
 from tests.simulation.owner import SimulatedEntries
 
 BOOKIES = ("b1", "b2", "b3")
-MODELS = {"3/2": ((3, 3, 2), 1), "2/2": ((2, 2, 2), 1), "2/2, two entries": ((2, 2, 2), 2)}
-"""Quorums (E, Qw, Qa) and entries, by name."""
-COMPLETE = ("2/2",)
-"""Those whose search is known to come to its end, within minutes and 1 GiB; looked at when none is named."""
 AWAY = BookieUnavailable("away")
-STATES_MAX = 20_000_000
+LOSABLE = ("add", "added", "fence", "fenced", "read", "was read")
+REQUESTS = ("add", "fence", "read")
+"""Messages that may be lost, and those of them that go to a bookie, by their first fact."""
 
 _WRITER_ENDED = (WriterState.FAILED, WriterState.CLOSED)
 _RECOVERY_ENDED = (RecoveryState.DONE, RecoveryState.FAILED)
@@ -89,7 +82,6 @@ _FIELDS = attrgetter(*(it.name for it in fields(State)))
 def _copied(core: Any) -> Any:
     new = object.__new__(type(core))
     copies = dict(vars(core))
-    copies.pop(_KEY, None)
     for name, value in copies.items():
         duplicate = _COPIES.get(type(value))
         if duplicate is not None:
@@ -103,64 +95,6 @@ _COPIES: dict[type, Callable[[Any], Any]] = {
     np.ndarray: np.ndarray.copy,
     RecoveryWindow: _copied,
 }
-_KEY = "key of the small model"
-"""Where a core keeps the hash of its part of a state's key: it is copied before it changes."""
-
-
-def key_of(state: State) -> int:
-    """Return a hash of all that decides a state's future.
-
-    64 bits are enough to tell ten million states apart (two of them have one key with a probability of 1 in 400,000),
-    and what they are made of is large.
-    """
-    writes = tuple(
-        (who, it.expected_version, it.metadata.state.value, it.metadata.fragments, it.metadata.last_entry)
-        for who, it in sorted(state.writes.items())
-    )
-    return hash(
-        (
-            _core_key(state.owner, _writer_key),
-            _core_key(state.recovery, _recovery_key),
-            _core_key(state.rewriter, _writer_key),
-            state.rewriting_to,
-            tuple(state.disks.values()),
-            state.stored.state.value,
-            state.stored.fragments,
-            state.stored.last_entry,
-            state.version,
-            frozenset(message[:-1] for message in state.messages),
-            writes,
-            state.losses_left,
-            state.crashes_left,
-            state.acknowledged,
-        )
-    )
-
-
-def _core_key(core: Any, key: Callable[[Any], Hashable]) -> int:
-    if core is None:
-        return 0
-    known: int | None = core.__dict__.get(_KEY)
-    if known is None:
-        known = core.__dict__[_KEY] = hash(key(core))
-    return known
-
-
-def _writer_key(core: WriterCore) -> Hashable:
-    votes = tuple(core._votes[: core._pending_count].tolist())
-    failed, absent = tuple(sorted(core._failed.items())), tuple(sorted(core._absent.items()))
-    changing = (core._finding_bookies, tuple(core._proposed), core.version, core._fragments)
-    ensemble, outstanding = tuple(core._ensemble), tuple(core._outstanding)
-    return (core.state.value, core.lac, votes, ensemble, failed, absent, *changing, outstanding)
-
-
-def _recovery_key(core: RecoveryCore) -> Hashable:
-    window, entries = core._window, None
-    if window is not None:
-        arrays = (window.waiting, window.unasked, window.negatives, window.found)
-        entries = (window.first_entry, *(array.tobytes() for array in arrays))
-    heard = (frozenset(core._known), frozenset(core._fences_waiting), frozenset(core._dead))
-    return (core.state.value, core.lac, *heard, core._next_entry, core._at_end, core.version, core._fragments, entries)
 
 
 class Model:
@@ -215,7 +149,7 @@ class Model:
         """Yield (what happened, state) for everything that can happen next."""
         for message in sorted(state.messages, key=lambda message: message[-1]):
             yield f"{message[:-1]}", self.delivered(state, message)
-            if state.losses_left and message[0] in ("add", "added", "fence", "fenced", "read", "was read"):
+            if state.losses_left and message[0] in LOSABLE:
                 yield f"lost: {message[:-1]}", self.lost(state, message)
         for who in state.writes:
             yield f"{who} writes metadata", self.written(state, who)
@@ -239,26 +173,34 @@ class Model:
                 return f"entry {entry_id} has {copies} copies at the close"
         return ""
 
-    def forget(self, state: State) -> None:
-        """Take out of a state what can make nothing wrong any more.
+    def forget(self, state: State) -> bool:
+        """Take out of a state what can make nothing wrong any more; return whether there is a client that has ended.
 
         A writer that has ended hears nothing. Of a recovery that has ended only the metadata that it stored counts:
         what it still has on its way could at most add copies, or fence bookies, and both only forbid.
         """
-        if state.owner.state in _WRITER_ENDED:
+        has_owner_ended = self.has_owner_ended(state)
+        if has_owner_ended:
             state.messages = frozenset(it for it in state.messages if it[1] != "owner" or it[0] == "add")
             state.writes.pop("owner", None)
-        if state.recovery is not None and state.recovery.state in _RECOVERY_ENDED:
-            state.recovery = state.rewriter = None
-            state.rewriting_to = -1
-            state.messages = frozenset(it for it in state.messages if it[1] == "owner")
-            state.writes.pop("recoverer", None)
+        if state.recovery is None or state.recovery.state not in _RECOVERY_ENDED:
+            return has_owner_ended
+        state.recovery = state.rewriter = None
+        state.rewriting_to = -1
+        state.messages = frozenset(it for it in state.messages if it[1] == "owner")
+        state.writes.pop("recoverer", None)
+        return True
 
     def is_settled(self, state: State) -> bool:
         """Whether nothing can go wrong any more: nobody is left who could acknowledge an entry or close the ledger."""
-        if any(message[1] != "owner" for message in state.messages) or state.recovery is not None:
-            return False
-        return state.owner.state in _WRITER_ENDED or not state.stored.is_closed
+        return self.is_recoverer_gone(state) and (self.has_owner_ended(state) or not state.stored.is_closed)
+
+    def has_owner_ended(self, state: State) -> bool:
+        return state.owner.state in _WRITER_ENDED
+
+    def is_recoverer_gone(self, state: State) -> bool:
+        """Whether no recovery is under way, and none will begin."""
+        return state.recovery is None and all(message[1] == "owner" for message in state.messages)
 
     # ---- what happens ----
 
@@ -287,7 +229,7 @@ class Model:
         if kind == "begin":
             state.recovery = RecoveryCore(1, state.stored, state.version)
             self._perform(state, who, state.recovery.start())
-        elif kind in ("add", "fence", "read"):
+        elif kind in REQUESTS:
             self._at_bookie(state, kind, who, *facts)
         elif kind == "find":
             if getattr(state, who) is not None:
@@ -363,7 +305,7 @@ class Model:
         state.crashes_left -= 1
         state.disks = {**state.disks, name: replace(state.disks[name], is_up=False)}
         for message in state.messages:
-            if message[0] in ("add", "fence", "read") and message[3] == name:
+            if message[0] in REQUESTS and message[3] == name:
                 state.messages -= {message}
                 self._unheard(state, message)
         return state
@@ -441,77 +383,3 @@ class ModelWithoutFencingReads(Model):
     """P01 planted: recovery reads carry no fence."""
 
     reads_fence = False
-
-
-@dataclass(slots=True)
-class Search:
-    """What a search came to: how many states, whether that is all of them, and the shortest way to a wrong one."""
-
-    states: int
-    is_complete: bool
-    wrong: str = ""
-    path: list[str] = field(default_factory=list)
-
-
-def search(model: Model, states_max: int, report: Callable[[str], None] = lambda line: None) -> Search:
-    """Look at every state of a model, nearest first, up to a number of them."""
-    with replaced(recovery_module, "WINDOW_FIRST", 1), replaced(recovery_module, "WINDOW_ENTRIES_MAX", 1):
-        first = model.first()
-        start = key_of(first)
-        seen: dict[int, tuple[int, str]] = {start: (0, "")}
-        queue: deque[tuple[int, State]] = deque([(start, first)])
-        while queue:
-            key, state = queue.popleft()
-            for what, following in model.following(state):
-                model.forget(following)
-                found = key_of(following)
-                if found in seen:
-                    continue
-                seen[found] = (key, what)
-                wrong = model.wrong(following)
-                if wrong:
-                    return Search(len(seen), False, wrong, _path(seen, found))
-                if len(seen) >= states_max:
-                    return Search(len(seen), False)
-                if not model.is_settled(following):
-                    queue.append((found, following))
-                if len(seen) % 100_000 == 0:
-                    report(f"{len(seen)} states, {len(queue)} to look at")
-        return Search(len(seen), True)
-
-
-def _path(seen: dict[int, tuple[int, str]], key: int) -> list[str]:
-    steps = []
-    while seen[key][1]:
-        key, what = seen[key]
-        steps.append(what)
-    return steps[::-1]
-
-
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.simulation.small_model", description=__doc__.split("\n")[0])
-    parser.add_argument("--model", choices=[*MODELS], help=f"one of the models (default: {', '.join(COMPLETE)})")
-    parser.add_argument("--states", type=int, default=STATES_MAX, help="most states of each model (0.5 to 2 KiB each)")
-    parser.add_argument("--losses", type=int, default=2)
-    parser.add_argument("--crashes", type=int, default=1)
-    options = parser.parse_args(arguments)
-    failed = False
-    for name in [options.model] if options.model else COMPLETE:
-        quorums, entries = MODELS[name]
-        model = Model(quorums, entries, options.losses, options.crashes)
-        began = time.process_time()
-        found = search(model, options.states, lambda line: print(line, file=sys.stderr))
-        seconds = time.process_time() - began
-        complete = ", all of them" if found.is_complete else ", not all"
-        print(
-            f"{name}: {found.states} states{complete}, {seconds:.0f} s of processor: {found.wrong or 'nothing wrong'}"
-        )
-        sys.stdout.flush()
-        for step in found.path:
-            print(f"    {step}")
-        failed = failed or bool(found.wrong)
-    return 1 if failed else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
