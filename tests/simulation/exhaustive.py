@@ -193,7 +193,7 @@ class Search:
         following = following[self.seen.add(following)]
         if len(following):
             self.found.depth = len(self._levels)
-        is_closed = self._of_each(STORED, following, self.rules.is_closed)
+        is_closed = self._of_each(STORED, following, self.rules.has_been_closed)
         self._judge(following[is_closed])
         owner_ended, recoverer_gone = (
             self._of_each(client.place, following, client.has_ended.__getitem__) for client in self._clients

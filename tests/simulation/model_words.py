@@ -148,6 +148,7 @@ class _Stored:
 
     metadata: LedgerMetadata
     version: int
+    is_overwritten: bool
 
 
 def _once(rule: Callable[Concatenate[Rules, _Facts], _Value]) -> Callable[Concatenate[Rules, _Facts], _Value]:
@@ -217,8 +218,8 @@ class Rules:
         return self._disks.number(disks, disks)
 
     def _stored_of(self, state: State) -> int:
-        key = (_keys([state.stored]), state.version)
-        return self._stored.number(key, _Stored(state.stored, state.version))
+        key = (_keys([state.stored]), state.version, state.is_overwritten)
+        return self._stored.number(key, _Stored(state.stored, state.version, state.is_overwritten))
 
     @_once
     def _party(self, client: Client, cores: int, mail: Mail) -> int:
@@ -294,7 +295,7 @@ class Rules:
         )
         if stored >= 0:
             seen = self._stored.values[stored]
-            state.stored, state.version = seen.metadata, seen.version
+            state.stored, state.version, state.is_overwritten = seen.metadata, seen.version, seen.is_overwritten
         if message < 0:
             state = self.model.written(state, client.who)
             stored = self._stored_of(state)
@@ -334,16 +335,17 @@ class Rules:
 
     # ---- what is looked at ----
 
-    def is_closed(self, stored: int) -> bool:
-        return self._stored.values[stored].metadata.is_closed
+    def has_been_closed(self, stored: int) -> bool:
+        it = self._stored.values[stored]
+        return it.metadata.is_closed or it.is_overwritten
 
     @_once
     def wrong(self, acknowledged: int, disks: int, stored: int) -> str:
         """Say what is wrong with a state of which this is known, "" if nothing is."""
-        metadata = self._stored.values[stored].metadata
-        return self.model.wrong(
-            replace(self._empty, acknowledged=acknowledged, disks=self._by_name(disks), stored=metadata)
-        )
+        it = self._stored.values[stored]
+        state = replace(self._empty, acknowledged=acknowledged, disks=self._by_name(disks), stored=it.metadata)
+        state.is_overwritten = it.is_overwritten
+        return self.model.wrong(state)
 
     def _by_name(self, disks: int) -> dict[str, Disk]:
         return dict(zip(self.model.bookies, self._disks.values[disks]))

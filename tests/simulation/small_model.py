@@ -2,8 +2,8 @@
 
 Three bookies, an owner with its adds on their way, a recoverer. Any message may be delivered at any time, some may be
 lost, a bookie may crash for good. What is wrong with a state: what the owner was told is acknowledged lies above the
-end, or an entry has less than Qa copies where metadata says when the ledger is closed. `exhaustive` looks at every
-state, `play` goes through the few of a scenario.
+end, an entry has less than Qa copies where metadata says when the ledger is closed, or the metadata of a closed ledger
+was overwritten. `exhaustive` looks at every state, `play` goes through the few of a scenario.
 
 Durability is not in this model (an answer is given when the record is safe, and disks keep what they have): crashes
 with loss of what was not synced are what schedules and `tests/crash` try.
@@ -73,6 +73,7 @@ class State:
     losses_left: int = 0
     crashes_left: int = 0
     acknowledged: int = -1
+    is_overwritten: bool = False
     number: int = 0
 
 
@@ -161,6 +162,8 @@ class Model:
     def wrong(self, state: State) -> str:
         """Say what is wrong with a state, "" if nothing is."""
         stored = state.stored
+        if state.is_overwritten:
+            return "the metadata of a closed ledger was overwritten"
         if not stored.is_closed:
             return ""
         if state.acknowledged > stored.last_entry:
@@ -316,6 +319,7 @@ class Model:
         effect = state.writes.pop(who)
         core = self._core(state, who)
         if effect.expected_version == state.version:
+            state.is_overwritten |= state.stored.is_closed
             state.stored, state.version = effect.metadata, state.version + 1
             todo = core.on_metadata_written(state.stored, state.version)
         else:

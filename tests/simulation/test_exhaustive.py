@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
-from tests.simulation.exhaustive import Search, WordSet, one_entry_at_a_time
+from bkspark.wire.v2 import Status
+from tests.planting import Plant
+from tests.simulation import planted
+from tests.simulation.exhaustive import MODELS, Search, WordSet, one_entry_at_a_time
 from tests.simulation.small_model import Model, ModelWithoutFencingReads, State
 
 
 @pytest.mark.parametrize(
-    ("quorums", "losses", "crashes", "states_min"), [((2, 2, 2), 2, 1, 500_000), ((3, 3, 2), 0, 0, 100_000)]
+    ("model", "losses", "crashes", "states_min"),
+    [("2/2", 2, 1, 500_000), ("2/2, two entries", 1, 0, 500_000), ("3/2", 0, 0, 100_000)],
 )
-def test_every_state_is_right(quorums: tuple[int, int, int], losses: int, crashes: int, states_min: int) -> None:
-    """3/2 with as many faults: `python -m tests.simulation.exhaustive`."""
-    found = Search(Model(quorums, 1, losses, crashes)).run()
+def test_every_state_is_right(model: str, losses: int, crashes: int, states_min: int) -> None:
+    """3/2 with two losses and a crash: `python -m tests.simulation.exhaustive`."""
+    found = Search(Model(*MODELS[model], losses, crashes)).run()
     assert found.wrong == ""
     assert found.is_complete
     assert found.states >= states_min
@@ -67,6 +72,25 @@ def test_search_finds_that_recovery_reads_must_fence() -> None:
     found = Search(ModelWithoutFencingReads((3, 3, 2), entries=1, losses=0, crashes=0)).run()
     assert "was acknowledged, the ledger ends at" in found.wrong
     assert len(found.path) == 15
+
+
+@pytest.mark.parametrize(
+    ("plant", "model", "losses", "wrong"),
+    [
+        (planted.acknowledged_by_one_less, "2/2", 0, "was acknowledged, the ledger ends at"),
+        (planted.acknowledged_by_refusals(Status.EFENCED), "2/2", 0, "was acknowledged, the ledger ends at"),
+        (planted.acknowledged_before_lower_ids, "2/2, two entries", 0, "was acknowledged, the ledger ends at"),
+        (planted.nothing_rewritten, "2/2", 0, "has 1 copies at the close"),
+        (planted.overwrites_newer_state, "2/2", 1, "the metadata of a closed ledger was overwritten"),
+    ],
+)
+def test_search_finds_what_is_planted_in_the_cores(
+    plant: Callable[[], Plant], model: str, losses: int, wrong: str
+) -> None:
+    with plant():
+        found = Search(Model(*MODELS[model], losses, crashes=0)).run()
+    assert wrong in found.wrong
+    assert found.path
 
 
 def test_set_of_words_tells_new_ones_while_it_grows() -> None:
