@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from tests.simulation.__main__ import main
-from tests.simulation.campaign import run_seeds
+from tests.simulation.campaign import RELAXED_QUOTAS, run_seeds
 from tests.simulation.plan import plan_of, relaxed_plan_of
 from tests.simulation.schedule import run_plan
 
@@ -34,6 +34,7 @@ def test_no_checker_complains_of_ledgers_with_relaxed_durability() -> None:
     tally = run_seeds(1, 1, RELAXED_SCHEDULES, None, relaxed_plan_of)
     assert tally.failing == {}
     assert tally.faults["crash"] > RELAXED_SCHEDULES // 2
+    assert tally.unmet(RELAXED_QUOTAS) == []
 
 
 def test_every_kind_of_fault_strikes() -> None:
