@@ -1,7 +1,7 @@
 """The streaming source: follows a log, or all logs of a pattern, never past what is confirmed, and fences nobody.
 
-Planning runs in one process for a query's life; every method there begins with what the metadata store says now, so a
-restart on a checkpoint goes on exactly where the last run stood. `read` runs in tasks.
+Planning runs in one process for a query's life; what it looks at the metadata store says now, at most since the trigger
+began, so a restart on a checkpoint goes on exactly where the last run stood. `read` runs in tasks.
 
 A log that appears while a query with `logsPattern` runs is first noted in the offset with where it begins, and read
 from there by the next micro-batch: so what a batch holds is told by its two offsets alone.
@@ -113,6 +113,7 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         self._form = ManyLogs() if self._options.log is None else OneLog(self._options.log)
         self._target: Offsets | None = None
         self._reported: dict[str, Any] | None = None
+        self._looked_at: tuple[dict[str, Any], ReadPlanner, Mapping[str, _LookedAtLog]] | None = None
         self._last_batch_s = time.monotonic()
         RowAssembler(schema, self._options)  # a wrong column is told here, before the query runs
 
@@ -141,11 +142,12 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         Raises:
             DataLoss: what follows `start` is gone (failOnDataLoss).
         """
-        _, logs = self._look()
+        self._looked_at = None
+        planner, logs = self._look()
         readable = {name: log.end() for name, log in logs.items()}
         if start is None:
             self._report(logs, readable, readable)
-            return self._form.to_json({name: log.offset(readable[name]) for name, log in logs.items()})
+            return self._ending(readable, planner, logs)
         noted = self._form.from_json(start, CHECKPOINT)
         self._tell_gone(noted, logs)
         begins = {name: log.begin(noted[name]) if name in noted else log.start for name, log in logs.items()}
@@ -154,7 +156,15 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         if ends == begins and noted.keys() == logs.keys():
             return start
         self._last_batch_s = time.monotonic()
-        return self._form.to_json({name: log.offset(ends[name]) for name, log in logs.items()})
+        return self._ending(ends, planner, logs)
+
+    def _ending(
+        self, ends: Mapping[str, Position], planner: ReadPlanner, logs: Mapping[str, _LookedAtLog]
+    ) -> dict[str, Any]:
+        """Return the offset at which a micro-batch ends, and note what was looked at: its plan needs the same."""
+        end = self._form.to_json({name: log.offset(ends[name]) for name, log in logs.items()})
+        self._looked_at = (end, planner, logs)
+        return end
 
     def _ends(
         self,
@@ -233,7 +243,7 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         """
         first = self._form.from_json(start, CHECKPOINT)
         last = self._form.from_json(end, CHECKPOINT)
-        planner, logs = self._look()
+        planner, logs = self._look_for(end)
         self._tell_gone(last, logs)
         # A log that only the end names was found there: nothing of it is in this batch.
         parts: list[tuple[_LookedAtLog, Position, Position]] = []
@@ -260,6 +270,13 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def stop(self) -> None:
         """Do nothing: connections end with the process."""
+
+    def _look_for(self, end: dict[str, Any]) -> tuple[ReadPlanner, Mapping[str, _LookedAtLog]]:
+        """Return what `latestOffset` looked at a moment ago, when it gave this end; another time, what there is now."""
+        looked_at, self._looked_at = self._looked_at, None
+        if looked_at is not None and looked_at[0] == end:
+            return looked_at[1:]
+        return self._look()
 
     def _look(self) -> tuple[ReadPlanner, dict[str, _LookedAtLog]]:
         client = connect(self._options).asynchronous

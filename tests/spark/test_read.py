@@ -210,6 +210,22 @@ def test_stream_with_an_end_does_not_wait_for_entries(cluster, client, log):
 
 
 @pytest.mark.admission_control
+def test_plan_from_what_a_trigger_looked_at_is_the_one_that_is_made_anew(cluster, client, log):
+    """A micro-batch has the same rows whenever it is planned: by the trigger that found them, or after a restart."""
+    append(client, log, *range(10))
+    stream = BookKeeperStreamReader(VALUE, options(cluster, log, maxEntriesPerTrigger="4", startingOffsets="earliest"))
+    start = stream.initialOffset()
+    end = stream.latestOffset(start)
+    append(client, log, 10, 11)
+    plans = [[partition.reads for partition in stream.partitions(start, end)] for _ in range(3)]
+    assert plans[0] == plans[1] == plans[2]
+    assert rows(stream, stream.partitions(start, end)) == [0, 1, 2, 3]
+    last = stream.latestOffset(end)
+    assert rows(stream, stream.partitions(start, end)) == [0, 1, 2, 3]
+    assert rows(stream, stream.partitions(end, last)) == [4, 5, 6, 7]
+
+
+@pytest.mark.admission_control
 def test_progress_tells_how_far_behind_a_stream_is(cluster, client, log):
     append(client, log, *range(10))
     append(client, log, *range(10, 15))
