@@ -90,7 +90,7 @@ class RangeReader:
         self._without_batch_reads: set[str] = set()
         self._singles = ReadPace(BATCH_BYTES, SINGLES_MAX, SINGLES_FIRST)
         # How large an entry is, about; 0: not known yet.
-        self._entry_bytes = _mean_bytes(metadata)
+        self._entry_bytes = mean_entry_bytes(metadata)
 
     async def read_span(self, span: EntrySpan, bytes_max: int) -> EntryBatch:
         """Return the entries of the span, at least the first: all, or as many as have about `bytes_max`.
@@ -275,7 +275,7 @@ class RangeReader:
         return max(1, min(SPAN_ENTRIES_MAX, batch_bytes // self._entry_bytes))
 
 
-def _mean_bytes(metadata: LedgerMetadata) -> int:
+def mean_entry_bytes(metadata: LedgerMetadata) -> int:
     """Return the mean size of a closed ledger's entries, at least 1; 0 where nothing tells."""
     if metadata.is_closed and metadata.last_entry >= 0 and metadata.length > 0:
         return max(1, metadata.length // (metadata.last_entry + 1))

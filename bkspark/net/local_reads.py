@@ -35,84 +35,105 @@ SCRATCH_BYTES_MAX = 8 << 20
 
 
 class LocalReads:
-    """Local reads of one bookie, one at a time. For one event loop, until `close`."""
+    """Local reads of one bookie beside a connection to it, one at a time. For one event loop, until `close`."""
 
     def __init__(self, channel: BookieConnection, timeout_s: float, slow_s: float) -> None:
         """`timeout_s`: for the bookie's answer. `slow_s`: a bookie whose local reads take longer is asked for them."""
         self.channel = channel
-        self._timeout_s = timeout_s
+        address = channel.address_on_this_host
+        self._bookie = None if address is None else LocalBookie(channel.bookie, address, timeout_s)
         self._slow_s = slow_s
-        self._socket: socket.socket | None = None
-        self._is_off = channel.address_on_this_host is None or sys.platform != "linux"
         self._turn = asyncio.Lock()
-        self._scratch = bytearray()
 
     async def read(
         self, ledger_id: int, first_entry: int, count_max: int, bytes_max: int, digest: EntryDigest
     ) -> EntryBatch | None:
-        """Return some of the entries from `first_entry` on, at least that one, or None; their items fit `bytes_max`."""
-        address = self.channel.address_on_this_host
-        if self._is_off or address is None:
+        """Return as `LocalBookie.read`."""
+        bookie = self._bookie
+        if bookie is None or bookie.is_off:
             return None
-        host = socket.inet_aton(address[0])
-        count = min(count_max, ENTRIES_MAX)
-        request = LocalRead(self.channel.bookie, host, ledger_id, first_entry, count, bytes_max)
+
+        async def in_turn() -> EntryBatch | None:
+            async with self._turn:
+                return await asyncio.to_thread(bookie.read, ledger_id, first_entry, count_max, bytes_max, digest)
+
         # Not cancelled with the caller: it goes on in its thread all the same, and the next one must wait for it.
-        job = start_shared(self._in_turn(address[1], request, digest))
+        job = start_shared(in_turn())
         try:
             async with asyncio.timeout(self._slow_s):
                 return await asyncio.shield(job)
         except TimeoutError:
-            self._end(f"a local read took more than {self._slow_s:g} s")
+            bookie.turn_off(f"a local read took more than {self._slow_s:g} s")
             return None
-
-    async def _in_turn(self, port: int, request: LocalRead, digest: EntryDigest) -> EntryBatch | None:
-        async with self._turn:
-            return None if self._is_off else await asyncio.to_thread(self._read, port, request, digest)
 
     async def close(self) -> None:
         """End it, also a read that waits for the bookie."""
-        self._is_off = True
-        waiting = self._socket
-        if waiting is not None:
-            with contextlib.suppress(OSError):
-                waiting.shutdown(socket.SHUT_RDWR)
-        async with self._turn:
-            self._disconnect()
+        if self._bookie is not None:
+            self._bookie.interrupt()
+            async with self._turn:
+                self._bookie.close()
 
-    def _end(self, reason: object) -> None:
-        if not self._is_off:
-            logger.info("bookie %s is read over the network from now on: %s", self.channel.bookie, reason)
-        self._is_off = True
 
-    def _disconnect(self) -> None:
-        connected, self._socket = self._socket, None
-        if connected is not None:
-            connected.close()
+class LocalBookie:
+    """Local reads of one bookie, which wait in place. For one thread at a time, but for `interrupt`."""
 
-    # ---- on a thread ----
+    def __init__(self, bookie: str, address: tuple[str, int], timeout_s: float) -> None:
+        """`address`: where its port is reached, one of this host's. `timeout_s`: for its answer."""
+        self.is_off = sys.platform != "linux"
+        """True when it is to be asked over the network."""
+        self._bookie = bookie
+        self._host, self._port = socket.inet_aton(address[0]), address[1]
+        self._timeout_s = timeout_s
+        self._socket: socket.socket | None = None
+        self._scratch = bytearray()
 
-    def _read(self, port: int, request: LocalRead, digest: EntryDigest) -> EntryBatch | None:
+    def read(
+        self, ledger_id: int, first_entry: int, count_max: int, bytes_max: int, digest: EntryDigest
+    ) -> EntryBatch | None:
+        """Return some of the entries from `first_entry` on, at least that one, or None; their items fit `bytes_max`."""
+        if self.is_off:
+            return None
+        count = min(count_max, ENTRIES_MAX)
         try:
-            found = self._ask(port, request)
+            found = self._ask(LocalRead(self._bookie, self._host, ledger_id, first_entry, count, bytes_max))
             if found is None:
                 return None
             descriptor, starts = found
             try:
-                return self._entries(descriptor, starts, request, digest)
+                return self._entries(descriptor, starts, ledger_id, first_entry, bytes_max, digest)
             finally:
                 os.close(descriptor)
         except (OSError, ProtocolError) as error:
-            self._end(error)
-            self._disconnect()
+            self.turn_off(error)
+            self.close()
             return None
 
-    def _ask(self, port: int, request: LocalRead) -> tuple[int, np.ndarray] | None:
+    def turn_off(self, reason: object) -> None:
+        """Give nothing any more."""
+        if not self.is_off:
+            logger.info("bookie %s is read over the network from now on: %s", self._bookie, reason)
+        self.is_off = True
+
+    def interrupt(self) -> None:
+        """Give nothing any more, and let a read end that waits for the bookie; on any thread."""
+        self.is_off = True
+        waiting = self._socket
+        if waiting is not None:
+            with contextlib.suppress(OSError):
+                waiting.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Disconnect; a read connects again."""
+        connected, self._socket = self._socket, None
+        if connected is not None:
+            connected.close()
+
+    def _ask(self, request: LocalRead) -> tuple[int, np.ndarray] | None:
         """Return (descriptor of a log, which the caller closes, where items begin in it); None: not here."""
         if self._socket is None:
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             self._socket.settimeout(self._timeout_s)
-            self._socket.connect(socket_name(port))
+            self._socket.connect(socket_name(self._port))
         self._socket.send(request.encode())
         message, descriptors, _, _ = socket.recv_fds(self._socket, REPLY_BYTES_MAX, 1, socket.MSG_CMSG_CLOEXEC)
         try:
@@ -128,12 +149,13 @@ class LocalReads:
                 os.close(descriptor)
 
     def _entries(
-        self, descriptor: int, starts: np.ndarray, request: LocalRead, digest: EntryDigest
+        self, descriptor: int, starts: np.ndarray, ledger_id: int, first_entry: int, bytes_max: int, digest: EntryDigest
     ) -> EntryBatch | None:
         """Return the leading entries that are whole and right; None where the first one is not."""
-        os.posix_fadvise(descriptor, starts.item(0), request.bytes_max, os.POSIX_FADV_WILLNEED)
+        # What is read now, and what is likely to be read next.
+        os.posix_fadvise(descriptor, starts.item(0), 2 * bytes_max, os.POSIX_FADV_WILLNEED)
         ends = np.append(starts[1:], _end_of_item(descriptor, starts.item(-1)))
-        if ends.item(-1) - starts.item(0) > request.bytes_max:
+        if ends.item(-1) - starts.item(0) > bytes_max:
             # The bookie does not know how long the last one is.
             starts, ends = starts[:-1], ends[:-1]
         if not len(starts):
@@ -147,9 +169,9 @@ class LocalReads:
         stops = starts + LENGTH_BYTES + gather_i32(np.frombuffer(items, np.uint8), starts)
         whole = (stops >= starts) & (stops <= ends)
         count = len(whole) if whole.all() else int(np.argmin(whole))
-        ids = np.arange(request.first_entry, request.first_entry + count)
-        opened = digest.open_entries(items, starts[:count] + LENGTH_BYTES, stops[:count], request.ledger_id, ids)
-        return opened.to_batch(request.ledger_id, request.first_entry) if len(opened) else None
+        ids = np.arange(first_entry, first_entry + count)
+        opened = digest.open_entries(items, starts[:count] + LENGTH_BYTES, stops[:count], ledger_id, ids)
+        return opened.to_batch(ledger_id, first_entry) if len(opened) else None
 
     def _memory(self, size: int) -> memoryview:
         if size > SCRATCH_BYTES_MAX:
@@ -163,3 +185,14 @@ def _end_of_item(descriptor: int, start: int) -> int:
     """Return where an item ends; behind all limits when it cannot be read."""
     word = os.pread(descriptor, LENGTH_BYTES, start)
     return start + LENGTH_BYTES + int.from_bytes(word, "big") if len(word) == LENGTH_BYTES else 1 << 62
+
+
+def address_on_this_host(host: str, port: int) -> tuple[str, int] | None:
+    """Return the IPv4 address behind which a bookie's host and port are, when it is one of this host's."""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            # Nothing is sent: the operating system says from which of its addresses it would be.
+            probe.connect((host, port))
+            return (probe.getpeername()[0], port) if probe.getpeername()[0] == probe.getsockname()[0] else None
+    except (OSError, OverflowError, ValueError):
+        return None

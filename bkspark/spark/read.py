@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from bkspark.blocking import iterate, run
+from bkspark.blocking.local_scan import LocalScan
 from bkspark.client import Client, SnapshotReader
+from bkspark.client.range_reader import SCAN_BYTES_MIN, mean_entry_bytes
 from bkspark.entries import EntryBatch
 from bkspark.errors import BookieUnavailable, ConfigurationError, NoSuchLog
 from bkspark.log.log import Log
@@ -25,6 +29,7 @@ from bkspark.spark.plan import LedgerRead, ReadPartition, ReadPlanner
 from bkspark.spark.ranges import EntryRange, between, cut
 from bkspark.spark.workers import spare_modules
 from bkspark.stages import reach
+from bkspark.wire.digest import EntryDigest
 
 READ_BYTES = 4 << 20
 """Payload bytes asked for at once; they fit a frame (5 MiB) unless entries are tiny."""
@@ -36,6 +41,9 @@ a GiB in batches of 1 MiB, 0.66 in those of 4 MiB, 0.72 in those of 8 MiB."""
 SMALL_BATCH_BYTES = 256 << 10
 """Batches below are joined: a batch costs Spark about as much as so many bytes."""
 
+
+ENTRY_BYTES = 1024
+"""What an entry is taken to have where nothing tells."""
 
 SAMPLE_ENTRIES = 1000
 SAMPLE_BYTES = 4 << 20
@@ -112,29 +120,74 @@ def read_partition(partition: InputPartition, schema: StructType, options: Sourc
     assembler = RowAssembler(schema, options)
 
     def batches() -> Iterator[pa.RecordBatch]:
-        for read, entries in iterate(lambda: _entries(partition)):
+        for read, entries in _scanned(partition):
             reach("source.read")
             yield from assembler.batches(entries, read)
 
     return _joined(batches())
 
 
-async def _entries(partition: ReadPartition) -> AsyncIterator[tuple[LedgerRead, EntryBatch]]:
+def _scanned(partition: ReadPartition) -> Iterator[tuple[LedgerRead, EntryBatch]]:
+    """Yield the entries of a partition: read on this host where that is possible, otherwise over the network."""
+    scan = LocalScan(partition.addresses, NetOptions())
+    pool = _pool(partition)
+    try:
+        if any(scan.can_read(read.metadata, read.first_entry) and _is_long(read) for read in partition.reads):
+            for read in partition.reads:
+                yield from ((read, entries) for entries in _read(read, scan, partition, pool))
+        else:
+            yield from iterate(lambda: _entries(partition, pool))
+    finally:
+        scan.close()
+        # At interpreter exit the loop's thread runs no more: waiting for it would never end.
+        if not sys.is_finalizing():
+            run(pool.close)
+
+
+def _is_long(read: LedgerRead) -> bool:
+    entry_bytes = mean_entry_bytes(read.metadata) or ENTRY_BYTES
+    return (read.end_entry - read.first_entry) * entry_bytes >= SCAN_BYTES_MIN
+
+
+def _read(read: LedgerRead, scan: LocalScan, partition: ReadPartition, pool: BookiePool) -> Iterator[EntryBatch]:
+    """Yield the entries of one read."""
+    metadata, position, elsewhere = read.metadata, read.first_entry, 1
+    digest = EntryDigest(metadata.digest, partition.password)
+    entry_bytes = mean_entry_bytes(metadata) or ENTRY_BYTES
+    while position < read.end_entry:
+        end = min(read.end_entry, position + max(1, READ_BYTES // entry_bytes))
+        batch = scan.read(read.ledger_id, metadata, position, end - position, digest) if _is_long(read) else None
+        if batch is not None:
+            position, elsewhere, entry_bytes = batch.end_entry, 1, max(1, batch.payload_bytes // len(batch))
+            yield batch
+            continue
+        if not _is_long(read) or not scan.can_read(metadata, position):
+            end = read.end_entry
+        # What follows may be here; the more is not, the less likely.
+        end = min(read.end_entry, position + elsewhere * (end - position))
+        elsewhere *= 2
+        reader = _reader(read, partition, pool)
+        yield from iterate(partial(reader.batches, position, end, batch_bytes=READ_BYTES))
+        position = end
+
+
+def _pool(partition: ReadPartition) -> BookiePool:
     async def resolve(bookie: str) -> tuple[str, int]:
         if bookie not in partition.addresses:
             raise BookieUnavailable(f"bookie {bookie} had no address when the read was planned", bookie=bookie)
         return partition.addresses[bookie]
 
-    pool = BookiePool(resolve, NetOptions())
-    try:
-        for read in partition.reads:
-            reader = _reader(read, partition, pool)
-            # Closed before the pool: a LIMIT ends the task here, while reads are under way.
-            async with aclosing(reader.batches(read.first_entry, read.end_entry, batch_bytes=READ_BYTES)) as batches:
-                async for entries in batches:
-                    yield read, entries
-    finally:
-        await pool.close()
+    # What can be read on this host is, and not by the pool.
+    return BookiePool(resolve, NetOptions(local_reads=False))
+
+
+async def _entries(partition: ReadPartition, pool: BookiePool) -> AsyncIterator[tuple[LedgerRead, EntryBatch]]:
+    for read in partition.reads:
+        reader = _reader(read, partition, pool)
+        # Closed before the pool: a LIMIT ends the task here, while reads are under way.
+        async with aclosing(reader.batches(read.first_entry, read.end_entry, batch_bytes=READ_BYTES)) as batches:
+            async for entries in batches:
+                yield read, entries
 
 
 def _reader(read: LedgerRead, partition: ReadPartition, pool: BookiePool) -> SnapshotReader:
@@ -211,8 +264,12 @@ async def _first_payloads(client: Client, options: SourceOptions) -> list[bytes]
         sample = replace(entries, end_entry=entries.first_entry + count)
         # As a task does: the end of a shared ledger stands in the log, before a bookie tells of it.
         for partition in await planner.partitions([sample]):
-            async for _, batch in _entries(partition):
-                payloads += batch
+            pool = _pool(partition)
+            try:
+                async for _, batch in _entries(partition, pool):
+                    payloads += batch
+            finally:
+                await pool.close()
         room -= count * entry_bytes
     return payloads
 

@@ -1,0 +1,123 @@
+"""A task on a bookie's own host reads entry logs in its own thread, the rest over the network (issue 6, speed)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from pyspark.sql.types import StructType
+
+from bkspark.client import Client, range_reader
+from bkspark.core.metadata import LedgerMetadata
+from bkspark.entries import EntryBatch
+from bkspark.net.local_reads import LocalBookie
+from bkspark.spark import read as spark_read
+from bkspark.spark.options import SourceOptions
+from bkspark.spark.plan import LedgerRead, ReadPartition
+from bkspark.spark.read import read_partition
+from tests.client.in_process import URI, InProcessBookie, InProcessCluster, run
+
+SCHEMA = StructType().add("value", "binary")
+PAYLOADS = [b"%06d" % number * 100 for number in range(3000)]
+
+
+@pytest.fixture(autouse=True)
+def small_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spark_read, "READ_BYTES", 300_000)
+
+
+@pytest.fixture
+def given(monkeypatch: pytest.MonkeyPatch) -> list[EntryBatch | None]:
+    """What local reads gave, in order."""
+    results: list[EntryBatch | None] = []
+    read = LocalBookie.read
+
+    def note(self: LocalBookie, *arguments: object) -> EntryBatch | None:
+        results.append(read(self, *arguments))
+        return results[-1]
+
+    monkeypatch.setattr(LocalBookie, "read", note)
+    return results
+
+
+async def task(
+    cluster: InProcessCluster,
+    ledger_id: int,
+    metadata: LedgerMetadata,
+    after_first: Callable[[], None] = lambda: None,
+) -> list[bytes]:
+    """Return what a Spark task reads, on a thread of its own."""
+    addresses = {bookie.id: ("127.0.0.1", int(bookie.id.split(":")[1])) for bookie in cluster.bookies}
+    reads = (LedgerRead(0, ledger_id, 0, len(PAYLOADS), metadata, 0, ""),)
+    options = SourceOptions.parse({"uri": URI, "ledgers": str(ledger_id)}).for_batch_read()
+
+    def rows() -> list[bytes]:
+        found: list[bytes] = []
+        for batch in read_partition(ReadPartition(reads, addresses, b""), SCHEMA, options):
+            if not found:
+                after_first()
+            found += batch["value"].to_pylist()
+        return found
+
+    return await asyncio.to_thread(rows)
+
+
+async def written(client: Client, copies: int, flushed: InProcessBookie | None = None) -> tuple[int, LedgerMetadata]:
+    """Write a ledger of all payloads; with `flushed`, only the first two thirds are in that bookie's entry log."""
+    async with await client.create(ensemble=copies, write_quorum=copies, ack_quorum=copies) as writer:
+        await writer.append_many(PAYLOADS[:2000])
+        if flushed is not None:
+            await flushed.service._flush()
+        await writer.append_many(PAYLOADS[2000:])
+    return writer.ledger_id, await client.metadata(writer.ledger_id)
+
+
+def test_a_task_reads_what_lies_in_entry_logs_itself(tmp_path, given):
+    async def test(cluster: InProcessCluster) -> None:
+        ledger = await written(cluster.client(), 1)
+        await cluster.bookies[0].flush()
+        assert await task(cluster, *ledger) == PAYLOADS
+        assert sum(map(len, given)) == len(PAYLOADS)
+
+    run(tmp_path, test, bookies=1)
+
+
+def test_a_task_asks_for_what_is_in_the_write_cache_and_goes_on(tmp_path, given):
+    async def test(cluster: InProcessCluster) -> None:
+        ledger = await written(cluster.client(), 1, cluster.bookies[0])
+        assert await task(cluster, *ledger) == PAYLOADS
+        assert sum(len(entries) for entries in given if entries is not None) == 2000
+        # It asks again now and then, ever more rarely: after 500, 1000, 2000 ... entries.
+        assert given.count(None) == 2
+
+    run(tmp_path, test, bookies=1)
+
+
+def test_a_task_leaves_a_bookie_that_stops_for_another(tmp_path, given):
+    async def test(cluster: InProcessCluster) -> None:
+        ledger = await written(cluster.client(), 2)
+        for bookie in cluster.bookies:
+            await bookie.flush()
+        loop = asyncio.get_running_loop()
+        first = cluster.bookie(ledger[1].last_fragment.bookies[0])
+
+        def stop() -> None:
+            asyncio.run_coroutine_threadsafe(first.stop(), loop).result()
+
+        assert await task(cluster, *ledger, stop) == PAYLOADS
+        assert len([entries for entries in given if entries is not None]) > 2
+
+    run(tmp_path, test, bookies=2)
+
+
+def test_a_short_read_is_asked_for_at_once(tmp_path, given, monkeypatch):
+    async def test(cluster: InProcessCluster) -> None:
+        ledger = await written(cluster.client(), 1)
+        await cluster.bookies[0].flush()
+        with monkeypatch.context() as changed:
+            changed.setattr(spark_read, "SCAN_BYTES_MIN", range_reader.SCAN_BYTES_MIN * 100)
+            assert await task(cluster, *ledger) == PAYLOADS
+        assert not given
+
+    run(tmp_path, test, bookies=1)
