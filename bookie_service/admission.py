@@ -19,7 +19,7 @@ from typing import Protocol
 
 import numpy as np
 
-from bookie_service.frame_memory import FrameMemory
+from bkspark.memory import ReusedMemory
 
 UNCOUNTED_BYTES = 8 * 1024
 """What one connection may hold of what it received without asking anybody."""
@@ -83,7 +83,7 @@ class Admission:
         self.replies = Budget(reply_bytes_max)
         self.scratch = np.empty(WINDOW_BYTES + UNCOUNTED_BYTES, np.uint8)
         """Valid until the event loop goes on; what is to stay must be copied."""
-        self.memory = FrameMemory()
+        self.memory = ReusedMemory()
         self._reading_until = 0.0
         """0: nobody reads much."""
         self._waiting: dict[Receiver, _Wait] = {}

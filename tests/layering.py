@@ -19,7 +19,7 @@ def _words(text: str) -> frozenset[str]:
 PACKAGES = ("bkspark", "bookie_service", "pyspark_bookkeeper")
 
 LAYERS = (
-    ("bkspark.ids", "bkspark.errors", "bkspark.stages"),
+    ("bkspark.ids", "bkspark.errors", "bkspark.memory", "bkspark.stages"),
     ("bkspark.entries",),
     ("bkspark.wire",),
     ("bkspark.core",),
@@ -37,7 +37,14 @@ PERMITTED = frozenset({("bkspark.client.client", "bkspark.log.log"), ("bkspark",
 """(importer, imported): the two imports that users' convenience is worth. `Client.log(name)` is where they look for a
 log; it imports inside the function. `bkspark.register(spark)` shows its argument's type to type checkers only."""
 
-SERVER_IMPORTS = ("bkspark.ids", "bkspark.errors", "bkspark.entries", "bkspark.wire", "bkspark.metadata")
+SERVER_IMPORTS = (
+    "bkspark.ids",
+    "bkspark.errors",
+    "bkspark.memory",
+    "bkspark.entries",
+    "bkspark.wire",
+    "bkspark.metadata",
+)
 """All of bkspark that bookie_service may import."""
 
 REPAIR = "bookie_service.replication"
@@ -80,11 +87,10 @@ SERVER_FILE_MODULES = (
     "bookie_service.storage.files",
     "bookie_service.configuration",
     "bookie_service.address",
-    "bookie_service.frame_memory",
     "bookie_service.control",
 )
 """Where the server may touch the file system: the one door, the reading of its configuration, the address, which asks a
-network interface with fcntl, the memory of frames, which is no file's, and the control socket."""
+network interface with fcntl, and the control socket."""
 
 FILE_LIBRARIES = _words("io shutil tempfile fcntl mmap glob")
 OS_WITHOUT_FILES = _words(

@@ -42,11 +42,11 @@ class LocalScan:
 
     def read(
         self, ledger_id: int, metadata: LedgerMetadata, first_entry: int, count_max: int, digest: EntryDigest
-    ) -> EntryBatch | None:
-        """Return some of the entries from `first_entry` on, at least that one; None: the network decides."""
+    ) -> list[EntryBatch]:
+        """Return some of the entries from `first_entry` on; none: the network decides."""
         bookie = self._bookie(metadata, first_entry)
         if bookie is None:
-            return None
+            return []
         return bookie.read(ledger_id, first_entry, count_max, self._options.frame_bytes_max, digest)
 
     def close(self) -> None:

@@ -22,6 +22,8 @@ import numpy as np
 
 from bkspark.entries import EntryBatch
 from bkspark.errors import ProtocolError
+from bkspark.memory import ReusedMemory
+from bkspark.net.answers import joined
 from bkspark.net.connection import BookieConnection
 from bkspark.net.shared_work import start_shared
 from bkspark.wire.digest import EntryDigest
@@ -30,8 +32,8 @@ from bkspark.wire.local_reads import ENTRIES_MAX, REPLY_BYTES_MAX, LocalRead, de
 
 logger = logging.getLogger(__name__)
 
-SCRATCH_BYTES_MAX = 8 << 20
-"""Memory for items that is kept for the next read."""
+IN_PLACE_BYTES = 64 << 10
+"""Entries as large as this, on average, stay where they were read; smaller ones are packed: a batch each costs more."""
 
 
 class LocalReads:
@@ -48,14 +50,15 @@ class LocalReads:
     async def read(
         self, ledger_id: int, first_entry: int, count_max: int, bytes_max: int, digest: EntryDigest
     ) -> EntryBatch | None:
-        """Return as `LocalBookie.read`."""
+        """Return some of the entries from `first_entry` on, at least that one, or None; their items fit `bytes_max`."""
         bookie = self._bookie
         if bookie is None or bookie.is_off:
             return None
 
         async def in_turn() -> EntryBatch | None:
             async with self._turn:
-                return await asyncio.to_thread(bookie.read, ledger_id, first_entry, count_max, bytes_max, digest)
+                parts = await asyncio.to_thread(bookie.read, ledger_id, first_entry, count_max, bytes_max, digest)
+            return joined(parts, ledger_id, first_entry) if parts else None
 
         # Not cancelled with the caller: it goes on in its thread all the same, and the next one must wait for it.
         job = start_shared(in_turn())
@@ -85,19 +88,19 @@ class LocalBookie:
         self._host, self._port = socket.inet_aton(address[0]), address[1]
         self._timeout_s = timeout_s
         self._socket: socket.socket | None = None
-        self._scratch = bytearray()
+        self._memory = ReusedMemory()
 
     def read(
         self, ledger_id: int, first_entry: int, count_max: int, bytes_max: int, digest: EntryDigest
-    ) -> EntryBatch | None:
-        """Return some of the entries from `first_entry` on, at least that one, or None; their items fit `bytes_max`."""
+    ) -> list[EntryBatch]:
+        """Return some of the entries from `first_entry` on, or none; their items fit `bytes_max`."""
         if self.is_off:
-            return None
+            return []
         count = min(count_max, ENTRIES_MAX)
         try:
             found = self._ask(LocalRead(self._bookie, self._host, ledger_id, first_entry, count, bytes_max))
             if found is None:
-                return None
+                return []
             descriptor, starts = found
             try:
                 return self._entries(descriptor, starts, ledger_id, first_entry, bytes_max, digest)
@@ -106,7 +109,7 @@ class LocalBookie:
         except (OSError, ProtocolError) as error:
             self.turn_off(error)
             self.close()
-            return None
+            return []
 
     def turn_off(self, reason: object) -> None:
         """Give nothing any more."""
@@ -150,8 +153,8 @@ class LocalBookie:
 
     def _entries(
         self, descriptor: int, starts: np.ndarray, ledger_id: int, first_entry: int, bytes_max: int, digest: EntryDigest
-    ) -> EntryBatch | None:
-        """Return the leading entries that are whole and right; None where the first one is not."""
+    ) -> list[EntryBatch]:
+        """Return the leading entries that are whole and right."""
         # What is read now, and what is likely to be read next.
         os.posix_fadvise(descriptor, starts.item(0), 2 * bytes_max, os.POSIX_FADV_WILLNEED)
         ends = np.append(starts[1:], _end_of_item(descriptor, starts.item(-1)))
@@ -159,26 +162,21 @@ class LocalBookie:
             # The bookie does not know how long the last one is.
             starts, ends = starts[:-1], ends[:-1]
         if not len(starts):
-            return None
+            return []
         low = starts.item(0)
-        items = self._memory(ends.item(-1) - low)
-        if os.preadv(descriptor, [items], low) < len(items):
-            return None
+        items = self._memory.take(ends.item(-1) - low)
+        if os.preadv(descriptor, [items.data], low) < len(items):
+            return []
         starts -= low
         ends -= low
-        stops = starts + LENGTH_BYTES + gather_i32(np.frombuffer(items, np.uint8), starts)
+        stops = starts + LENGTH_BYTES + gather_i32(items, starts)
         whole = (stops >= starts) & (stops <= ends)
         count = len(whole) if whole.all() else int(np.argmin(whole))
         ids = np.arange(first_entry, first_entry + count)
-        opened = digest.open_entries(items, starts[:count] + LENGTH_BYTES, stops[:count], ledger_id, ids)
-        return opened.to_batch(ledger_id, first_entry) if len(opened) else None
-
-    def _memory(self, size: int) -> memoryview:
-        if size > SCRATCH_BYTES_MAX:
-            return memoryview(bytearray(size))
-        if size > len(self._scratch):
-            self._scratch = bytearray(size)
-        return memoryview(self._scratch)[:size]
+        opened = digest.open_entries(items.data, starts[:count] + LENGTH_BYTES, stops[:count], ledger_id, ids)
+        if len(items) >= len(starts) * IN_PLACE_BYTES:
+            return opened.in_place(ledger_id, first_entry)
+        return [opened.to_batch(ledger_id, first_entry, self._memory.take)] if len(opened) else []
 
 
 def _end_of_item(descriptor: int, start: int) -> int:

@@ -156,10 +156,11 @@ def _read(read: LedgerRead, scan: LocalScan, partition: ReadPartition, pool: Boo
     entry_bytes = mean_entry_bytes(metadata) or ENTRY_BYTES
     while position < read.end_entry:
         end = min(read.end_entry, position + max(1, READ_BYTES // entry_bytes))
-        batch = scan.read(read.ledger_id, metadata, position, end - position, digest) if _is_long(read) else None
-        if batch is not None:
-            position, elsewhere, entry_bytes = batch.end_entry, 1, max(1, batch.payload_bytes // len(batch))
-            yield batch
+        batches = scan.read(read.ledger_id, metadata, position, end - position, digest) if _is_long(read) else []
+        if batches:
+            last = batches[-1]
+            position, elsewhere, entry_bytes = last.end_entry, 1, max(1, last.payload_bytes // len(last))
+            yield from batches
             continue
         if not _is_long(read) or not scan.can_read(metadata, position):
             end = read.end_entry

@@ -28,7 +28,7 @@ import hmac
 import itertools
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import crc32c
@@ -301,6 +301,10 @@ class EntryDigest:
             yield mac.digest()
 
 
+def _memory(size: int) -> np.ndarray:
+    return np.empty(size, np.uint8)
+
+
 class WholeEntries(EntryDigest):
     """Checks entries as `EntryDigest`, and hands each out whole, envelope included: for copies byte for byte."""
 
@@ -338,12 +342,17 @@ class OpenedEntries:
         view = self.view
         return [view[low:high] for low, high in zip(self.starts.tolist(), self.ends.tolist())]
 
-    def to_batch(self, ledger_id: int, first_entry: int) -> EntryBatch:
-        """Return the payloads copied once into one buffer."""
+    def in_place(self, ledger_id: int, first_entry: int) -> list[EntryBatch]:
+        """Return a batch for each payload, not copied: for large ones."""
+        bounds = np.stack((self.starts, self.ends), axis=1)
+        return [EntryBatch(self.view, pair, ledger_id, first_entry + i) for i, pair in enumerate(bounds)]
+
+    def to_batch(self, ledger_id: int, first_entry: int, memory: Callable[[int], np.ndarray] = _memory) -> EntryBatch:
+        """Return the payloads copied once into one buffer, which `memory` gives: uint8 of so many bytes."""
         sizes = self.ends - self.starts
         offsets = np.zeros(len(self) + 1, np.int64)
         np.cumsum(sizes, out=offsets[1:])
-        packed = np.empty(int(offsets[-1]), np.uint8)
+        packed = memory(int(offsets[-1]))
         data = packed.data
         for first, end, is_run in _runs(self.starts, self.ends, COPY_GAP_BYTES_MAX):
             low, high = int(offsets[first]), int(offsets[end])

@@ -28,12 +28,12 @@ def small_reads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def given(monkeypatch: pytest.MonkeyPatch) -> list[EntryBatch | None]:
+def given(monkeypatch: pytest.MonkeyPatch) -> list[list[EntryBatch]]:
     """What local reads gave, in order."""
-    results: list[EntryBatch | None] = []
+    results: list[list[EntryBatch]] = []
     read = LocalBookie.read
 
-    def note(self: LocalBookie, *arguments: object) -> EntryBatch | None:
+    def note(self: LocalBookie, *arguments: object) -> list[EntryBatch]:
         results.append(read(self, *arguments))
         return results[-1]
 
@@ -46,10 +46,11 @@ async def task(
     ledger_id: int,
     metadata: LedgerMetadata,
     after_first: Callable[[], None] = lambda: None,
+    count: int = len(PAYLOADS),
 ) -> list[bytes]:
     """Return what a Spark task reads, on a thread of its own."""
     addresses = {bookie.id: ("127.0.0.1", int(bookie.id.split(":")[1])) for bookie in cluster.bookies}
-    reads = (LedgerRead(0, ledger_id, 0, len(PAYLOADS), metadata, 0, ""),)
+    reads = (LedgerRead(0, ledger_id, 0, count, metadata, 0, ""),)
     options = SourceOptions.parse({"uri": URI, "ledgers": str(ledger_id)}).for_batch_read()
 
     def rows() -> list[bytes]:
@@ -78,7 +79,23 @@ def test_a_task_reads_what_lies_in_entry_logs_itself(tmp_path, given):
         ledger = await written(cluster.client(), 1)
         await cluster.bookies[0].flush()
         assert await task(cluster, *ledger) == PAYLOADS
-        assert sum(map(len, given)) == len(PAYLOADS)
+        assert sum(len(part) for parts in given for part in parts) == len(PAYLOADS)
+
+    run(tmp_path, test, bookies=1)
+
+
+def test_large_entries_stay_where_they_were_read(tmp_path, given):
+    large = [b"%04d" % number * 25_000 for number in range(24)]
+
+    async def test(cluster: InProcessCluster) -> None:
+        client = cluster.client()
+        async with await client.create(ensemble=1, write_quorum=1, ack_quorum=1) as writer:
+            await writer.append_many(large)
+        await cluster.bookies[0].flush()
+        metadata = await client.metadata(writer.ledger_id)
+        assert await task(cluster, writer.ledger_id, metadata, count=len(large)) == large
+        assert [len(parts) for parts in given[:3]] == [3, 3, 3]
+        assert all(part.buffer is parts[0].buffer and len(part) == 1 for parts in given for part in parts)
 
     run(tmp_path, test, bookies=1)
 
@@ -87,9 +104,9 @@ def test_a_task_asks_for_what_is_in_the_write_cache_and_goes_on(tmp_path, given)
     async def test(cluster: InProcessCluster) -> None:
         ledger = await written(cluster.client(), 1, cluster.bookies[0])
         assert await task(cluster, *ledger) == PAYLOADS
-        assert sum(len(entries) for entries in given if entries is not None) == 2000
+        assert sum(len(part) for parts in given for part in parts) == 2000
         # It asks again now and then, ever more rarely: after 500, 1000, 2000 ... entries.
-        assert given.count(None) == 2
+        assert given.count([]) == 2
 
     run(tmp_path, test, bookies=1)
 
@@ -106,7 +123,7 @@ def test_a_task_leaves_a_bookie_that_stops_for_another(tmp_path, given):
             asyncio.run_coroutine_threadsafe(first.stop(), loop).result()
 
         assert await task(cluster, *ledger, stop) == PAYLOADS
-        assert len([entries for entries in given if entries is not None]) > 2
+        assert len([parts for parts in given if parts]) > 2
 
     run(tmp_path, test, bookies=2)
 

@@ -1,4 +1,4 @@
-"""Memory for large frames, used again and again.
+"""Memory for large pieces of data, frames and what comes out of them, used again and again.
 
 Its first touch costs the operating system more than the copy into it, and on a virtual machine, whose host has to find
 the memory as well, several times as much. So a little of it is kept, and used again once nobody looks at it any more,
@@ -16,13 +16,13 @@ PAGES_BYTES_MIN = 256 * 1024
 """Less comes from the heap."""
 KEPT_BYTES_MAX = 16 * 1024 * 1024
 _STEP_BYTES = 512 * 1024
-"""Sizes are multiples of it, so that frames of nearly one size share memory."""
+"""Sizes are multiples of it, so that pieces of nearly one size share memory."""
 _IDLE_REFERENCES = 2
 """The list's, and the argument that is counted."""
 
 
-class FrameMemory:
-    """Gives memory, and keeps up to KEPT_BYTES_MAX of it. For one event loop."""
+class ReusedMemory:
+    """Gives memory, and keeps up to KEPT_BYTES_MAX of it. For one thread."""
 
     def __init__(self) -> None:
         self._kept: list[np.ndarray] = []

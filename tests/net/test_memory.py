@@ -1,10 +1,10 @@
-"""Memory of large frames is used again when nobody looks at it, and only then; what is kept is bounded."""
+"""Memory of large pieces is used again when nobody looks at it, and only then; what is kept is bounded."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from bookie_service.frame_memory import KEPT_BYTES_MAX, PAGES_BYTES_MIN, FrameMemory
+from bkspark.memory import KEPT_BYTES_MAX, PAGES_BYTES_MIN, ReusedMemory
 
 MIB = 1024 * 1024
 
@@ -14,13 +14,13 @@ def address(array: np.ndarray) -> int:
 
 
 def test_memory_that_nobody_looks_at_is_used_again() -> None:
-    memory = FrameMemory()
+    memory = ReusedMemory()
     first = address(memory.take(MIB))
     assert [address(memory.take(MIB - i)) for i in range(3)] == [first] * 3
 
 
 def test_memory_with_a_view_of_any_kind_is_left_alone() -> None:
-    memory = FrameMemory()
+    memory = ReusedMemory()
     holders = [
         memory.take(MIB),
         memory.take(MIB)[5:6],
@@ -36,8 +36,8 @@ def test_memory_with_a_view_of_any_kind_is_left_alone() -> None:
     assert not any(np.asarray(memoryview(holder).cast("B")).any() for holder in holders)
 
 
-def test_frames_of_other_sizes_get_memory_of_theirs() -> None:
-    memory = FrameMemory()
+def test_pieces_of_other_sizes_get_memory_of_theirs() -> None:
+    memory = ReusedMemory()
     assert [len(memory.take(size)) for size in (1, PAGES_BYTES_MIN - 1, PAGES_BYTES_MIN, 5 * MIB, 5 * MIB + 1)] == [
         1,
         PAGES_BYTES_MIN - 1,
@@ -48,7 +48,7 @@ def test_frames_of_other_sizes_get_memory_of_theirs() -> None:
 
 
 def test_what_is_kept_is_bounded_however_much_was_in_use() -> None:
-    memory = FrameMemory()
+    memory = ReusedMemory()
     in_use = [memory.take(3 * MIB) for _ in range(20)]
     del in_use
     assert sum(map(len, memory._kept)) <= KEPT_BYTES_MAX
