@@ -179,10 +179,13 @@ class Log:
                 publication fails, and the job must be run again. No published ledger is ever deleted.
         """
         older_than_s = arguments.seconds("older_than_s", older_than_s, 0.0, AGE_S_MAX)
+        return await self._vacuum(max(0, int((time.time() - older_than_s) * 1000)))
+
+    async def _vacuum(self, begun_before_ms: int) -> int:
+        """Delete what attempts that began before a time, ms since 1970, have left; return how many ledgers."""
         store = await self.store()
-        before_ms = max(0, int((time.time() - older_than_s) * 1000))
-        retired = await self.retire_shared(created_before_ms=before_ms)
-        return retired + await store.attempts.vacuum(self._name, self._delete_ledger, created_before_ms=before_ms)
+        retired = await self.retire_shared(created_before_ms=begun_before_ms)
+        return retired + await store.attempts.vacuum(self._name, self._delete_ledger, created_before_ms=begun_before_ms)
 
     async def retire_shared(self, *, created_before_ms: int) -> int:
         """Close shared ledgers that were registered before a time (ms since 1970); delete those of which nothing is

@@ -31,6 +31,8 @@ from tests.simulation.turn_loop import TurnLoop
 
 QUERY = "q"
 OPTIONS = LedgerOptions(1, 1, 1)
+TO_COME_MS = 10**14
+"""A time, ms since 1970, before which everything began."""
 TRIES_MAX = 40
 """Times that a query begins an epoch anew; faults are fewer, so more mean that it never gets through."""
 
@@ -252,8 +254,8 @@ class Schedule:
         for _ in range(chance.choice((0, 0, 1))):
             await self._loop.pause(chance.randrange(60))
             self.world.count("vacuum")
-            # An age of minus a minute takes every attempt for dead, the living ones too.
-            await self._quiet.log.vacuum(older_than_s=chance.choice((-60.0, 1e9)))
+            # With a time to come every attempt is taken for dead, the living ones too.
+            await self._quiet.log._vacuum(chance.choice((TO_COME_MS, 1)))
 
     async def _truncation(self) -> None:
         await self._loop.pause(self.world.chance.randrange(100))
@@ -324,7 +326,7 @@ class Schedule:
         # Everybody is dead now, and a day has gone by.
         attempts = (await log.store()).attempts
         if await attempts.pending_ids(NAME) or snapshot.head.condemned:
-            await log.vacuum(older_than_s=-60.0)
+            await log._vacuum(TO_COME_MS)
             if await attempts.pending_ids(NAME):
                 self._complain("attempts are still registered after a vacuum")
         after = await self._rows(await log.snapshot())

@@ -110,7 +110,9 @@ MUTANTS = (
     Mutant("lost write is written", "M1: a lost or refused CAS counts as done", planted.lost_write_is_written),
     Mutant("next version is ours", "M1: version + 1 counts as ours, whatever it says", planted.next_version_is_ours),
     Mutant(
-        "own write is a conflict", "M1: a CAS whose answer was lost counts as lost", planted.own_write_is_a_conflict
+        "own write is a conflict",
+        "M1: a CAS whose answer was lost counts as lost, and nobody knows it for its own",
+        planted.own_write_is_a_conflict,
     ),
     Mutant("fence not journaled", "S01: a fence is only in memory", planted.fence_not_journaled),
     Mutant(

@@ -17,8 +17,9 @@ from bkspark.core.recovery import RecoveryCore, RecoveryState
 from bkspark.core.recovery_window import Answer
 from bkspark.core.striping import write_set_masks
 from bkspark.core.writer import WriterCore, WriterState
-from bkspark.errors import MetadataVersion, NoSuchEntry
+from bkspark.errors import MetadataError, MetadataVersion, NoSuchEntry
 from bkspark.metadata.ledgers import LedgerStore, Versioned
+from bkspark.metadata.tree import Stat
 from bkspark.wire.v2 import Status
 from tests.planting import Plant, around, changed, replaced
 from tests.simulation import clients, owner
@@ -511,34 +512,44 @@ def writes_any_version() -> Plant:
 
 
 def lost_write_is_written() -> Plant:
-    async def read_back(
-        self: LedgerStore, path: str, metadata: LedgerMetadata, data: bytes, version: int, _: int
-    ) -> Any:
-        return Versioned(metadata, version + 1, 0, 0)
+    async def write_once(self: LedgerStore, path: str, data: bytes, version: int) -> Any:
+        try:
+            return await self._tree.set(path, data, version)
+        except MetadataError:
+            return Stat(version + 1, 0, 0, 0, 0)
 
-    return replaced(LedgerStore, "_read_back", read_back)
+    return replaced(LedgerStore, "_write_once", write_once)
 
 
 def next_version_is_ours() -> Plant:
-    def make(old: Any) -> Any:
-        async def read_back(
-            self: LedgerStore, path: str, metadata: Any, data: bytes, version: int, ledger_id: int
-        ) -> Any:
+    async def write_once(self: LedgerStore, path: str, data: bytes, version: int) -> Any:
+        try:
+            return await self._tree.set(path, data, version)
+        except MetadataError:
             stat = await self._tree.exists(path)
-            if stat is not None and stat.version == version + 1:
-                return Versioned(metadata, stat.version, stat.ctime_ms, stat.mtime_ms)
-            return await old(self, path, metadata, data, version, ledger_id)
+            if stat is None or stat.version != version + 1:
+                raise
+            return stat
 
-        return read_back
-
-    return changed(LedgerStore, "_read_back", make)
+    return replaced(LedgerStore, "_write_once", write_once)
 
 
 def own_write_is_a_conflict() -> Plant:
-    async def read_back(self: LedgerStore, path: str, metadata: Any, data: bytes, version: int, ledger_id: int) -> Any:
-        raise MetadataVersion("somebody else's", ledger_id=ledger_id)
+    async def write_once(self: LedgerStore, path: str, data: bytes, version: int) -> Any:
+        try:
+            return await self._tree.set(path, data, version)
+        except MetadataError:
+            raise MetadataVersion("somebody else's") from None
 
-    return replaced(LedgerStore, "_read_back", read_back)
+    def on_metadata_conflict(old: Any, self: WriterCore, current: LedgerMetadata, version: int) -> Any:
+        # It would look for the ensemble that it proposed, and find that the change is its own.
+        self._proposed = []
+        return old(self, current, version)
+
+    return _both(
+        replaced(LedgerStore, "_write_once", write_once),
+        around(WriterCore, "on_metadata_conflict", on_metadata_conflict),
+    )
 
 
 # ---- the tier's bookies: what the real ones must do, which tests/crash proves of their storage ----
