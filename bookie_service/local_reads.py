@@ -14,6 +14,7 @@ import asyncio
 import logging
 import socket
 import sys
+from collections.abc import Callable
 
 from bkspark.errors import ProtocolError, StorageDamaged
 from bkspark.wire.local_reads import (
@@ -38,8 +39,15 @@ _EVERYWHERE = bytes(4)
 class LocalReads:
     """Answers from when it is made to `close`. For one event loop."""
 
-    def __init__(self, store: LedgerStorage, bookie_id: str, served: tuple[str, int]) -> None:
-        """`served`: the address at which the bookie listens.
+    def __init__(
+        self,
+        store: LedgerStorage,
+        bookie_id: str,
+        served: tuple[str, int],
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        """`served`: the address at which the bookie listens. `on_failure` gets an error that is not a peer's: the state
+        of the bookie is then not to be trusted.
 
         Raises:
             OSError: there is no such socket here, or another process has it.
@@ -49,6 +57,7 @@ class LocalReads:
         self._store = store
         self._bookie_id = bookie_id
         self._address = socket.inet_aton(served[0])
+        self._on_failure = on_failure
         self._files = ReadOnlyFiles()
         self._loop = asyncio.get_running_loop()
         self._peers: set[socket.socket] = set()
@@ -99,10 +108,9 @@ class LocalReads:
         except (ProtocolError, OSError):
             # Also who does not take its replies.
             self._drop(peer)
-        except Exception:
-            # Our own error: nobody is left waiting, and it is told.
+        except Exception as error:
             self._drop(peer)
-            raise
+            self._on_failure(error)
 
     def _answer(self, peer: socket.socket, request: LocalRead) -> None:
         if request.bookie != self._bookie_id or self._address not in (_EVERYWHERE, request.address):

@@ -196,7 +196,7 @@ class BookieService:
         if not self._options.local_reads:
             return
         try:
-            self._local_reads = LocalReads(self._storage.store, bookie_id, self._served)
+            self._local_reads = LocalReads(self._storage.store, bookie_id, self._served, self._on_failure)
         except OSError as error:
             logger.info("clients on this host read over the network only: %s", error)
 

@@ -35,3 +35,11 @@ def around(kind: Any, name: str, wrap: Callable[..., Any]) -> Plant:
         return lambda self, *arguments, **named: wrap(old, self, *arguments, **named)
 
     return changed(kind, name, make)
+
+
+def both(*plants: Plant) -> Plant:
+    """Plant several parts of one defect."""
+    stack = contextlib.ExitStack()
+    for plant in plants:
+        stack.enter_context(plant)
+    return stack

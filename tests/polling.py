@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -22,3 +23,11 @@ def wait_until(condition: Callable[[], T | None], what: str, seconds: float = 12
         assert time.monotonic() < deadline, f"waited {seconds:g} s for {what}"
         time.sleep(_INTERVAL_S)
     return value
+
+
+async def until(condition: Callable[[], object], what: str, seconds: float = 120.0) -> None:
+    """`wait_until` on an event loop, which goes on meanwhile."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {seconds:g} s for {what}"
+        await asyncio.sleep(_INTERVAL_S)

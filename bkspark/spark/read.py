@@ -16,6 +16,7 @@ from bkspark.blocking import iterate, run
 from bkspark.blocking.local_scan import LocalScan
 from bkspark.client import Client, SnapshotReader
 from bkspark.client.range_reader import SCAN_BYTES_MIN, mean_entry_bytes
+from bkspark.core.reader import spans
 from bkspark.entries import EntryBatch
 from bkspark.errors import BookieUnavailable, ConfigurationError, NoSuchLog
 from bkspark.log.log import Log
@@ -155,7 +156,8 @@ def _read(read: LedgerRead, scan: LocalScan, partition: ReadPartition, pool: Boo
     digest = EntryDigest(metadata.digest, partition.password)
     entry_bytes = mean_entry_bytes(metadata) or ENTRY_BYTES
     while position < read.end_entry:
-        end = min(read.end_entry, position + max(1, READ_BYTES // entry_bytes))
+        span = next(spans(metadata, position, read.end_entry, max(1, READ_BYTES // entry_bytes)))
+        end = span.end_entry
         batches = scan.read(read.ledger_id, metadata, position, end - position, digest) if _is_long(read) else []
         if batches:
             last = batches[-1]

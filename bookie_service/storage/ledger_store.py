@@ -254,7 +254,7 @@ class LedgerStore(ABC):
         return items
 
     def locate(self, ledger: Ledger, first_entry: int, count_max: int, bytes_max: int) -> Located | None:
-        count = min(count_max, ledger.last_entry - first_entry + 1)
+        count = min(count_max, ledger.last_entry - first_entry + 1, _POSITIONS_PER_LOOKUP)
         for half in (self.filling, self._flushing):
             if half is not None and count > 0:
                 # None where it begins with an entry that was written again here, or ends before one.

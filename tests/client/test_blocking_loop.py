@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 
-import pytest
-
 from bkspark.blocking.loop import run, submitted
 
 
@@ -43,14 +41,14 @@ def test_blocking_call_in_a_callback_is_refused_and_others_go_on():
     """It would wait for the thread that it blocks: for ever, and with it every client of the process."""
     event = run(new_event)
     future = submitted(lambda: done_when(event))
-    said: list[BaseException | str] = []
+    said: list[str] = []
     called = threading.Event()
 
     def callback(_: object) -> None:
         try:
             said.append(run(answer))
         except RuntimeError as error:
-            said.append(error)
+            said.append(str(error))
         called.set()
 
     future.add_done_callback(callback)
@@ -60,6 +58,6 @@ def test_blocking_call_in_a_callback_is_refused_and_others_go_on():
 
     run(let)
     assert called.wait(60)
-    with pytest.raises(RuntimeError, match="another thread"):
-        raise said[0]  # type: ignore[misc]
+    assert len(said) == 1
+    assert said[0].startswith("a blocking call on the client's own thread")
     assert run(answer) == "answer"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,7 @@ from bkspark.net.local_reads import LocalReads
 from bkspark.net.pool import NetOptions
 from bkspark.wire.local_reads import NOT_HERE, REPLY_BYTES_MAX, LocalRead, socket_name
 from bookie_service.local_reads import CONNECTIONS_MAX
-from bookie_service.storage.ledger_store import StoreOptions
+from bookie_service.storage.ledger_store import LedgerStore, StoreOptions
 from bookie_service.storage.storage_class import StorageClass
 from tests.client.in_process import InProcessBookie, InProcessCluster, run
 
@@ -112,6 +112,25 @@ def test_entries_in_the_write_cache_are_asked_for(tmp_path, spy):
         assert await scan(client, writer.ledger_id) == SMALL
         assert count(spy) == 2000
         assert spy[-1] is None
+
+    run(tmp_path, test, bookies=1)
+
+
+def test_an_error_of_the_bookies_own_ends_it(tmp_path, spy, monkeypatch):
+    """As one in any other request: the state of the bookie is not to be trusted then."""
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("planted")
+
+    async def test(cluster: InProcessCluster) -> None:
+        client = cluster.client(net=PATIENT)
+        ledger_id = await write(client, SMALL)
+        await cluster.bookies[0].flush()
+        failed = cluster.bookies[0].service.failed
+        with monkeypatch.context() as changed, suppress(ReadFailed):
+            changed.setattr(LedgerStore, "locate", broken)
+            await scan(client, ledger_id)
+        assert str(await failed) == "planted"
 
     run(tmp_path, test, bookies=1)
 

@@ -14,6 +14,7 @@ from bkspark.client.writer import WriterOptions
 from bkspark.core.metadata import LedgerState
 from bkspark.errors import ClientClosed, LedgerClosed, LedgerFenced
 from tests.client.in_process import InProcessCluster, run
+from tests.polling import until
 
 WRITERS = 1_000
 TURNS = (0, 1, 2, 3, 5, 8, 13, 34)
@@ -74,9 +75,7 @@ async def cancelled_after(turns: int, call: Awaitable[object]) -> bool:
 
 async def settled(tasks_before: int) -> None:
     """Wait until no more tasks are there than before."""
-    async with asyncio.timeout(60):
-        while len(asyncio.all_tasks()) > tasks_before:
-            await asyncio.sleep(0.01)
+    await until(lambda: len(asyncio.all_tasks()) <= tasks_before, f"no more than {tasks_before} tasks")
 
 
 def at_every_moment(tmp_path, test: Callable[[InProcessCluster, int], Awaitable[None]]) -> None:
@@ -220,10 +219,12 @@ def test_writer_that_was_fenced_is_let_go_of_though_nobody_closes_it(tmp_path):
             await writer.append(b"1")
         gone = weakref.ref(writer)
         del writer
-        async with asyncio.timeout(60):
-            while gone() is not None:
-                await asyncio.sleep(0.01)
-                gc.collect()
+
+        def is_gone() -> bool:
+            gc.collect()
+            return gone() is None
+
+        await until(is_gone, "a fenced writer to be let go of")
 
     run(tmp_path, test)
 

@@ -18,6 +18,7 @@ from bkspark.wire import v2, v3
 from bkspark.wire.adds import AddFlags, AddSealer, WireProtocol
 from bkspark.wire.digest import EntryDigest, master_key
 from tests.net.v3_peer import play, play_pool, response
+from tests.polling import until
 
 DIGEST = EntryDigest(DigestType.CRC32C, b"")
 KEY = master_key(b"")
@@ -127,12 +128,6 @@ def listening(channel):
     return replies, lost
 
 
-async def until(is_true):
-    async with asyncio.timeout(60):
-        while not is_true():
-            await asyncio.sleep(0.001)
-
-
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
@@ -152,7 +147,7 @@ def test_adds_carry_their_flags_and_their_statuses_come_back(flags, expected):
         replies, _ = listening(channel)
         sealer = AddSealer(WireProtocol.V3, DIGEST, KEY, v3.TxnIds(), flags)
         channel.send_adds(sealer.seal(EntryBatch.of([b"x" * i for i in range(6)], LEDGER, 0), -1, 0).buffer)
-        await until(lambda: len(replies) == 6)
+        await until(lambda: len(replies) == 6, "six replies")
         assert [status for _, status in sorted(replies)] == [0, 0, 0, 106, 104, 0]
 
     play(answer, test)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bkspark.wire.v2 import Status
-from tests.simulation import planted
+from tests.simulation import planted, planted_metadata
 from tests.simulation import planted_relaxed as rx
 from tests.simulation.plan import Plan, plan_of, relaxed_plan_of
 from tests.simulation.schedule import run_plan
@@ -106,13 +106,17 @@ MUTANTS = (
     Mutant("rewritten as an owner", "P34: write-backs lack the recovery flag", planted.rewritten_as_an_owner),
     Mutant("reader takes LAP", "a reader takes the last entry held for the LAC", planted.reader_takes_the_last_held),
     Mutant("first negative believed", "a reader asks one replica only", planted.first_negative_believed),
-    Mutant("any version written", "metadata is written without its version", planted.writes_any_version),
-    Mutant("lost write is written", "M1: a lost or refused CAS counts as done", planted.lost_write_is_written),
-    Mutant("next version is ours", "M1: version + 1 counts as ours, whatever it says", planted.next_version_is_ours),
+    Mutant("any version written", "metadata is written without its version", planted_metadata.writes_any_version),
+    Mutant("lost write is written", "M1: a lost or refused CAS counts as done", planted_metadata.lost_write_is_written),
+    Mutant(
+        "next version is ours",
+        "M1: version + 1 counts as ours, whatever it says",
+        planted_metadata.next_version_is_ours,
+    ),
     Mutant(
         "own write is a conflict",
         "M1: a CAS whose answer was lost counts as lost, and nobody knows it for its own",
-        planted.own_write_is_a_conflict,
+        planted_metadata.own_write_is_a_conflict,
     ),
     Mutant("fence not journaled", "S01: a fence is only in memory", planted.fence_not_journaled),
     Mutant(

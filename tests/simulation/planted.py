@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -17,22 +16,12 @@ from bkspark.core.recovery import RecoveryCore, RecoveryState
 from bkspark.core.recovery_window import Answer
 from bkspark.core.striping import write_set_masks
 from bkspark.core.writer import WriterCore, WriterState
-from bkspark.errors import MetadataError, MetadataVersion, NoSuchEntry
-from bkspark.metadata.ledgers import LedgerStore, Versioned
-from bkspark.metadata.tree import Stat
+from bkspark.errors import NoSuchEntry
 from bkspark.wire.v2 import Status
-from tests.planting import Plant, around, changed, replaced
+from tests.planting import Plant, around, both, changed, replaced
 from tests.simulation import clients, owner
 from tests.simulation.bookies import ModelBookie
 from tests.simulation.owner import SimulatedEntries
-
-
-def _both(*plants: Plant) -> Plant:
-    stack = contextlib.ExitStack()
-    for plant in plants:
-        stack.enter_context(plant)
-    return stack
-
 
 # ---- acknowledging ----
 
@@ -178,7 +167,7 @@ def used_before_stored() -> Plant:
         self.metadata, self.version = metadata, version
         return []
 
-    return _both(around(WriterCore, "on_writable_bookies", wrap), around(WriterCore, "on_metadata_written", written))
+    return both(around(WriterCore, "on_writable_bookies", wrap), around(WriterCore, "on_metadata_written", written))
 
 
 def nothing_resent() -> Plant:
@@ -391,7 +380,7 @@ def lac_moves() -> Plant:
                 done[i] = replace(effect, lac=effect.payloads.first_entry - 1)
         return done
 
-    return _both(around(RecoveryCore, "_take_window", wrap), replaced(RecoveryCore, "_window_size", lambda self: 1))
+    return both(around(RecoveryCore, "_take_window", wrap), replaced(RecoveryCore, "_window_size", lambda self: 1))
 
 
 def changes_published_early() -> Plant:
@@ -411,7 +400,7 @@ def reads_follow_changes() -> Plant:
         self._ensemble = fragments[-1].bookies
 
     small = replaced(RecoveryCore, "_window_size", lambda self: 2)
-    return _both(around(RecoveryCore, "on_ensemble_changed", wrap), small)
+    return both(around(RecoveryCore, "on_ensemble_changed", wrap), small)
 
 
 def failed_rewrite_is_the_end() -> Plant:
@@ -442,7 +431,7 @@ def rewriting_not_awaited() -> Plant:
     def rewritten(old: Any, self: RecoveryCore) -> Any:
         return old(self) if self.state is RecoveryState.REWRITING else []
 
-    return _both(around(RecoveryCore, "_take_window", wrap), around(RecoveryCore, "on_rewritten", rewritten))
+    return both(around(RecoveryCore, "_take_window", wrap), around(RecoveryCore, "on_rewritten", rewritten))
 
 
 def _closing_at(shift: int) -> Callable[[], Plant]:
@@ -498,60 +487,6 @@ def first_negative_believed() -> Plant:
     return around(GroupRead, "on_failure", wrap)
 
 
-# ---- the metadata store ----
-
-
-def writes_any_version() -> Plant:
-    async def write(self: LedgerStore, ledger_id: int, metadata: LedgerMetadata, version: int) -> Versioned:
-        from bkspark.metadata import encoding
-
-        stat = await self._tree.set(await self._path(ledger_id), encoding.encode(metadata), -1)
-        return Versioned(metadata, stat.version, stat.ctime_ms, stat.mtime_ms)
-
-    return replaced(LedgerStore, "write", write)
-
-
-def lost_write_is_written() -> Plant:
-    async def write_once(self: LedgerStore, path: str, data: bytes, version: int) -> Any:
-        try:
-            return await self._tree.set(path, data, version)
-        except MetadataError:
-            return Stat(version + 1, 0, 0, 0, 0)
-
-    return replaced(LedgerStore, "_write_once", write_once)
-
-
-def next_version_is_ours() -> Plant:
-    async def write_once(self: LedgerStore, path: str, data: bytes, version: int) -> Any:
-        try:
-            return await self._tree.set(path, data, version)
-        except MetadataError:
-            stat = await self._tree.exists(path)
-            if stat is None or stat.version != version + 1:
-                raise
-            return stat
-
-    return replaced(LedgerStore, "_write_once", write_once)
-
-
-def own_write_is_a_conflict() -> Plant:
-    async def write_once(self: LedgerStore, path: str, data: bytes, version: int) -> Any:
-        try:
-            return await self._tree.set(path, data, version)
-        except MetadataError:
-            raise MetadataVersion("somebody else's") from None
-
-    def on_metadata_conflict(old: Any, self: WriterCore, current: LedgerMetadata, version: int) -> Any:
-        # It would look for the ensemble that it proposed, and find that the change is its own.
-        self._proposed = []
-        return old(self, current, version)
-
-    return _both(
-        replaced(LedgerStore, "_write_once", write_once),
-        around(WriterCore, "on_metadata_conflict", on_metadata_conflict),
-    )
-
-
 # ---- the tier's bookies: what the real ones must do, which tests/crash proves of their storage ----
 
 
@@ -576,7 +511,7 @@ def negative_before_fence_durable() -> Plant:
         answers, when = old(self, ledger_id, entry_ids, fencing)
         return answers, when if any(stored for _, stored in answers) else self._world.now
 
-    return _both(around(ModelBookie, "on_last_entry", last), around(ModelBookie, "on_reads", reads))
+    return both(around(ModelBookie, "on_last_entry", last), around(ModelBookie, "on_reads", reads))
 
 
 def fence_lets_adds_pass() -> Plant:

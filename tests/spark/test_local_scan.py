@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from pyspark.sql.types import StructType
 
 from bkspark.client import Client, range_reader
-from bkspark.core.metadata import LedgerMetadata
+from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.entries import EntryBatch
 from bkspark.net.local_reads import LocalBookie
 from bkspark.spark import read as spark_read
@@ -124,6 +125,28 @@ def test_a_task_leaves_a_bookie_that_stops_for_another(tmp_path, given):
 
         assert await task(cluster, *ledger, stop) == PAYLOADS
         assert len([parts for parts in given if parts]) > 2
+
+    run(tmp_path, test, bookies=2)
+
+
+def test_a_bookie_is_read_within_its_fragment_only(tmp_path, given):
+    """What a bookie has of later entries is none of its business any more: an ensemble change has named another one."""
+
+    async def test(cluster: InProcessCluster) -> None:
+        ledger_id, metadata = await written(cluster.client(), 2)
+        for bookie in cluster.bookies:
+            await bookie.flush()
+        one, two = metadata.last_fragment.bookies
+        changed = replace(
+            metadata,
+            ensemble_size=1,
+            write_quorum=1,
+            ack_quorum=1,
+            fragments=(Fragment(0, (one,)), Fragment(700, (two,))),
+        )
+        assert await task(cluster, ledger_id, changed) == PAYLOADS
+        ends = [part.end_entry for parts in given for part in parts]
+        assert (ends[:2], ends[-1]) == ([500, 700], len(PAYLOADS))
 
     run(tmp_path, test, bookies=2)
 
