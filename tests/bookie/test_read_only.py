@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -169,8 +170,11 @@ def test_checkpoint_without_space_makes_read_only_and_succeeds_when_there_is_som
     with Serving(small(options), files) as serving, serving.connect() as peer:
         assert peer.add(6, 0, [b"before"]) == [Status.EOK]
         files.code = code
-        files.fault = lambda at, path: at == operation and place in path
+        # The checkpoint of "before" may run already: it finds no space once the others are added, not before.
+        added = threading.Event()
+        files.fault = lambda at, path: at == operation and place in path and added.wait(60)
         assert peer.add(7, 0, [b"during", b"more"]) == [Status.EOK] * 2
+        added.set()
         wait_for(peer, Status.EREADONLY)
         assert peer.read(6, 0).body == stored(6, 0, b"before")
         assert peer.read(7, 1).body == stored(7, 1, b"more")
