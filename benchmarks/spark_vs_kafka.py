@@ -35,6 +35,9 @@ from benchmarks.spark_cases import CASES, OURS, WARM_UP_SCALE, Case, Contenders,
 from benchmarks.spark_jobs import SparkJobs
 
 ROUNDS = 5
+WARM_UP_ROUNDS = 4
+"""Small rounds of everything. Whatever job runs then, the JVM's compiler takes a fifth of the processor for the first
+twenty jobs of a session or so, and more of those that come first."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -48,10 +51,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     load_before = os.getloadavg()[0]
     sizes = Sizes().scaled(arguments.scale)
     with _contenders(jars, arguments.dir, sizes, cases) as contenders:
-        # What runs first pays for compiling and for caches; a small round of everything goes before.
-        for name, case in cases.items():
-            print(f"warming up: {name} ...", file=sys.stderr, flush=True)
-            case.one_round(contenders, sizes.scaled(WARM_UP_SCALE), 0)
+        for number in range(WARM_UP_ROUNDS):
+            for name, case in cases.items():
+                print(f"warming up: {name} ...", file=sys.stderr, flush=True)
+                case.one_round(contenders, sizes.scaled(WARM_UP_SCALE), number)
         journal = Journal(arguments.log, arguments.scale)
         rounds = [_one_round(cases, contenders, sizes, number, journal) for number in range(arguments.rounds)]
     results = results_of([figure for case in cases.values() for figure in case.figures()], rounds)

@@ -7,7 +7,7 @@ nothing, and then the network decides.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from bkspark.core.metadata import LedgerMetadata
 from bkspark.entries import EntryBatch
@@ -15,13 +15,15 @@ from bkspark.net.local_reads import LocalBookie, address_on_this_host
 from bkspark.net.pool import NetOptions
 from bkspark.wire.digest import EntryDigest
 
+SCAN_BYTES = 8 << 20
+"""Of items, whose places a bookie is asked for at once. Far less is in memory at a time."""
+
 
 class LocalScan:
     """Reads entries of bookies on this host. For one thread, until `close`."""
 
     def __init__(self, addresses: Mapping[str, tuple[str, int]], options: NetOptions) -> None:
         """`addresses`: (host, port) of bookies, by id."""
-        self._options = options
         self._bookies: dict[str, LocalBookie] = {}
         if options.local_reads:
             for bookie, (host, port) in addresses.items():
@@ -42,12 +44,12 @@ class LocalScan:
 
     def read(
         self, ledger_id: int, metadata: LedgerMetadata, first_entry: int, count_max: int, digest: EntryDigest
-    ) -> list[EntryBatch]:
-        """Return some of the entries from `first_entry` on; none: the network decides."""
+    ) -> Iterator[EntryBatch]:
+        """Yield some of the entries from `first_entry` on, as they are wanted; none: the network decides."""
         bookie = self._bookie(metadata, first_entry)
         if bookie is None:
-            return []
-        return bookie.read(ledger_id, first_entry, count_max, self._options.frame_bytes_max, digest)
+            return iter(())
+        return bookie.read(ledger_id, first_entry, count_max, SCAN_BYTES, digest)
 
     def close(self) -> None:
         for bookie in self._bookies.values():

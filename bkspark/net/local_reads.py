@@ -17,6 +17,7 @@ import logging
 import os
 import socket
 import sys
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -26,14 +27,20 @@ from bkspark.memory import ReusedMemory
 from bkspark.net.answers import joined
 from bkspark.net.connection import BookieConnection
 from bkspark.net.shared_work import start_shared
-from bkspark.wire.digest import EntryDigest
+from bkspark.wire.digest import EntryDigest, OpenedEntries
 from bkspark.wire.framing import LENGTH_BYTES, gather_i32
 from bkspark.wire.local_reads import ENTRIES_MAX, REPLY_BYTES_MAX, LocalRead, decode_reply, socket_name
 
 logger = logging.getLogger(__name__)
 
+PIECE_BYTES = 2 << 20
+"""Of items that are read, checked and packed at once: few enough to stay near a core, many enough for their number."""
+
+AHEAD_BYTES = 16 << 20
+"""Of a file, that are fetched from the disk at once where it is read for the first time."""
+
 IN_PLACE_BYTES = 64 << 10
-"""Entries as large as this, on average, stay where they were read; smaller ones are packed: a batch each costs more."""
+"""Entries as large as this, on average, are read one by one, and stay where they were read. Smaller ones are packed."""
 
 
 class LocalReads:
@@ -57,7 +64,8 @@ class LocalReads:
 
         async def in_turn() -> EntryBatch | None:
             async with self._turn:
-                parts = await asyncio.to_thread(bookie.read, ledger_id, first_entry, count_max, bytes_max, digest)
+                entries = bookie.read(ledger_id, first_entry, count_max, bytes_max, digest)
+                parts = await asyncio.to_thread(list, entries)
             return joined(parts, ledger_id, first_entry) if parts else None
 
         # Not cancelled with the caller: it goes on in its thread all the same, and the next one must wait for it.
@@ -92,24 +100,23 @@ class LocalBookie:
 
     def read(
         self, ledger_id: int, first_entry: int, count_max: int, bytes_max: int, digest: EntryDigest
-    ) -> list[EntryBatch]:
-        """Return some of the entries from `first_entry` on, or none; their items fit `bytes_max`."""
+    ) -> Iterator[EntryBatch]:
+        """Yield some of the entries from `first_entry` on, or none, as they are wanted; their items fit `bytes_max`."""
         if self.is_off:
-            return []
+            return
         count = min(count_max, ENTRIES_MAX)
         try:
             found = self._ask(LocalRead(self._bookie, self._host, ledger_id, first_entry, count, bytes_max))
             if found is None:
-                return []
+                return
             descriptor, starts = found
             try:
-                return self._entries(descriptor, starts, ledger_id, first_entry, bytes_max, digest)
+                yield from self._entries(descriptor, starts, ledger_id, first_entry, bytes_max, digest)
             finally:
                 os.close(descriptor)
         except (OSError, ProtocolError) as error:
             self.turn_off(error)
             self.close()
-            return []
 
     def turn_off(self, reason: object) -> None:
         """Give nothing any more."""
@@ -153,30 +160,82 @@ class LocalBookie:
 
     def _entries(
         self, descriptor: int, starts: np.ndarray, ledger_id: int, first_entry: int, bytes_max: int, digest: EntryDigest
-    ) -> list[EntryBatch]:
-        """Return the leading entries that are whole and right."""
-        # What is read now, and what is likely to be read next.
-        os.posix_fadvise(descriptor, starts.item(0), 2 * bytes_max, os.POSIX_FADV_WILLNEED)
+    ) -> Iterator[EntryBatch]:
+        """Yield the leading entries that are whole and right."""
         ends = np.append(starts[1:], _end_of_item(descriptor, starts.item(-1)))
-        if ends.item(-1) - starts.item(0) > bytes_max:
-            # The bookie does not know how long the last one is.
-            starts, ends = starts[:-1], ends[:-1]
-        if not len(starts):
-            return []
+        # The bookie does not know how long the last one is.
+        count = len(starts) if ends.item(-1) - starts.item(0) <= bytes_max else len(starts) - 1
+        starts, ends = starts[:count], ends[:count]
+        if count and ends.item(-1) - starts.item(0) >= count * IN_PLACE_BYTES:
+            yield from self._large(descriptor, starts, ends, ledger_id, first_entry, digest)
+            return
+        at = 0
+        while at < count:
+            in_piece = int(np.searchsorted(ends, starts.item(at) + PIECE_BYTES, side="right")) - at
+            piece = slice(at, at + max(1, in_piece))
+            opened = self._piece(descriptor, starts[piece], ends[piece], ledger_id, first_entry + at, digest)
+            if len(opened):
+                yield opened.to_batch(ledger_id, first_entry + at, self._memory.take)
+            at += len(opened)
+            if at < piece.stop:
+                return
+
+    def _large(
+        self,
+        descriptor: int,
+        starts: np.ndarray,
+        ends: np.ndarray,
+        ledger_id: int,
+        first_entry: int,
+        digest: EntryDigest,
+    ) -> Iterator[EntryBatch]:
+        """Yield the leading entries that are whole and right, one at a time, where they were read."""
+        overhead_bytes = LENGTH_BYTES + digest.overhead_bytes
+        for entry_id, (start, end) in enumerate(zip(starts.tolist(), ends.tolist()), first_entry):
+            item = self._memory.take(end - start).data
+            if not _read_all(descriptor, item, start):
+                return
+            stop = LENGTH_BYTES + int.from_bytes(item[:LENGTH_BYTES], "big", signed=True)
+            whole = overhead_bytes <= stop <= len(item)
+            if not whole or digest.fault_of(item[LENGTH_BYTES:stop], ledger_id, entry_id) is not None:
+                return
+            yield EntryBatch(item, np.array((overhead_bytes, stop)), ledger_id, entry_id)
+
+    def _piece(
+        self,
+        descriptor: int,
+        starts: np.ndarray,
+        ends: np.ndarray,
+        ledger_id: int,
+        first_entry: int,
+        digest: EntryDigest,
+    ) -> OpenedEntries:
+        """Return the leading entries that are whole and right; their items lie at [start, end) of a file."""
         low = starts.item(0)
         items = self._memory.take(ends.item(-1) - low)
-        if os.preadv(descriptor, [items.data], low) < len(items):
-            return []
-        starts -= low
-        ends -= low
-        stops = starts + LENGTH_BYTES + gather_i32(items, starts)
-        whole = (stops >= starts) & (stops <= ends)
-        count = len(whole) if whole.all() else int(np.argmin(whole))
+        count = len(starts) if _read_all(descriptor, items.data, low) else 0
+        starts = starts[:count] - low
+        lengths = gather_i32(items, starts)
+        starts += LENGTH_BYTES
+        stops = starts + lengths
+        whole = (lengths >= 0) & (stops <= ends[:count] - low)
+        if not whole.all():
+            count = int(np.argmin(whole))
         ids = np.arange(first_entry, first_entry + count)
-        opened = digest.open_entries(items.data, starts[:count] + LENGTH_BYTES, stops[:count], ledger_id, ids)
-        if len(items) >= len(starts) * IN_PLACE_BYTES:
-            return opened.in_place(ledger_id, first_entry)
-        return [opened.to_batch(ledger_id, first_entry, self._memory.take)] if len(opened) else []
+        return digest.open_entries(items.data, starts[:count], stops[:count], ledger_id, ids)
+
+
+def _read_all(descriptor: int, memory: memoryview, offset: int) -> bool:
+    """Fill memory with what is at `offset` of a file; False: it ends before."""
+    try:
+        found = os.preadv(descriptor, [memory], offset, os.RWF_NOWAIT)
+    except BlockingIOError:
+        found = 0
+    if found < len(memory):
+        # It is not all in memory. What follows is likely to be read next.
+        os.posix_fadvise(descriptor, offset + found, AHEAD_BYTES, os.POSIX_FADV_WILLNEED)
+        found += os.preadv(descriptor, [memory[found:]], offset + found)
+    return found == len(memory)
 
 
 def _end_of_item(descriptor: int, start: int) -> int:

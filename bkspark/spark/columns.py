@@ -42,7 +42,7 @@ from pyspark.sql.types import (
 from bkspark.entries import EntryBatch
 from bkspark.errors import ConfigurationError
 from bkspark.log.positions import Position
-from bkspark.spark.formats.decoding import CORRUPT_RECORD, Decoder, MalformedMode
+from bkspark.spark.formats.decoding import CORRUPT_RECORD, Decoder, MalformedMode, Rows
 from bkspark.spark.formats.raw import VALUE
 from bkspark.spark.formats.registry import decoder_of
 from bkspark.spark.options import SourceOptions
@@ -228,20 +228,21 @@ class RowAssembler:
             MalformedPayload: a payload does not fit the schema, and mode is FAILFAST.
         """
         for rows in self._decoder.decode(entries):
-            entry_ids = np.arange(len(entries)) if rows.entry_of_row is None else rows.entry_of_row
-            entry_ids = pa.array(entry_ids + entries.first_entry, pa.int64())
-            payload = iter(rows.columns)
-            columns = [
-                self._metadata_column(self._metadata[index], read, entry_ids)
-                if index in self._metadata
-                else next(payload)
-                for index in range(len(self._schema))
-            ]
+            columns = self._with_metadata(rows, entries, read) if self._metadata else rows.columns
             if columns:
                 yield pa.RecordBatch.from_arrays(columns, schema=self._schema)
             else:
                 # The number of rows is that of a column that is left out again.
                 yield pa.record_batch({"rows": pa.nulls(rows.count)}).select([])
+
+    def _with_metadata(self, rows: Rows, entries: EntryBatch, read: LedgerRead) -> list[pa.Array]:
+        entry_ids = np.arange(len(entries)) if rows.entry_of_row is None else rows.entry_of_row()
+        entry_ids = pa.array(entry_ids + entries.first_entry, pa.int64())
+        payload = iter(rows.columns)
+        return [
+            self._metadata_column(self._metadata[index], read, entry_ids) if index in self._metadata else next(payload)
+            for index in range(len(self._schema))
+        ]
 
     def _metadata_column(self, name: str, read: LedgerRead, entry_ids: pa.Array) -> pa.Array:
         count = len(entry_ids)

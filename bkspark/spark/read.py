@@ -13,7 +13,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from bkspark.blocking import iterate, run
-from bkspark.blocking.local_scan import LocalScan
+from bkspark.blocking.local_scan import SCAN_BYTES, LocalScan
 from bkspark.client import Client, SnapshotReader
 from bkspark.client.range_reader import SCAN_BYTES_MIN, mean_entry_bytes
 from bkspark.core.reader import spans
@@ -156,14 +156,14 @@ def _read(read: LedgerRead, scan: LocalScan, partition: ReadPartition, pool: Boo
     digest = EntryDigest(metadata.digest, partition.password)
     entry_bytes = mean_entry_bytes(metadata) or ENTRY_BYTES
     while position < read.end_entry:
-        span = next(spans(metadata, position, read.end_entry, max(1, READ_BYTES // entry_bytes)))
+        span = next(spans(metadata, position, read.end_entry, max(1, SCAN_BYTES // entry_bytes)))
         end = span.end_entry
-        batches = scan.read(read.ledger_id, metadata, position, end - position, digest) if _is_long(read) else []
-        if batches:
-            last = batches[-1]
-            position, elsewhere, entry_bytes = last.end_entry, 1, max(1, last.payload_bytes // len(last))
-            yield from batches
-            continue
+        if _is_long(read):
+            for entries in scan.read(read.ledger_id, metadata, position, end - position, digest):
+                position, elsewhere, entry_bytes = entries.end_entry, 1, max(1, entries.payload_bytes // len(entries))
+                yield entries
+            if position > span.first_entry:
+                continue
         if not _is_long(read) or not scan.can_read(metadata, position):
             end = read.end_entry
         # What follows may be here; the more is not, the less likely.
@@ -208,11 +208,12 @@ def _joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     small: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
-        if batch.nbytes >= SMALL_BATCH_BYTES and not small:
-            yield from _parts(batch)
+        batch_bytes = batch.nbytes
+        if batch_bytes >= SMALL_BATCH_BYTES and not small:
+            yield from _parts(batch, batch_bytes)
             continue
         small.append(batch)
-        size += batch.nbytes
+        size += batch_bytes
         if size >= SMALL_BATCH_BYTES:
             yield from pa.Table.from_batches(small).combine_chunks().to_batches()
             small, size = [], 0
@@ -220,9 +221,9 @@ def _joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from pa.Table.from_batches(small).combine_chunks().to_batches()
 
 
-def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+def _parts(batch: pa.RecordBatch, batch_bytes: int) -> Iterator[pa.RecordBatch]:
     """Yield the same rows in batches of about BATCH_BYTES, over the same buffers."""
-    parts = max(1, round(batch.nbytes / BATCH_BYTES))
+    parts = max(1, round(batch_bytes / BATCH_BYTES))
     rows = -(-batch.num_rows // parts)
     for start in range(0, batch.num_rows, rows):
         yield batch.slice(start, rows)

@@ -15,9 +15,9 @@ All integers are big endian and signed. Digests, by the name in ledger metadata:
     CRC32C  d = 4   Castagnoli
     DUMMY   d = 0   none
 
-`seal` and `open_entries` work on whole batches. The CRCs of all headers of a batch come from table look-ups. To seal,
-the C library is called once per payload, with the header's CRC as start; to open, once for a run of payloads of one
-size (`bkspark.wire.crc`).
+`seal` and `open_entries` work on whole batches. To seal, the CRCs of all headers come from table look-ups, and the C
+library is called once per payload, with the header's CRC as start; to open, once for a run of entries that lie evenly
+apart (`bkspark.wire.crc`).
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ import numpy as np
 
 from bkspark.entries import EntryBatch
 from bkspark.errors import DigestMismatch
-from bkspark.wire.crc import GAP_BYTES_MAX, RUN_BYTES_MAX, RUN_ENTRIES_MIN, RUN_ENTRY_BYTES_MAX, CrcKind
-from bkspark.wire.framing import LENGTH_BYTES
+from bkspark.wire.crc import GAP_BYTES_MAX, RUN_BYTES_MAX, RUN_ENTRIES_MIN, CrcKind
+from bkspark.wire.framing import LENGTH_BYTES, items_at, places
 
 HEADER_BYTES = 32
 MASTER_KEY_BYTES = 20
@@ -46,6 +46,18 @@ COPY_GAP_BYTES_MAX = 1024
 """Payloads further apart are copied one by one; V3's frames lie some ninety bytes apart."""
 
 _HEADER = np.dtype([("ledger", ">i8"), ("entry", ">i8"), ("lac", ">i8"), ("length", ">i8")])
+_FRONTS = {
+    digest_bytes: np.dtype(
+        {
+            "names": ["ledger", "entry", "lac", "length", "header", "digest", "crc"],
+            "formats": [">i8", ">i8", ">i8", ">i8", f"V{HEADER_BYTES}", ("u1", digest_bytes), ">u4"],
+            "offsets": [0, 8, 16, 24, 0, HEADER_BYTES, HEADER_BYTES + digest_bytes - 4],
+            "itemsize": HEADER_BYTES + digest_bytes,
+        }
+    )
+    for digest_bytes in (0, 4, 8, 20)
+}
+"""What stands before a payload, by the size of the digest: header fields, header, digest, its last word."""
 _HEADER_FIELDS = struct.Struct(">qqqq")
 _HMAC_BLOCK_BYTES = 64
 
@@ -84,6 +96,7 @@ class EntryDigest:
         self.digest_bytes = {DigestType.CRC32: 8, DigestType.MAC: 20, DigestType.CRC32C: 4, DigestType.DUMMY: 0}[
             digest_type
         ]
+        self._front = _FRONTS[self.digest_bytes]
         self._hmac_key = hashlib.sha1(b"mac" + password).digest()
 
     @property
@@ -158,77 +171,50 @@ class EntryDigest:
     ) -> OpenedEntries:
         """Check stored entries at buffer[starts[i]:ends[i]] against their digests and the ids asked for.
 
+        What lies between entries of a writable buffer is overwritten meanwhile, and afterwards as it was.
+
         Returns:
             The entries up to the first bad one (`OpenedEntries.bad` tells where and why, or is None).
         """
-        octets = np.frombuffer(buffer, np.uint8)
+        view = memoryview(buffer)
         good = ends - starts >= self.overhead_bytes
         usable = len(starts) if good.all() else int(np.argmin(good))
         bad = None if usable == len(starts) else (usable, "is shorter than its envelope")
         starts, ends, entry_ids = starts[:usable], ends[:usable], entry_ids[:usable]
 
-        header_rows = _rows(octets, starts, HEADER_BYTES)
-        headers = header_rows.view(_HEADER).ravel()
-        right = (headers["ledger"] == ledger_id) & (headers["entry"] == entry_ids)
+        fronts = np.ascontiguousarray(items_at(view, f"V{self.overhead_bytes}")[places(starts)]).view(self._front)
+        right = (fronts["ledger"] == ledger_id) & (fronts["entry"] == entry_ids)
         if not right.all():
             usable = int(np.argmin(right))
-            found = headers[usable]
+            found = fronts[usable]
             bad = (usable, f"carries the ids of ledger {found['ledger']} entry {found['entry']}")
 
-        view = memoryview(buffer)
         if self.digest_bytes and usable:
-            good = self._matching(view, header_rows[:usable], starts[:usable], ends[:usable])
+            good = self._matching(view, fronts[:usable], starts[:usable] + self.overhead_bytes, ends[:usable])
             if not good.all():
                 usable = int(np.argmin(good))
                 bad = (usable, "does not match its digest")
-        return OpenedEntries(
-            view,
-            starts[:usable] + self.overhead_bytes,
-            ends[:usable],
-            headers["lac"][:usable].astype(np.int64),
-            headers["length"][:usable].astype(np.int64),
-            bad,
-        )
+        return OpenedEntries(view, starts[:usable] + self.overhead_bytes, ends[:usable], fronts[:usable], bad)
 
-    def _matching(self, view: memoryview, header_rows: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-        """Return bool (n,): which entries match their digests; beyond the first that does not, any."""
+    def _matching(self, view: memoryview, fronts: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+        """Return bool (n,): which payloads match their fronts' digests; beyond the first that does not, any."""
         matching = np.ones(len(starts), bool)
-        for first, end, is_run in _runs(starts, ends):
-            rows = header_rows[first:end], starts[first:end], ends[first:end]
+        for first, end, is_run in _runs(starts, ends, GAP_BYTES_MAX + self.overhead_bytes, of_one_size=False):
+            rows = fronts[first:end], starts[first:end], ends[first:end]
             if not (is_run and self._run_matches(view, *rows)):
-                matching[first:end] = self._each_matches(view, *rows)
+                headers = np.ascontiguousarray(rows[0]["header"]).view(np.uint8).reshape(-1, HEADER_BYTES)
+                matching[first:end] = (self._digests(headers, view, *rows[1:]) == rows[0]["digest"]).all(axis=1)
         return matching
 
-    def _run_matches(self, view: memoryview, header_rows: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> bool:
-        """Tell whether all entries of a run, of one size and evenly apart, match their digests."""
+    def _run_matches(self, view: memoryview, fronts: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> bool:
+        """Tell whether all payloads of a run match the digests in their fronts."""
         crc = _CRCS.get(self.digest_type)
-        low, end = int(starts[0]) + self.overhead_bytes, int(ends[-1])
-        if crc is None or end - low > RUN_BYTES_MAX:
+        low, high = starts.item(0), ends.item(-1)
+        if crc is None or high - low > RUN_BYTES_MAX or fronts["digest"][:, :-4].any():
             return False
-        octets = np.frombuffer(view, np.uint8)
-        stored = self._stored(octets, starts)
-        stride = int(starts[1] - starts[0])
-        gap_bytes = stride - int(ends[0] - starts[0])
-        joints = _strided(view, int(starts[1]) - gap_bytes, len(starts) - 1, gap_bytes + self.overhead_bytes, stride)
-        upper, lower = stored[:, :-4], stored[:, -4:]
-        return not upper.any() and crc.run_is_right(
-            view[low:end],
-            int(ends[0]) - low,
-            joints,
-            gap_bytes,
-            crc.of(header_rows[0].data),
-            np.ascontiguousarray(lower).view(">u4").ravel().astype(np.uint32),
-        )
-
-    def _each_matches(
-        self, view: memoryview, header_rows: np.ndarray, starts: np.ndarray, ends: np.ndarray
-    ) -> np.ndarray:
-        found = self._digests(header_rows, view, starts + self.overhead_bytes, ends)
-        equal: np.ndarray = (self._stored(np.frombuffer(view, np.uint8), starts) == found).all(axis=1)
-        return equal
-
-    def _stored(self, octets: np.ndarray, starts: np.ndarray) -> np.ndarray:
-        return _rows(octets, starts + HEADER_BYTES, self.digest_bytes)
+        run = memoryview(bytearray(view[low:high])) if view.readonly else view[low:high]
+        stored = fronts["crc"].astype(np.uint32)
+        return crc.run_is_right(run, ends[:-1] - low, starts.item(1) - ends.item(0), fronts["header"], stored)
 
     def open_entry(self, entry: bytes | memoryview, ledger_id: int, entry_id: int | None) -> OpenedEntry:
         """Check one stored entry; `entry_id` None accepts whatever id it carries (an answer to "last entry").
@@ -236,22 +222,24 @@ class EntryDigest:
         Raises:
             DigestMismatch: too short, other ids, or the digest differs.
         """
+        view = memoryview(entry)
+        carried = int.from_bytes(view[8:16], "big", signed=True)
+        expected = carried if entry_id is None else entry_id
+        wrong = self.fault_of(view, ledger_id, expected)
+        if wrong is not None:
+            raise DigestMismatch(f"ledger {ledger_id} entry {expected} {wrong}", ledger_id=ledger_id, entry_id=expected)
+        _, _, lac, length = _HEADER_FIELDS.unpack_from(view)
+        return OpenedEntry(carried, lac, length, bytes(view[self.overhead_bytes :]))
+
+    def fault_of(self, entry: memoryview, ledger_id: int, entry_id: int) -> str | None:
+        """Return what `open_entries` says of one stored entry: numbers are cheaper to handle than arrays of one."""
         if len(entry) < self.overhead_bytes:
-            raise DigestMismatch(
-                f"an entry of ledger {ledger_id} has {len(entry)} bytes, its envelope alone {self.overhead_bytes}",
-                ledger_id=ledger_id,
-                entry_id=entry_id,
-            )
-        carried = int.from_bytes(entry[8:16], "big", signed=True)
-        expected = np.array([carried if entry_id is None else entry_id])
-        opened = self.open_entries(entry, np.zeros(1, np.int64), np.array([len(entry)]), ledger_id, expected)
-        if opened.bad is not None:
-            raise DigestMismatch(
-                f"ledger {ledger_id} entry {expected[0]} {opened.bad[1]}",
-                ledger_id=ledger_id,
-                entry_id=int(expected[0]),
-            )
-        return OpenedEntry(carried, int(opened.lacs[0]), int(opened.lengths[0]), bytes(opened.payloads()[0]))
+            return "is shorter than its envelope"
+        found_ledger, found_entry, _, _ = _HEADER_FIELDS.unpack_from(entry)
+        if (found_ledger, found_entry) != (ledger_id, entry_id):
+            return f"carries the ids of ledger {found_ledger} entry {found_entry}"
+        digest = self._digest_of(entry[:HEADER_BYTES], entry[self.overhead_bytes :])
+        return None if digest == entry[HEADER_BYTES : self.overhead_bytes] else "does not match its digest"
 
     def seal_lac(self, ledger_id: int, lac: int) -> bytes:
         """Return the explicit-LAC packet: i64 ledger id, i64 lac, digest over those 16 bytes."""
@@ -272,7 +260,7 @@ class EntryDigest:
             )
         return int.from_bytes(head[8:], "big", signed=True)
 
-    def _digest_of(self, header: bytes, payload: bytes | memoryview = b"") -> bytes:
+    def _digest_of(self, header: bytes | memoryview, payload: bytes | memoryview = b"") -> bytes:
         if self.digest_type is DigestType.DUMMY:
             return b""
         if self.digest_type is DigestType.MAC:
@@ -330,36 +318,38 @@ class OpenedEntries:
     view: memoryview
     starts: np.ndarray
     ends: np.ndarray
-    lacs: np.ndarray
-    lengths: np.ndarray
+    fronts: np.ndarray
     bad: tuple[int, str] | None
 
     def __len__(self) -> int:
         return len(self.starts)
+
+    @property
+    def lacs(self) -> np.ndarray:
+        """The LAC in each header, int64."""
+        return self.fronts["lac"].astype(np.int64)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """The cumulative length in each header, int64."""
+        return self.fronts["length"].astype(np.int64)
 
     def payloads(self) -> list[memoryview]:
         """Return each payload, not copied."""
         view = self.view
         return [view[low:high] for low, high in zip(self.starts.tolist(), self.ends.tolist())]
 
-    def in_place(self, ledger_id: int, first_entry: int) -> list[EntryBatch]:
-        """Return a batch for each payload, not copied: for large ones."""
-        bounds = np.stack((self.starts, self.ends), axis=1)
-        return [EntryBatch(self.view, pair, ledger_id, first_entry + i) for i, pair in enumerate(bounds)]
-
     def to_batch(self, ledger_id: int, first_entry: int, memory: Callable[[int], np.ndarray] = _memory) -> EntryBatch:
         """Return the payloads copied once into one buffer, which `memory` gives: uint8 of so many bytes."""
-        sizes = self.ends - self.starts
         offsets = np.zeros(len(self) + 1, np.int64)
-        np.cumsum(sizes, out=offsets[1:])
-        packed = memory(int(offsets[-1]))
+        np.cumsum(self.ends - self.starts, out=offsets[1:])
+        packed = memory(offsets.item(-1))
         data = packed.data
-        for first, end, is_run in _runs(self.starts, self.ends, COPY_GAP_BYTES_MAX):
-            low, high = int(offsets[first]), int(offsets[end])
+        for first, end, is_run in _runs(self.starts, self.ends, COPY_GAP_BYTES_MAX, of_one_size=True):
             if is_run:
-                stride = int(self.starts[first + 1] - self.starts[first])
-                run = _strided(self.view, int(self.starts[first]), end - first, int(sizes[first]), stride)
-                packed[low:high].reshape(run.shape)[:] = run
+                low, high, start = offsets.item(first), offsets.item(end), self.starts.item(first)
+                size, stride = self.ends.item(first) - start, self.starts.item(first + 1) - start
+                packed[low:high].reshape(-1, size)[:] = _strided(self.view, start, end - first, size, stride)
             else:
                 self._copy_each(data, offsets, first, end)
         return EntryBatch(data, offsets, ledger_id, first_entry)
@@ -381,36 +371,31 @@ class OpenedEntry:
     payload: bytes
 
 
-def _runs(starts: np.ndarray, ends: np.ndarray, gap_bytes_max: int = GAP_BYTES_MAX) -> Iterator[tuple[int, int, bool]]:
-    """Yield (first, end, whether they are a run) for all of [0, n): runs have one size and lie evenly apart."""
+def _runs(
+    starts: np.ndarray, ends: np.ndarray, gap_bytes_max: int, of_one_size: bool
+) -> Iterator[tuple[int, int, bool]]:
+    """Yield (first, end, whether they are a run) for all of [0, n): the entries of a run lie evenly apart."""
     count = len(starts)
     if count < RUN_ENTRIES_MIN:
         yield 0, count, False
         return
-    sizes = ends - starts
     gaps = starts[1:] - ends[:-1]
-    gap = int(gaps[0])
-    breaks = np.flatnonzero((sizes[1:] != sizes[:-1]) | (gaps != gap)) + 1
+    gap = gaps.item(0)
+    is_break = gaps != gap
+    if of_one_size:
+        sizes = ends - starts
+        is_break |= sizes[1:] != sizes[:-1]
+    breaks = np.flatnonzero(is_break) + 1
     if not 0 <= gap <= gap_bytes_max or len(breaks) > count // RUN_ENTRIES_MIN:
         yield 0, count, False
         return
     for first, end in itertools.pairwise([0, *breaks.tolist(), count]):
-        yield first, end, end - first >= RUN_ENTRIES_MIN and int(sizes[first]) <= RUN_ENTRY_BYTES_MAX
+        yield first, end, end - first >= RUN_ENTRIES_MIN
 
 
 def _strided(view: memoryview, start: int, count: int, width: int, stride: int) -> np.ndarray:
     """Return uint8 (count, width): every `stride` bytes from `start` on, not copied."""
     return np.ndarray((count, width), np.uint8, view, start, (stride, 1))
-
-
-def _rows(octets: np.ndarray, starts: np.ndarray, width: int) -> np.ndarray:
-    """Return (n, width) uint8 of the bytes at each start, contiguous."""
-    count = len(starts)
-    if count >= RUN_ENTRIES_MIN:
-        stride = int(starts[1] - starts[0])
-        if stride >= width and (starts[1:] - starts[:-1] == stride).all():
-            return np.ascontiguousarray(_strided(octets.data, int(starts[0]), count, width, stride))
-    return np.ascontiguousarray(octets[starts[:, None] + np.arange(width)])
 
 
 _CRCS = {DigestType.CRC32: CrcKind(zlib.crc32, HEADER_BYTES), DigestType.CRC32C: CrcKind(crc32c.crc32c, HEADER_BYTES)}

@@ -112,34 +112,39 @@ def split_items(buffer: bytes | bytearray | memoryview, start: int, end: int) ->
     return table.starts, table.ends
 
 
+def items_at(data: np.ndarray | memoryview, dtype: np.dtype | str) -> np.ndarray:
+    """Return what begins at each position of octets as one item of type `dtype`, not copied: to be indexed."""
+    dtype = np.dtype(dtype)
+    return np.ndarray((max(0, len(data) - dtype.itemsize + 1),), dtype, data, 0, (1,))
+
+
+def places(at: np.ndarray) -> slice | np.ndarray:
+    """Return the index of the positions `at` in what `items_at` returns: a slice, which is faster, where it can be."""
+    step = equal_step(at)
+    return slice(at.item(0), at.item(-1) + 1, step) if step > 0 else at
+
+
 def gather_i64(octets: np.ndarray, at: np.ndarray) -> np.ndarray:
     """Return the big-endian int64 at each position of a uint8 array, as native int64."""
-    return _gather(octets, at, _I64).astype(np.int64)
+    return items_at(octets, _I64)[at].astype(np.int64)
 
 
 def gather_i32(octets: np.ndarray, at: np.ndarray) -> np.ndarray:
     """Return the big-endian int32 at each position of a uint8 array, as native int32."""
-    return _gather(octets, at, _I32).astype(np.int32)
+    return items_at(octets, _I32)[at].astype(np.int32)
 
 
-def gather_octets(octets: np.ndarray, at: np.ndarray, width: int) -> np.ndarray:
-    """Return (n, width) uint8, contiguous: the bytes at each position of a uint8 array."""
-    step = equal_step(at)
-    if step > 0:
-        return np.ndarray((len(at), width), np.uint8, octets, int(at[0]), (step, 1)).copy()
-    return np.ascontiguousarray(octets[at[:, None] + np.arange(width)])
+def gather_octets(octets: np.ndarray | memoryview, at: np.ndarray, width: int) -> np.ndarray:
+    """Return (n, width) uint8, contiguous: the bytes at each position of octets."""
+    return items_at(octets, f"V{width}")[at].view(np.uint8).reshape(len(at), width)
 
 
 def scatter_i32(octets: np.ndarray, at: np.ndarray, values: np.ndarray) -> None:
     """Write values[i] as big-endian int32 at each position of a uint8 array; the positions do not overlap."""
     if len(at) == 1:
         _LENGTH.pack_into(octets.data, at.item(), values.item())
-        return
-    step = equal_step(at)
-    if step > 0:
-        np.ndarray((len(at),), _I32, octets, int(at[0]), (step,))[...] = values
     else:
-        octets[at[:, None] + np.arange(4)] = values.astype(_I32).view(np.uint8).reshape(len(at), 4)
+        items_at(octets, _I32)[at] = values
 
 
 def equal_step(at: np.ndarray) -> int:
@@ -155,11 +160,3 @@ def equal_step(at: np.ndarray) -> int:
     if step <= 0 or int(at[-1]) - int(at[0]) != step * (count - 1):
         return 0
     return step if bool((at[1:] - at[:-1] == step).all()) else 0
-
-
-def _gather(octets: np.ndarray, at: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Return the value of type `dtype` at each position."""
-    step = equal_step(at)
-    if step > 0:
-        return np.ndarray((len(at),), dtype, octets, int(at[0]), (step,))
-    return np.ascontiguousarray(octets[at[:, None] + np.arange(dtype.itemsize)]).view(dtype).ravel()

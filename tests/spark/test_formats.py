@@ -184,7 +184,7 @@ def test_arrow_entry_of_rows_says_which_entry_each_row_came_from():
     batch = pa.record_batch({"n": pa.array(range(10))})
     entries = encoded("arrow", batch, entry_bytes=24)
     pieces = list(decoder_of("arrow", batch.schema).decode(entries))
-    rows_of_entry = np.bincount(np.concatenate([piece.entry_of_row for piece in pieces]))
+    rows_of_entry = np.bincount(np.concatenate([piece.entry_of_row() for piece in pieces]))
     assert len(rows_of_entry) == len(entries)
     assert rows_of_entry.sum() == 10
 

@@ -36,9 +36,10 @@ def first_bad_alone(digest, buffer, starts, ends):
 
 @pytest.mark.parametrize("digest_type", CRCS)
 @pytest.mark.parametrize("at", [0, 1, COUNT // 2, COUNT - 1])
-def test_every_bit_flip_of_one_entry_in_a_run_is_noticed_and_the_entry_is_named(digest_type, at):
+@pytest.mark.parametrize("sizes", [[9] * COUNT, [i * 5 % 13 for i in range(COUNT)]], ids=["equal", "mixed"])
+def test_every_bit_flip_of_one_entry_in_a_run_is_noticed_and_the_entry_is_named(digest_type, at, sizes):
     digest = EntryDigest(digest_type, b"")
-    buffer, starts, ends = stored_entries(digest, [9] * COUNT)
+    buffer, starts, ends = stored_entries(digest, sizes)
     for bit in range(8 * int(starts[at]), 8 * int(ends[at])):
         buffer[bit // 8] ^= 1 << bit % 8
         found = opened(digest, buffer, starts, ends)
@@ -78,12 +79,15 @@ def test_damage_of_any_kind_is_found_where_entries_checked_alone_find_it(digest_
     head = bytes(generator.bytes(int(generator.integers(0, GAP_BYTES_MAX + 4))))
     size = int(generator.integers(0, 50))
     sizes = [size] * int(generator.integers(60, 150)) + [size + 1] * int(generator.integers(0, 90)) + [3, 4, 3]
+    if seed % 2:
+        generator.shuffle(sizes)
     buffer, starts, ends = stored_entries(digest, sizes, head)
     for _ in range(12):
         damaged = bytearray(buffer)
         for place in generator.integers(0, len(buffer), int(generator.integers(0, 4))).tolist():
             damaged[place : place + 8] = generator.bytes(min(8, len(buffer) - place))
         found = opened(digest, damaged, starts, ends)
+        assert opened(digest, bytes(damaged), starts, ends).bad == found.bad
         alone = first_bad_alone(digest, damaged, starts, ends)
         assert (None if found.bad is None else found.bad[0]) == alone
 
@@ -95,6 +99,17 @@ def test_what_lies_between_entries_does_not_count(digest_type):
     for start in starts[1:].tolist():
         buffer[start - 16 : start] = np.random.default_rng(start).bytes(16)
     assert opened(digest, buffer, starts, ends).bad is None
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+@pytest.mark.parametrize("digest_type", DigestType)
+def test_a_buffer_is_as_it_was_once_its_entries_are_checked(digest_type, is_damaged):
+    digest = EntryDigest(digest_type, b"")
+    buffer, starts, ends = stored_entries(digest, [20, 0, 7] * COUNT, head=b"between")
+    buffer[-1] ^= is_damaged
+    before = bytes(buffer)
+    assert len(opened(digest, buffer, starts, ends)) == len(starts) - (is_damaged and digest.digest_bytes > 0)
+    assert buffer == before
 
 
 def test_upper_half_of_a_crc32_must_be_zero_in_a_run_too():

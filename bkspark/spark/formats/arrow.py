@@ -10,6 +10,7 @@ dictionaries, columns in any order and of any type that converts without loss.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -39,7 +40,8 @@ class ArrowDecoder(Decoder):
             gathered += int(entries.offsets[i + 1] - entries.offsets[i])
             # Large entries go through as they are; small ones are joined, as a batch costs more than a copy.
             if gathered >= _JOIN_BYTES or i + 1 == len(entries):
-                yield Rows(_columns_of(tables, self.schema), sum(counts), np.repeat(np.arange(first, i + 1), counts))
+                entry_of_row = partial(np.repeat, np.arange(first, i + 1), counts)
+                yield Rows(_columns_of(tables, self.schema), sum(counts), entry_of_row)
                 tables, counts, first, gathered = [], [], i + 1, 0
 
     def _rows_of(self, entries: EntryBatch, index: int) -> pa.Table:
@@ -173,7 +175,8 @@ def _is_bytes(kind: pa.DataType) -> bool:
 def _columns_of(tables: list[pa.Table], schema: pa.Schema) -> list[pa.Array]:
     if not len(schema):
         return []
-    return [_one_array(column) for column in pa.concat_tables(tables).columns]
+    table = tables[0] if len(tables) == 1 else pa.concat_tables(tables)
+    return [_one_array(column) for column in table.columns]
 
 
 def _one_array(column: pa.ChunkedArray) -> pa.Array:

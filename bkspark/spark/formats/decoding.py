@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,12 +31,12 @@ class MalformedMode(enum.Enum):
 class Rows:
     """Decoded rows: one array a column, and for each row the position in the batch of the entry it came from.
 
-    `entry_of_row` is an int64 array; None when row i came from entry i, one each.
+    `entry_of_row` returns an int64 array, once somebody wants it; None when row i came from entry i, one each.
     """
 
     columns: list[pa.Array]
     count: int
-    entry_of_row: np.ndarray | None = None
+    entry_of_row: Callable[[], np.ndarray] | None = None
 
 
 class Decoder(ABC):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -42,7 +43,7 @@ class RawDecoder(Decoder):
             raise self.malformed(entries, int(np.argmin(good)), "it is not UTF-8 text; read 'value' as binary")
         if self.mode is MalformedMode.DROPMALFORMED:
             kept = payloads.filter(pa.array(good))
-            return Rows([kept.cast(column.type) for column in self.schema], len(kept), np.flatnonzero(good))
+            return Rows([kept.cast(column.type) for column in self.schema], len(kept), partial(np.flatnonzero, good))
         texts = pa.array([payload if fine else None for payload, fine in zip(entries, good)], pa.binary())
         return Rows([(payloads if c.type == pa.binary() else texts).cast(c.type) for c in self.schema], len(entries))
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import msgpack
@@ -85,7 +86,7 @@ class RowDecoder(Decoder):
                 corrupt.append(None if good[i] else payload)
         columns = self._columns_of(rows)
         if self.mode is MalformedMode.DROPMALFORMED:
-            return Rows(columns, len(rows), np.flatnonzero(good))
+            return Rows(columns, len(rows), partial(np.flatnonzero, good))
         if self._corrupt_index >= 0:
             columns[self._corrupt_index] = self.corrupt_column(corrupt)
         return Rows(columns, len(rows))
