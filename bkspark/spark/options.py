@@ -165,7 +165,7 @@ class SourceOptions:
     fail_on_data_loss: bool = True
     recover: bool = False
     unconfirmed: bool = False
-    partition_bytes_max: int = 256 * MIB
+    partition_bytes_max: int = 1024 * MIB
     partition_entries_max: int | None = None
     partitions_min: int | None = None
     trigger_entries_max: int | None = None

@@ -156,11 +156,14 @@ def partition_count(
 
     Args:
         partition_bytes_max: payload bytes of a task at most, about.
-        partitions_min: the user's wish; None makes a task a slot, of PARTITION_BYTES_MIN at least.
+        partitions_min: the user's wish; None makes a task a slot, of PARTITION_BYTES_MIN at least, and as many a slot.
         slots: tasks that can run at a time, as far as is known.
     """
     size = sum(entries.size for entries in ranges)
     by_size = math.ceil(size / partition_bytes_max)
+    if partitions_min is None and by_size > slots:
+        # The last tasks would leave slots idle: five on two of them take as long as six.
+        by_size = math.ceil(by_size / slots) * slots
     by_ledgers = math.ceil(len(ranges) / PARTITION_LEDGERS_MAX)
     least = min(slots, size // PARTITION_BYTES_MIN) if partitions_min is None else partitions_min
     return min(max(by_size, by_ledgers, least, 1), sum(len(entries) for entries in ranges))

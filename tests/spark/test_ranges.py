@@ -122,9 +122,19 @@ def test_partitions_follow_size_then_slots_then_the_wish():
     big = [EntryRange(0, 1, 0, 1 << 20, 1 << 30)]
     assert partition_count(big, 256 << 20, None, slots=2) == 4
     assert partition_count(big, 256 << 20, 32, slots=2) == 32
+    assert partition_count(big, 256 << 20, 5, slots=2) == 5
     assert partition_count([EntryRange(0, 1, 0, 100, 3 * PARTITION_BYTES_MIN)], 256 << 20, None, slots=2) == 2
     assert partition_count([EntryRange(0, 1, 0, 5, 50)], 256 << 20, 32, slots=2) == 5
     assert partition_count([], 256 << 20, 32, slots=2) == 0
+
+
+def test_no_slot_waits_for_the_last_task():
+    """Where the user says nothing: five tasks on two slots take as long as six."""
+    big = [EntryRange(0, 1, 0, 1 << 20, 5 << 30)]
+    assert partition_count(big, 1 << 30, None, slots=2) == 6
+    assert partition_count(big, 1 << 30, None, slots=3) == 6
+    assert partition_count(big, 1 << 30, None, slots=8) == 8
+    assert partition_count(big, 1 << 30, 3, slots=2) == 5
 
 
 def test_limit_is_shared_out_evenly_and_wholly():
