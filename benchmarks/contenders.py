@@ -13,8 +13,11 @@ from pyspark.sql import SparkSession
 
 from benchmarks.spark_jobs import PARTITIONS, Connector, Options
 from bkspark.blocking import Client
+from bkspark.client.writer_options import WriterOptions
 from bkspark.spark.limits import NullArrowSink, ReadyArrowSource
 
+LAC_INTERVAL_S = 0.002
+"""After which readers of a row that no other follows may see it; without, the next row tells them."""
 _BYTES_SERIALIZER = "org.apache.kafka.common.serialization.ByteArraySerializer"
 
 
@@ -65,7 +68,7 @@ class BookKeeper:
         """Give a function that appends one row, and returns when it is durable."""
         ensemble, write_quorum, ack_quorum = self._quorum.values()
         with (
-            Client(self._uri) as client,
+            Client(self._uri, writer=WriterOptions(explicit_lac_interval_s=LAC_INTERVAL_S)) as client,
             client.log(str(place["log"])).open_for_writing(
                 ensemble=ensemble, write_quorum=write_quorum, ack_quorum=ack_quorum
             ) as log,
