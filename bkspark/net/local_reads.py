@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import socket
@@ -193,7 +194,7 @@ class LocalBookie:
         overhead_bytes = LENGTH_BYTES + digest.overhead_bytes
         for entry_id, (start, end) in enumerate(zip(starts.tolist(), ends.tolist()), first_entry):
             item = self._memory.take(end - start).data
-            if not _read_all(descriptor, item, start):
+            if not read_all(descriptor, item, start):
                 return
             stop = LENGTH_BYTES + int.from_bytes(item[:LENGTH_BYTES], "big", signed=True)
             whole = overhead_bytes <= stop <= len(item)
@@ -213,7 +214,7 @@ class LocalBookie:
         """Return the leading entries that are whole and right; their items lie at [start, end) of a file."""
         low = starts.item(0)
         items = self._memory.take(ends.item(-1) - low)
-        count = len(starts) if _read_all(descriptor, items.data, low) else 0
+        count = len(starts) if read_all(descriptor, items.data, low) else 0
         starts = starts[:count] - low
         lengths = gather_i32(items, starts)
         starts += LENGTH_BYTES
@@ -225,14 +226,16 @@ class LocalBookie:
         return digest.open_entries(items.data, starts[:count], stops[:count], ledger_id, ids)
 
 
-def _read_all(descriptor: int, memory: memoryview, offset: int) -> bool:
+def read_all(descriptor: int, memory: memoryview, offset: int) -> bool:
     """Fill memory with what is at `offset` of a file; False: it ends before."""
     try:
         found = os.preadv(descriptor, [memory], offset, os.RWF_NOWAIT)
-    except BlockingIOError:
+    except OSError as error:
+        if error.errno not in (errno.EAGAIN, errno.EOPNOTSUPP):
+            raise
         found = 0
     if found < len(memory):
-        # It is not all in memory. What follows is likely to be read next.
+        # It is not all in memory, or the file system does not tell. What follows is likely to be read next.
         os.posix_fadvise(descriptor, offset + found, AHEAD_BYTES, os.POSIX_FADV_WILLNEED)
         found += os.preadv(descriptor, [memory[found:]], offset + found)
     return found == len(memory)

@@ -13,7 +13,7 @@ import pytest
 from bkspark.client import Client
 from bkspark.entries import EntryBatch
 from bkspark.errors import ReadFailed
-from bkspark.net.local_reads import LocalReads
+from bkspark.net.local_reads import LocalReads, read_all
 from bkspark.net.pool import NetOptions
 from bkspark.wire.local_reads import NOT_HERE, REPLY_BYTES_MAX, LocalRead, socket_name
 from bookie_service.local_reads import CONNECTIONS_MAX
@@ -133,6 +133,21 @@ def test_an_error_of_the_bookies_own_ends_it(tmp_path, spy, monkeypatch):
         assert str(await failed) == "planted"
 
     run(tmp_path, test, bookies=1)
+
+
+@pytest.mark.parametrize("size", [0, 1, 9, 10])
+def test_files_are_read_where_the_system_does_not_tell_what_is_in_memory(size):
+    """tmpfs refuses RWF_NOWAIT."""
+    descriptor = os.memfd_create("log")
+    try:
+        os.write(descriptor, b"0123456789")
+        memory = bytearray(size)
+        with pytest.raises(OSError, match="not supported"):
+            os.preadv(descriptor, [bytearray(1)], 0, os.RWF_NOWAIT)
+        assert read_all(descriptor, memoryview(memory), 1) == (size < 10)
+        assert bytes(memory) == b"123456789\0"[:size]
+    finally:
+        os.close(descriptor)
 
 
 def test_few_entries_are_asked_for_at_once(tmp_path, spy):
