@@ -40,6 +40,9 @@ PIECE_BYTES = 2 << 20
 AHEAD_BYTES = 16 << 20
 """Of a file, that are fetched from the disk at once where it is read for the first time."""
 
+_NOWAIT = getattr(os, "RWF_NOWAIT", 0)
+"""Where Python or its C library does not know it, reads wait."""
+
 IN_PLACE_BYTES = 64 << 10
 """Entries as large as this, on average, are read one by one, and stay where they were read. Smaller ones are packed."""
 
@@ -191,16 +194,16 @@ class LocalBookie:
         digest: EntryDigest,
     ) -> Iterator[EntryBatch]:
         """Yield the leading entries that are whole and right, one at a time, where they were read."""
-        overhead_bytes = LENGTH_BYTES + digest.overhead_bytes
+        given_from, least = LENGTH_BYTES + digest.given_from, LENGTH_BYTES + digest.overhead_bytes
         for entry_id, (start, end) in enumerate(zip(starts.tolist(), ends.tolist()), first_entry):
             item = self._memory.take(end - start).data
             if not read_all(descriptor, item, start):
                 return
             stop = LENGTH_BYTES + int.from_bytes(item[:LENGTH_BYTES], "big", signed=True)
-            whole = overhead_bytes <= stop <= len(item)
+            whole = least <= stop <= len(item)
             if not whole or digest.fault_of(item[LENGTH_BYTES:stop], ledger_id, entry_id) is not None:
                 return
-            yield EntryBatch(item, np.array((overhead_bytes, stop)), ledger_id, entry_id)
+            yield EntryBatch(item, np.array((given_from, stop)), ledger_id, entry_id)
 
     def _piece(
         self,
@@ -229,7 +232,7 @@ class LocalBookie:
 def read_all(descriptor: int, memory: memoryview, offset: int) -> bool:
     """Fill memory with what is at `offset` of a file; False: it ends before."""
     try:
-        found = os.preadv(descriptor, [memory], offset, os.RWF_NOWAIT)
+        found = os.preadv(descriptor, [memory], offset, _NOWAIT)
     except OSError as error:
         if error.errno not in (errno.EAGAIN, errno.EOPNOTSUPP):
             raise

@@ -205,20 +205,22 @@ def _reader(read: LedgerRead, partition: ReadPartition, pool: BookiePool) -> Sna
 
 def _joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield the same rows, small batches in a row as one, large ones in parts."""
-    small: list[pa.RecordBatch] = []
+    waiting: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
-        batch_bytes = batch.nbytes
-        if batch_bytes >= SMALL_BATCH_BYTES and not small:
-            yield from _parts(batch, batch_bytes)
-            continue
-        small.append(batch)
-        size += batch_bytes
+        waiting.append(batch)
+        size += batch.nbytes
         if size >= SMALL_BATCH_BYTES:
-            yield from pa.Table.from_batches(small).combine_chunks().to_batches()
-            small, size = [], 0
-    if small:
-        yield from pa.Table.from_batches(small).combine_chunks().to_batches()
+            for joined in _one_batch(waiting):
+                yield from _parts(joined, size)
+            waiting, size = [], 0
+    if waiting:
+        yield from _one_batch(waiting)
+
+
+def _one_batch(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """Return the same rows in one batch, where there are any; nothing is copied where they are in one already."""
+    return batches if len(batches) == 1 else pa.Table.from_batches(batches).combine_chunks().to_batches()
 
 
 def _parts(batch: pa.RecordBatch, batch_bytes: int) -> Iterator[pa.RecordBatch]:

@@ -29,7 +29,7 @@ import itertools
 import struct
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import crc32c
 import numpy as np
@@ -37,7 +37,7 @@ import numpy as np
 from bkspark.entries import EntryBatch
 from bkspark.errors import DigestMismatch
 from bkspark.wire.crc import GAP_BYTES_MAX, RUN_BYTES_MAX, RUN_ENTRIES_MIN, CrcKind
-from bkspark.wire.framing import LENGTH_BYTES, items_at, places
+from bkspark.wire.framing import LENGTH_BYTES, gather
 
 HEADER_BYTES = 32
 MASTER_KEY_BYTES = 20
@@ -103,6 +103,11 @@ class EntryDigest:
     def overhead_bytes(self) -> int:
         """Bytes that the envelope adds to a payload."""
         return HEADER_BYTES + self.digest_bytes
+
+    @property
+    def given_from(self) -> int:
+        """Where in a stored entry begins what is handed out of it."""
+        return self.overhead_bytes
 
     def seal(self, batch: EntryBatch, lac: int, length_before: int, head: bytes = b"") -> SealedEntries:
         """Return the batch's entries in their envelopes, each after `i32 length` and the constant bytes `head`.
@@ -171,7 +176,7 @@ class EntryDigest:
     ) -> OpenedEntries:
         """Check stored entries at buffer[starts[i]:ends[i]] against their digests and the ids asked for.
 
-        What lies between entries of a writable buffer is overwritten meanwhile, and afterwards as it was.
+        What lies between the payloads of a writable buffer is overwritten meanwhile, and afterwards as it was.
 
         Returns:
             The entries up to the first bad one (`OpenedEntries.bad` tells where and why, or is None).
@@ -182,7 +187,7 @@ class EntryDigest:
         bad = None if usable == len(starts) else (usable, "is shorter than its envelope")
         starts, ends, entry_ids = starts[:usable], ends[:usable], entry_ids[:usable]
 
-        fronts = np.ascontiguousarray(items_at(view, f"V{self.overhead_bytes}")[places(starts)]).view(self._front)
+        fronts = gather(view, starts, f"V{self.overhead_bytes}").view(self._front)
         right = (fronts["ledger"] == ledger_id) & (fronts["entry"] == entry_ids)
         if not right.all():
             usable = int(np.argmin(right))
@@ -194,7 +199,7 @@ class EntryDigest:
             if not good.all():
                 usable = int(np.argmin(good))
                 bad = (usable, "does not match its digest")
-        return OpenedEntries(view, starts[:usable] + self.overhead_bytes, ends[:usable], fronts[:usable], bad)
+        return OpenedEntries(view, starts[:usable] + self.given_from, ends[:usable], fronts[:usable], bad)
 
     def _matching(self, view: memoryview, fronts: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
         """Return bool (n,): which payloads match their fronts' digests; beyond the first that does not, any."""
@@ -223,6 +228,12 @@ class EntryDigest:
             DigestMismatch: too short, other ids, or the digest differs.
         """
         view = memoryview(entry)
+        if len(view) < self.overhead_bytes:
+            raise DigestMismatch(
+                f"an entry of ledger {ledger_id} has {len(view)} bytes, its envelope alone {self.overhead_bytes}",
+                ledger_id=ledger_id,
+                entry_id=entry_id,
+            )
         carried = int.from_bytes(view[8:16], "big", signed=True)
         expected = carried if entry_id is None else entry_id
         wrong = self.fault_of(view, ledger_id, expected)
@@ -296,16 +307,9 @@ def _memory(size: int) -> np.ndarray:
 class WholeEntries(EntryDigest):
     """Checks entries as `EntryDigest`, and hands each out whole, envelope included: for copies byte for byte."""
 
-    def open_entries(
-        self,
-        buffer: bytes | bytearray | memoryview,
-        starts: np.ndarray,
-        ends: np.ndarray,
-        ledger_id: int,
-        entry_ids: np.ndarray,
-    ) -> OpenedEntries:
-        opened = super().open_entries(buffer, starts, ends, ledger_id, entry_ids)
-        return replace(opened, starts=starts[: len(opened)])
+    @property
+    def given_from(self) -> int:
+        return 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,7 +353,7 @@ class OpenedEntries:
             if is_run:
                 low, high, start = offsets.item(first), offsets.item(end), self.starts.item(first)
                 size, stride = self.ends.item(first) - start, self.starts.item(first + 1) - start
-                packed[low:high].reshape(-1, size)[:] = _strided(self.view, start, end - first, size, stride)
+                packed[low:high].reshape(end - first, size)[:] = _strided(self.view, start, end - first, size, stride)
             else:
                 self._copy_each(data, offsets, first, end)
         return EntryBatch(data, offsets, ledger_id, first_entry)

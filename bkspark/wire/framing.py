@@ -124,6 +124,13 @@ def places(at: np.ndarray) -> slice | np.ndarray:
     return slice(at.item(0), at.item(-1) + 1, step) if step > 0 else at
 
 
+def gather(data: np.ndarray | memoryview, at: np.ndarray, dtype: np.dtype | str) -> np.ndarray:
+    """Return the items of type `dtype` at positions that mostly lie evenly apart, copied."""
+    index = places(at)
+    found = items_at(data, dtype)[index]
+    return found.copy() if isinstance(index, slice) else found
+
+
 def gather_i64(octets: np.ndarray, at: np.ndarray) -> np.ndarray:
     """Return the big-endian int64 at each position of a uint8 array, as native int64."""
     return items_at(octets, _I64)[at].astype(np.int64)

@@ -13,7 +13,7 @@ after the port it serves. One message is one request, and one message answers it
 
     reply    0   4  i32 version, 1
              4   4  i32 status: 0 found, 1 not here
-             8   8  i64 offset of the first entry's item in a file              only if found
+             8   8  i64 offset of the first entry's item in a file, below 2**56  only if found
             16  4m  u32 how far each further item lies behind the one before it, at least 4  only if found
 
 With a reply of status 0 comes the file, as one open descriptor. At each place there is, as in all entry logs, an item
@@ -44,6 +44,7 @@ REPLY_BYTES_MAX = REPLY_HEAD_BYTES + 4 * (ENTRIES_MAX - 1)
 _REQUEST = struct.Struct(">i4sqqii")
 _REPLY = struct.Struct(">iiq")
 _FOUND, _NOT_HERE = 0, 1
+_OFFSET_END = 1 << 56
 
 
 def socket_name(port: int) -> bytes:
@@ -101,7 +102,7 @@ def decode_reply(message: bytes) -> np.ndarray | None:
         raise ProtocolError(f"a reply to a local read of {len(message)} bytes")
     version, status, first = _REPLY.unpack_from(message)
     steps = np.frombuffer(message, ">u4", offset=REPLY_HEAD_BYTES)
-    if version != VERSION or status != _FOUND or first < 0 or (steps < LENGTH_BYTES).any():
+    if version != VERSION or status != _FOUND or not 0 <= first < _OFFSET_END or (steps < LENGTH_BYTES).any():
         raise ProtocolError(f"a reply to a local read of version {version}, status {status}, offset {first}")
     offsets = np.empty(len(steps) + 1, np.int64)
     offsets[0] = first

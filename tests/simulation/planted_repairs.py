@@ -80,8 +80,7 @@ def damage_copied() -> Plant:
     def opened(
         self: EntryDigest, buffer: Any, starts: np.ndarray, ends: np.ndarray, ledger_id: int, entry_ids: np.ndarray
     ) -> OpenedEntries:
-        nothing = np.zeros(len(starts), np.int64)
-        return OpenedEntries(memoryview(buffer), starts, ends, nothing, nothing, None)
+        return OpenedEntries(memoryview(buffer), starts, ends, np.empty(0), None)
 
     return replaced(copying.WholeEntries, "open_entries", opened)
 

@@ -134,3 +134,16 @@ def test_entry_sealed_alone_has_the_bytes_it_has_in_a_batch(digest_type):
         assert alone.first_entry == 7 + i
         assert alone.offsets.tolist() == [0, len(alone.buffer)]
         assert alone.buffer == together.buffer[together.offsets[i] : together.offsets[i + 1]]
+
+
+@pytest.mark.parametrize("digest_type", DigestType)
+@pytest.mark.parametrize("sizes", [[0] * 40, [7] * 40 + [0] * 40 + [9] * 40, [0]])
+def test_many_empty_payloads_are_entries_like_others(digest_type, sizes):
+    digest = EntryDigest(digest_type, b"")
+    payloads = [b"x" * size for size in sizes]
+    items = digest.seal(EntryBatch.of(payloads, 5, 0), -1, 0)
+    buffer = bytearray(items.buffer)
+    opened = digest.open_entries(buffer, items.offsets[:-1] + 4, items.offsets[1:], 5, np.arange(len(sizes)))
+    assert list(opened.to_batch(5, 0)) == payloads
+    buffer[:] = bytes(len(buffer))
+    assert opened.lengths.tolist() == np.cumsum(sizes).tolist()

@@ -62,6 +62,7 @@ def test_what_is_no_request_is_refused(message: bytes) -> None:
         FOUND_BYTES[:8] + b"\xff" + FOUND_BYTES[9:],
         FOUND_BYTES + bytes(4),
         FOUND_BYTES + b"\0\0\0\3",
+        FOUND_BYTES[:8] + b"\1" + FOUND_BYTES[9:],
     ],
 )
 def test_what_is_no_reply_is_refused(message: bytes) -> None:
