@@ -94,6 +94,7 @@ class Kafka:
         self._jvm: Any = spark.sparkContext._jvm
         self._address = address
         self._fresh: list[str] = []
+        self._made = 0
 
     def stored(self, value_size: int) -> Options:
         return {"subscribe": f"stored-{value_size}"}
@@ -102,7 +103,9 @@ class Kafka:
         return {"topic": f"stored-{value_size}"}
 
     def fresh(self) -> Options:
-        self._fresh.append(f"fresh-{id(self)}-{len(self._fresh)}")
+        # No name twice: a broker goes on deleting a topic for a while.
+        self._made += 1
+        self._fresh.append(f"fresh-{id(self)}-{self._made}")
         return {"topic": self._fresh[-1]}
 
     def followed(self) -> Options:
