@@ -156,7 +156,7 @@ def partition_count(
 
     Args:
         partition_bytes_max: payload bytes of a task at most, about.
-        partitions_min: the user's wish; None makes a task a slot, of PARTITION_BYTES_MIN at least, and as many a slot.
+        partitions_min: the user's wish; None makes as many tasks for each slot, of PARTITION_BYTES_MIN at least.
         slots: tasks that can run at a time, as far as is known.
     """
     size = sum(entries.size for entries in ranges)

@@ -13,6 +13,7 @@ import pytest
 from bkspark.client import Client
 from bkspark.entries import EntryBatch
 from bkspark.errors import ReadFailed
+from bkspark.net import local_reads
 from bkspark.net.local_reads import LocalReads, read_all
 from bkspark.net.pool import NetOptions
 from bkspark.wire.local_reads import NOT_HERE, REPLY_BYTES_MAX, LocalRead, socket_name
@@ -173,21 +174,27 @@ def test_a_bookie_that_is_not_to_do_it_is_asked(tmp_path, spy):
     run(tmp_path, test, bookies=1, local_reads=False)
 
 
-def test_damage_in_an_entry_log_is_reported_and_read_elsewhere(tmp_path, spy, caplog):
+@pytest.mark.parametrize("piece_bytes", [50_000, local_reads.PIECE_BYTES])
+@pytest.mark.parametrize(("payloads", "at"), [(SMALL, 1234), (LARGE, 12)], ids=["small", "large"])
+def test_damage_in_an_entry_log_is_reported_and_read_elsewhere(
+    tmp_path, spy, caplog, monkeypatch, payloads, at, piece_bytes
+):
+    monkeypatch.setattr(local_reads, "PIECE_BYTES", piece_bytes)
+
     async def test(cluster: InProcessCluster) -> None:
         client = cluster.client(net=PATIENT)
-        ledger_id = await write(client, SMALL, 2)
+        ledger_id = await write(client, payloads, 2)
         for bookie in cluster.bookies:
             await bookie.flush()
         first, second = cluster.bookies
-        flip(logs(first), SMALL[1234])
+        flip(logs(first), payloads[at])
         reader = await client.open(ledger_id)
         reader._range._preferred = first.id
-        assert [payload async for batch in reader.batches() for payload in batch] == SMALL
-        assert 0 < count(spy) < len(SMALL)
-        assert f"entry 1234 at bookie {first.id}: the bytes do not match their digest" in caplog.text
-        flip(logs(second), SMALL[1234])
-        with pytest.raises(ReadFailed, match=r"entry 1234 .*do not match their digest"):
+        assert [payload async for batch in reader.batches() for payload in batch] == payloads
+        assert 0 < count(spy) < len(payloads)
+        assert f"entry {at} at bookie {first.id}: the bytes do not match their digest" in caplog.text
+        flip(logs(second), payloads[at])
+        with pytest.raises(ReadFailed, match=rf"entry {at} .*do not match their digest"):
             await scan(client, ledger_id)
 
     run(tmp_path, test, bookies=2)
