@@ -1,4 +1,4 @@
-"""A process's connection to a cluster: one client for each (process, cluster, authority).
+"""A process's connections: a client for each (process, cluster, authority), and what reading tasks have of bookies.
 
 Python workers of Spark live through many tasks and micro-batches and are made by fork. A connection is made on first
 use in the process that uses it, and finds its way back by itself when the metadata session or a bookie went away.
@@ -7,21 +7,34 @@ use in the process that uses it, and finds its way back by itself when the metad
 from __future__ import annotations
 
 import os
+import sys
 import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
-from bkspark.blocking import Client
+from bkspark.blocking import Client, run
+from bkspark.errors import BookieUnavailable
+from bkspark.net.pool import BookiePool, NetOptions
 from bkspark.spark.options import SourceOptions
 
+KEPT_S = 10.0
+"""After which connections to bookies are no longer taken over from an earlier task: nobody tells of one that has died
+in silence, and waiting for an answer on it takes longer than connecting."""
+
 _Key = tuple[int, str, str, bytes]
+_Addresses = Mapping[str, tuple[str, int]]
 _lock = threading.Lock()
 _clients: dict[_Key, Client] = {}
+_kept: tuple[_Addresses, BookiePool, float] | None = None
 
 
 def _after_fork() -> None:
     # The lock may have been held by a thread that does not exist in the child; the connections are the parent's.
-    global _lock
+    global _lock, _kept
     _lock = threading.Lock()
     _clients.clear()
+    _kept = None
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -40,3 +53,55 @@ def connect(options: SourceOptions) -> Client:
             client = Client(options.uri, digest=options.digest, password=options.password)
             _clients[key] = client
     return client
+
+
+def new_pool(addresses: _Addresses) -> BookiePool:
+    """Return a pool that knows where bookies are without a metadata store: as (host, port) by id."""
+
+    async def resolve(bookie: str) -> tuple[str, int]:
+        if bookie not in addresses:
+            raise BookieUnavailable(f"bookie {bookie} had no address when the read was planned", bookie=bookie)
+        return addresses[bookie]
+
+    # What can be read on this host is, and not by the pool.
+    return BookiePool(resolve, NetOptions(local_reads=False))
+
+
+@contextmanager
+def task_pool(addresses: _Addresses) -> Iterator[BookiePool]:
+    """Lend a task a pool as `new_pool` makes it: that of the process's last task, if it was soon before and had the
+    same bookies. A task that ends early ends its connections."""
+    pool = _take_kept(addresses) or new_pool(addresses)
+    try:
+        yield pool
+    except BaseException:
+        _close(pool)
+        raise
+    _keep(addresses, pool)
+
+
+def _take_kept(addresses: _Addresses) -> BookiePool | None:
+    global _kept
+    with _lock:
+        kept, _kept = _kept, None
+    if kept is None:
+        return None
+    known, pool, since_s = kept
+    if known == addresses and time.monotonic() - since_s < KEPT_S:
+        return pool
+    _close(pool)
+    return None
+
+
+def _keep(addresses: _Addresses, pool: BookiePool) -> None:
+    global _kept
+    with _lock:
+        before, _kept = _kept, (addresses, pool, time.monotonic())
+    if before is not None:
+        _close(before[1])
+
+
+def _close(pool: BookiePool) -> None:
+    # At interpreter exit the loop's thread runs no more: waiting for it would never end.
+    if not sys.is_finalizing():
+        run(pool.close)

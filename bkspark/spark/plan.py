@@ -8,7 +8,7 @@ import os
 import re
 import time
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 
 from pyspark.sql.datasource import InputPartition
@@ -16,8 +16,10 @@ from pyspark.sql.datasource import InputPartition
 from bkspark.client import Client, LedgerReader
 from bkspark.client.reader import LedgerTimes
 from bkspark.core.metadata import LedgerMetadata
-from bkspark.errors import BookieUnavailable, ConfigurationError, DataLoss, NoSuchLedger
+from bkspark.errors import BookieUnavailable, ConfigurationError, DataLoss, NoSuchLedger, NoSuchLog
 from bkspark.log import reading
+from bkspark.log.attempts import chunks
+from bkspark.log.log import Log
 from bkspark.log.positions import Position
 from bkspark.log.snapshot import ListedLedger, LogSnapshot
 from bkspark.spark.offsets import position_of
@@ -65,6 +67,7 @@ class ReadPlanner:
         self._client = client
         self._options = options
         self._opened: dict[int, LedgerReader] = {}
+        self._resolved: dict[str, tuple[str, int]] = {}
         self._every: list[int] | None = None
         self._now_ms = time.time_ns() // 1_000_000
 
@@ -76,6 +79,33 @@ class ReadPlanner:
         if options.logs_pattern is None:
             return [] if options.log is None else [options.log]
         return [name for name in await self._client.logs() if re.fullmatch(options.logs_pattern, name)]
+
+    async def snapshot(self, name: str) -> LogSnapshot | None:
+        """Return a log's list of ledgers as it stands now; None where a log of `logsPattern` went since it was listed.
+
+        Raises:
+            NoSuchLog: there is none with the name of option `log`.
+        """
+        try:
+            return await Log(self._client, name).snapshot()
+        except NoSuchLog:
+            if self._options.logs_pattern is None:
+                raise
+            return None
+
+    async def look_ahead(self, before: ReadPlanner | None) -> None:
+        """Look at what an earlier planner needed and is likely to be needed again: ledgers that were open, and bookies.
+
+        While others ask which ledgers there are now, that is. What fails is asked for again by whoever needs it.
+        """
+        if before is None:
+            return
+        ledger_ids = [ledger_id for ledger_id, reader in before._opened.items() if not reader.is_closed]
+        await asyncio.gather(
+            *map(self._open_one, ledger_ids[:CALLS_AT_ONCE]),
+            *map(self._resolve, list(before._bookies())[:CALLS_AT_ONCE]),
+            return_exceptions=True,
+        )
 
     def check_offsets(self, names: Collection[str]) -> None:
         """Raise ConfigurationError where an offset option names a log that is not among those to read.
@@ -357,20 +387,24 @@ class ReadPlanner:
             ) from None
 
     async def _addresses(self) -> dict[str, tuple[str, int]]:
-        bookies = {
+        """Return where the bookies of all opened ledgers are dialled, as far as that is known."""
+        todo = [bookie for bookie in self._bookies() if bookie not in self._resolved]
+        for some in chunks(todo, CALLS_AT_ONCE):
+            await asyncio.gather(*map(self._resolve, some))
+        return self._resolved
+
+    def _bookies(self) -> set[str]:
+        return {
             bookie
             for reader in self._opened.values()
             for fragment in reader.metadata.fragments
             for bookie in fragment.bookies
         }
+
+    async def _resolve(self, bookie: str) -> None:
         registry = (await self._client.services()).registry
-        addresses = {}
-        for bookie in bookies:
-            try:
-                addresses[bookie] = await registry.resolve(bookie)
-            except BookieUnavailable:
-                continue  # a task that needs it asks another replica, and names the bookie if there is none
-        return addresses
+        with suppress(BookieUnavailable):  # a task that needs it asks another replica, and names it if there is none
+            self._resolved[bookie] = await registry.resolve(bookie)
 
 
 def _chosen_entries(extent: LedgerExtent, selected: IdRange) -> EntryRange:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import aclosing
+from contextlib import aclosing, closing
 from dataclasses import replace
 from functools import partial
 
@@ -18,11 +17,10 @@ from bkspark.client import Client, SnapshotReader
 from bkspark.client.range_reader import SCAN_BYTES_MIN, mean_entry_bytes
 from bkspark.core.reader import spans
 from bkspark.entries import EntryBatch
-from bkspark.errors import BookieUnavailable, ConfigurationError, NoSuchLog
-from bkspark.log.log import Log
+from bkspark.errors import ConfigurationError, NoSuchLog
 from bkspark.net.pool import BookiePool, NetOptions
 from bkspark.spark.columns import RowAssembler, inferred_schema, raw_schema
-from bkspark.spark.connection import connect
+from bkspark.spark.connection import connect, new_pool, task_pool
 from bkspark.spark.formats.decoding import MalformedMode
 from bkspark.spark.formats.registry import columns_of
 from bkspark.spark.options import SourceOptions
@@ -72,7 +70,7 @@ class BookKeeperReader(DataSourceReader):
         planner = ReadPlanner(client, options)
 
         async def plan() -> list[ReadPartition]:
-            return await planner.partitions(await _ranges(client, planner, options))
+            return await planner.partitions(await _ranges(planner, options))
 
         return list(run(plan))
 
@@ -81,7 +79,7 @@ class BookKeeperReader(DataSourceReader):
         return read_partition(partition, self._schema, self._options)
 
 
-async def _ranges(client: Client, planner: ReadPlanner, options: SourceOptions) -> list[EntryRange]:
+async def _ranges(planner: ReadPlanner, options: SourceOptions) -> list[EntryRange]:
     """Return the entries that a batch read asks for."""
     if not options.reads_logs:
         return _limited(await planner.chosen(options.ledgers or ()), options)
@@ -91,7 +89,9 @@ async def _ranges(client: Client, planner: ReadPlanner, options: SourceOptions) 
         raise NoSuchLog(f"no log matches option 'logsPattern' {options.logs_pattern!r}: correct it, or create one")
     ranges: list[EntryRange] = []
     for name in names:
-        snapshot = await Log(client, name).snapshot()
+        snapshot = await planner.snapshot(name)
+        if snapshot is None:
+            continue
         readable = await planner.end_of_log(snapshot)
         start = await planner.start(snapshot, readable)
         end = await planner.end(snapshot, readable)
@@ -130,19 +130,12 @@ def read_partition(partition: InputPartition, schema: StructType, options: Sourc
 
 def _scanned(partition: ReadPartition) -> Iterator[tuple[LedgerRead, EntryBatch]]:
     """Yield the entries of a partition: read on this host where that is possible, otherwise over the network."""
-    scan = LocalScan(partition.addresses, NetOptions())
-    pool = _pool(partition)
-    try:
+    with closing(LocalScan(partition.addresses, NetOptions())) as scan, task_pool(partition.addresses) as pool:
         if any(scan.can_read(read.metadata, read.first_entry) and _is_long(read) for read in partition.reads):
             for read in partition.reads:
                 yield from ((read, entries) for entries in _read(read, scan, partition, pool))
         else:
             yield from iterate(lambda: _entries(partition, pool))
-    finally:
-        scan.close()
-        # At interpreter exit the loop's thread runs no more: waiting for it would never end.
-        if not sys.is_finalizing():
-            run(pool.close)
 
 
 def _is_long(read: LedgerRead) -> bool:
@@ -172,16 +165,6 @@ def _read(read: LedgerRead, scan: LocalScan, partition: ReadPartition, pool: Boo
         reader = _reader(read, partition, pool)
         yield from iterate(partial(reader.batches, position, end, batch_bytes=READ_BYTES))
         position = end
-
-
-def _pool(partition: ReadPartition) -> BookiePool:
-    async def resolve(bookie: str) -> tuple[str, int]:
-        if bookie not in partition.addresses:
-            raise BookieUnavailable(f"bookie {bookie} had no address when the read was planned", bookie=bookie)
-        return partition.addresses[bookie]
-
-    # What can be read on this host is, and not by the pool.
-    return BookiePool(resolve, NetOptions(local_reads=False))
 
 
 async def _entries(partition: ReadPartition, pool: BookiePool) -> AsyncIterator[tuple[LedgerRead, EntryBatch]]:
@@ -262,7 +245,7 @@ async def _first_payloads(client: Client, options: SourceOptions) -> list[bytes]
     payloads: list[bytes] = []
     room = float(SAMPLE_BYTES)
     planner = ReadPlanner(client, options)
-    async for entries in _readable(client, planner, options):
+    async for entries in _readable(planner, options):
         entry_bytes = max(1.0, entries.size / len(entries))
         count = min(len(entries), SAMPLE_ENTRIES - len(payloads), max(int(room / entry_bytes), 0 if payloads else 1))
         if count <= 0:
@@ -270,7 +253,7 @@ async def _first_payloads(client: Client, options: SourceOptions) -> list[bytes]
         sample = replace(entries, end_entry=entries.first_entry + count)
         # As a task does: the end of a shared ledger stands in the log, before a bookie tells of it.
         for partition in await planner.partitions([sample]):
-            pool = _pool(partition)
+            pool = new_pool(partition.addresses)
             try:
                 async for _, batch in _entries(partition, pool):
                     payloads += batch
@@ -280,13 +263,15 @@ async def _first_payloads(client: Client, options: SourceOptions) -> list[bytes]
     return payloads
 
 
-async def _readable(client: Client, planner: ReadPlanner, options: SourceOptions) -> AsyncIterator[EntryRange]:
+async def _readable(planner: ReadPlanner, options: SourceOptions) -> AsyncIterator[EntryRange]:
     """Yield what there is to read, from its beginning."""
     if not options.reads_logs:
         for entries in await planner.chosen(options.ledgers or ()):
             yield entries
     for name in await planner.log_names():
-        snapshot = await Log(client, name).snapshot()
+        snapshot = await planner.snapshot(name)
+        if snapshot is None:
+            continue
         end = await planner.end_of_log(snapshot)
         async for extent in planner.extents(snapshot, snapshot.start.ordinal, end):
             for entries in between([extent], snapshot.start, end):

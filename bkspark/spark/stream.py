@@ -3,12 +3,17 @@
 Planning runs in one process for a query's life; what it looks at the metadata store says now, at most since the trigger
 began, so a restart on a checkpoint goes on exactly where the last run stood. `read` runs in tasks.
 
+A micro-batch of a few rows waits for planning about as long as for its rows. So each call of Spark's is one trip to the
+client's loop, and a trigger asks for what the one before it needed, the ledger that is being written above all, while
+it asks for the logs themselves.
+
 A log that appears while a query with `logsPattern` runs is first noted in the offset with where it begins, and read
 from there by the next micro-batch: so what a batch holds is told by its two offsets alone.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -17,9 +22,9 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from bkspark.blocking import iterate, run
-from bkspark.errors import ConfigurationError, DataLoss, NoSuchLog
-from bkspark.log.log import Log
+from bkspark.blocking import run
+from bkspark.errors import ConfigurationError, DataLoss
+from bkspark.log.attempts import chunks
 from bkspark.log.positions import Position
 from bkspark.log.snapshot import LogSnapshot
 from bkspark.spark.columns import RowAssembler
@@ -28,8 +33,9 @@ from bkspark.spark.offsets import LogOffset, ManyLogs, OneLog
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.plan import ReadPartition, ReadPlanner
 from bkspark.spark.progress import BYTES_BEHIND, ENTRIES_BEHIND
-from bkspark.spark.ranges import Amount, EntryRange, advance, amount, between, water_level
+from bkspark.spark.ranges import Amount, EntryRange, LedgerExtent, advance, amount, between, water_level
 from bkspark.spark.read import read_partition
+from bkspark.spark.stored_ledgers import CALLS_AT_ONCE
 from bkspark.spark.versions import (
     HAS_ADMISSION_CONTROL,
     SPARK_VERSION,
@@ -48,7 +54,7 @@ Offsets = Mapping[str, LogOffset]
 
 
 class _LookedAtLog:
-    """One log as a trigger finds it."""
+    """One log as a trigger finds it. The coroutines are those of the client's loop."""
 
     def __init__(self, planner: ReadPlanner, snapshot: LogSnapshot, options: SourceOptions) -> None:
         self._planner = planner
@@ -62,44 +68,39 @@ class _LookedAtLog:
     def start(self) -> Position:
         return self._snapshot.start
 
-    def wanted_start(self) -> Position:
+    async def wanted_start(self) -> Position:
         """Return where the options let a new query begin."""
+        return await self._planner.start(self._snapshot, await self.end())
 
-        async def start() -> Position:
-            return await self._planner.start(self._snapshot, await self._planner.end_of_log(self._snapshot))
-
-        return run(start)
-
-    def end(self) -> Position:
+    async def end(self) -> Position:
         """Return the position behind what is confirmed now."""
-        return run(lambda: self._planner.end_of_log(self._snapshot))
+        return await self._planner.end_of_log(self._snapshot)
 
-    def begin(self, noted: LogOffset) -> Position:
+    async def begin(self, noted: LogOffset) -> Position:
         """Return where reading from a noted offset begins; with failOnDataLoss=false, at what is left."""
         if self.is_another_than(noted):
             _tell_loss(self._options, noted, "deleted and created again")
             return self._snapshot.start
-        return run(lambda: self._planner.first_position(self._snapshot, noted.position))
+        return await self._planner.first_position(self._snapshot, noted.position)
 
     def is_another_than(self, noted: LogOffset) -> bool:
         """True when the log was deleted and created again since."""
         return noted.log_id != self._snapshot.head.log_id
 
-    def amount(self, begin: Position, end: Position) -> Amount:
-        if end <= begin:
-            return Amount(0, 0)
-        return amount(iterate(lambda: self._planner.extents(self._snapshot, begin.ordinal, end)), begin, end)
+    async def amount(self, begin: Position, end: Position) -> Amount:
+        return amount(await self._extents(begin, end), begin, end) if begin < end else Amount(0, 0)
 
-    def advance(self, begin: Position, end: Position, entries_max: int | None, bytes_max: int | None) -> Position:
+    async def advance(self, begin: Position, end: Position, entries_max: int | None, bytes_max: int | None) -> Position:
         """Return where a micro-batch must end that has as many entries, and about as many bytes, at most."""
         if end <= begin or entries_max == 0 or bytes_max == 0:
             return begin
-        extents = iterate(lambda: self._planner.extents(self._snapshot, begin.ordinal, end))
-        return advance(extents, begin, entries_max, bytes_max)
+        return advance(await self._extents(begin, end), begin, entries_max, bytes_max)
 
     async def ranges(self, begin: Position, end: Position) -> list[EntryRange]:
-        extents = [extent async for extent in self._planner.extents(self._snapshot, begin.ordinal, end)]
-        return between(extents, begin, end)
+        return between(await self._extents(begin, end), begin, end)
+
+    async def _extents(self, begin: Position, end: Position) -> list[LedgerExtent]:
+        return [extent async for extent in self._planner.extents(self._snapshot, begin.ordinal, end)]
 
 
 class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -114,6 +115,7 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         self._target: Offsets | None = None
         self._reported: dict[str, Any] | None = None
         self._looked_at: tuple[dict[str, Any], ReadPlanner, Mapping[str, _LookedAtLog]] | None = None
+        self._before: ReadPlanner | None = None
         self._last_batch_s = time.monotonic()
         RowAssembler(schema, self._options)  # a wrong column is told here, before the query runs
 
@@ -126,9 +128,14 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             NoSuchLog, MetadataError: the log cannot be looked at.
             ConfigurationError, DataLoss: the position is not one of the log, or what follows it is gone.
         """
-        planner, logs = self._look()
-        planner.check_offsets(logs)
-        return self._form.to_json({name: log.offset(log.wanted_start()) for name, log in logs.items()})
+        planner = self._new_planner()
+
+        async def start() -> dict[str, Any]:
+            logs = await self._look(planner)
+            planner.check_offsets(logs)
+            return self._form.to_json({name: log.offset(await log.wanted_start()) for name, log in logs.items()})
+
+        return run(start)
 
     def latestOffset(  # noqa: N802
         self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
@@ -143,16 +150,22 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             DataLoss: what follows `start` is gone (failOnDataLoss).
         """
         self._looked_at = None
-        planner, logs = self._look()
-        readable = {name: log.end() for name, log in logs.items()}
+        planner = self._new_planner()
+        return run(lambda: self._latest(planner, start, limit))
+
+    async def _latest(
+        self, planner: ReadPlanner, start: dict[str, Any] | None, limit: ReadLimit | None
+    ) -> dict[str, Any]:
+        logs = await self._look(planner)
+        readable = {name: await log.end() for name, log in logs.items()}
         if start is None:
-            self._report(logs, readable, readable)
+            await self._report(logs, readable, readable)
             return self._ending(readable, planner, logs)
         noted = self._form.from_json(start, CHECKPOINT)
         self._tell_gone(noted, logs)
-        begins = {name: log.begin(noted[name]) if name in noted else log.start for name, log in logs.items()}
-        ends = self._ends(logs, noted, begins, readable, limit)
-        self._report(logs, ends, readable)
+        begins = {name: await log.begin(noted[name]) if name in noted else log.start for name, log in logs.items()}
+        ends = await self._ends(logs, noted, begins, readable, limit)
+        await self._report(logs, ends, readable)
         if ends == begins and noted.keys() == logs.keys():
             return start
         self._last_batch_s = time.monotonic()
@@ -166,7 +179,7 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         self._looked_at = (end, planner, logs)
         return end
 
-    def _ends(
+    async def _ends(
         self,
         logs: Mapping[str, _LookedAtLog],
         noted: Offsets,
@@ -187,13 +200,13 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         least = None if self._is_overdue() else self._options.trigger_entries_min
         if least is None and entries_max is None and bytes_max is None:
             return most
-        amounts = [log.amount(begins[name], most[name]) for name, log in logs.items()]
+        amounts = [await log.amount(begins[name], most[name]) for name, log in logs.items()]
         if least is not None and sum(each.entries for each in amounts) < least:
             return dict(begins)
         entries = _shares([each.entries for each in amounts], entries_max)
         octets = _shares([each.octets for each in amounts], bytes_max)
         return {
-            name: log.advance(begins[name], most[name], entries[index], octets[index])
+            name: await log.advance(begins[name], most[name], entries[index], octets[index])
             for index, (name, log) in enumerate(logs.items())
         }
 
@@ -202,14 +215,14 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         waited_ms = (time.monotonic() - self._last_batch_s) * 1000
         return self._target is not None or waited_ms >= self._options.trigger_delay_ms
 
-    def _report(
+    async def _report(
         self,
         logs: Mapping[str, _LookedAtLog],
         ends: Mapping[str, Position],
         readable: Mapping[str, Position],
     ) -> None:
         """Note the logs' ends for the query's progress, and how much before them no micro-batch has yet."""
-        behind = [log.amount(ends[name], readable[name]) for name, log in logs.items()]
+        behind = [await log.amount(ends[name], readable[name]) for name, log in logs.items()]
         self._reported = {
             **self._form.to_json({name: log.offset(readable[name]) for name, log in logs.items()}),
             ENTRIES_BEHIND: sum(each.entries for each in behind),
@@ -226,8 +239,12 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Fix the end of what a query with Trigger.AvailableNow reads."""
-        _, logs = self._look()
-        self._target = {name: log.offset(log.end()) for name, log in logs.items()}
+        planner = self._new_planner()
+
+        async def target() -> Offsets:
+            return {name: log.offset(await log.end()) for name, log in (await self._look(planner)).items()}
+
+        self._target = run(target)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """Return the logs' ends as the last trigger saw them, for the query's progress; `progress.lag` reads it."""
@@ -241,25 +258,34 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         Raises:
             DataLoss: some of it is gone (failOnDataLoss).
         """
+        looked_at, self._looked_at = self._looked_at, None
+        # What `latestOffset` looked at a moment ago, when it gave this end; another time, what there is now.
+        planner, logs = looked_at[1:] if looked_at is not None and looked_at[0] == end else (self._new_planner(), None)
+        planned: list[InputPartition] = list(run(lambda: self._plan(planner, logs, start, end)))
+        reach("source.planned")
+        return planned
+
+    async def _plan(
+        self,
+        planner: ReadPlanner,
+        logs: Mapping[str, _LookedAtLog] | None,
+        start: dict[str, Any],
+        end: dict[str, Any],
+    ) -> list[ReadPartition]:
         first = self._form.from_json(start, CHECKPOINT)
         last = self._form.from_json(end, CHECKPOINT)
-        planner, logs = self._look_for(end)
+        if logs is None:
+            logs = await self._look(planner)
         self._tell_gone(last, logs)
+        ranges: list[EntryRange] = []
         # A log that only the end names was found there: nothing of it is in this batch.
-        parts: list[tuple[_LookedAtLog, Position, Position]] = []
         for name in sorted(first.keys() & last.keys() & logs.keys()):
             log = logs[name]
             if log.is_another_than(last[name]):
                 _tell_loss(self._options, last[name], "deleted and created again")
             else:
-                parts.append((log, log.begin(first[name]), last[name].position))
-
-        async def plan() -> list[ReadPartition]:
-            return await planner.partitions([entries for log, *part in parts for entries in await log.ranges(*part)])
-
-        planned: list[InputPartition] = list(run(plan))
-        reach("source.planned")
-        return planned
+                ranges += await log.ranges(await log.begin(first[name]), last[name].position)
+        return await planner.partitions(ranges)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one partition."""
@@ -271,26 +297,21 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
     def stop(self) -> None:
         """Do nothing: connections end with the process."""
 
-    def _look_for(self, end: dict[str, Any]) -> tuple[ReadPlanner, Mapping[str, _LookedAtLog]]:
-        """Return what `latestOffset` looked at a moment ago, when it gave this end; another time, what there is now."""
-        looked_at, self._looked_at = self._looked_at, None
-        if looked_at is not None and looked_at[0] == end:
-            return looked_at[1:]
-        return self._look()
+    def _new_planner(self) -> ReadPlanner:
+        return ReadPlanner(connect(self._options).asynchronous, self._options)
 
-    def _look(self) -> tuple[ReadPlanner, dict[str, _LookedAtLog]]:
-        client = connect(self._options).asynchronous
-        planner = ReadPlanner(client, self._options)
-        logs = {}
-        for name in run(planner.log_names):
-            try:
-                snapshot = run(Log(client, name).snapshot)
-            except NoSuchLog:
-                if self._options.logs_pattern is None:
-                    raise
-                continue  # deleted since it was listed
-            logs[name] = _LookedAtLog(planner, snapshot, self._options)
-        return planner, logs
+    async def _look(self, planner: ReadPlanner) -> dict[str, _LookedAtLog]:
+        """Return the logs as they are now."""
+        logs, _ = await asyncio.gather(self._logs(planner), planner.look_ahead(self._before))
+        self._before = planner
+        return logs
+
+    async def _logs(self, planner: ReadPlanner) -> dict[str, _LookedAtLog]:
+        snapshots: list[LogSnapshot | None] = []
+        for names in chunks(await planner.log_names(), CALLS_AT_ONCE):
+            snapshots += await asyncio.gather(*map(planner.snapshot, names))
+        found = (snapshot for snapshot in snapshots if snapshot is not None)
+        return {snapshot.name: _LookedAtLog(planner, snapshot, self._options) for snapshot in found}
 
     def _tell_gone(self, noted: Offsets, logs: Mapping[str, _LookedAtLog]) -> None:
         for name in sorted(noted.keys() - logs.keys()):

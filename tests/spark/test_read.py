@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 import uuid
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -14,6 +15,8 @@ from pyspark.sql.types import StructType
 
 from bkspark.blocking import Client, run
 from bkspark.errors import ConfigurationError, DataLoss, NoSuchLog
+from bkspark.net.connection import BookieConnection
+from bkspark.spark.connection import task_pool
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.progress import Lag, lag
 from bkspark.spark.read import BookKeeperReader, read_partition, schema_for
@@ -223,6 +226,79 @@ def test_plan_from_what_a_trigger_looked_at_is_the_one_that_is_made_anew(cluster
     last = stream.latestOffset(end)
     assert rows(stream, stream.partitions(start, end)) == [0, 1, 2, 3]
     assert rows(stream, stream.partitions(end, last)) == [4, 5, 6, 7]
+
+
+@pytest.mark.admission_control
+def test_trigger_trusts_nothing_that_the_one_before_it_found(cluster, client, log):
+    """A trigger looks ahead at the ledgers that were open: by now they may be closed, not the last one, or gone."""
+    stream = BookKeeperStreamReader(VALUE, options(cluster, log, startingOffsets="earliest", failOnDataLoss="false"))
+
+    def next_rows(start) -> tuple[dict, list[int]]:
+        end = stream.latestOffset(start)
+        return end, rows(stream, stream.partitions(start, end))
+
+    start = stream.initialOffset()
+    with client.log(log).open_for_writing() as writer:
+        for value in (b"0", b"1", b"2"):  # each tells of the one before it
+            writer.append_many([value])
+        start, first = next_rows(start)
+        writer.append_many([b"3"])
+    append(client, log, 4, 5)
+    start, second = next_rows(start)
+    assert [*first, *second] == [0, 1, 2, 3, 4, 5]
+    client.log(log).open_for_writing().append_many([b"6"])  # left open
+    start, third = next_rows(start)
+    client.log(log).delete()
+    append(client, log, 100)
+    _, fourth = next_rows(start)
+    assert third in ([], [6])
+    assert fourth == [100]
+
+
+def test_task_takes_over_the_connections_of_the_one_before(cluster, client):
+    """Only while nothing says that they may be dead: time, other addresses, or a task that ended early."""
+    addresses = {bookie.id: run(lambda id=bookie.id: _address(client, id)) for bookie in cluster.bookies}
+    first = next(iter(addresses))
+
+    def used(known) -> BookieConnection:
+        with task_pool(known) as pool:
+            return run(lambda: pool.channel(first))
+
+    channel = used(addresses)
+    assert used(dict(addresses)) is channel
+    assert used({first: addresses[first]}) is not channel
+    assert channel.lost is not None, "what is not kept is closed"
+    channel = used(addresses)
+    with suppress(RuntimeError), task_pool(addresses) as pool:
+        assert run(lambda: pool.channel(first)) is channel
+        raise RuntimeError("the task failed")
+    assert channel.lost is not None
+    assert used(addresses) is not channel
+
+
+def test_old_connections_are_not_taken_over(cluster, client, monkeypatch):
+    bookie = cluster.bookies[0].id
+    addresses = {bookie: run(lambda: _address(client, bookie))}
+    with task_pool(addresses) as pool:
+        channel = run(lambda: pool.channel(bookie))
+    monkeypatch.setattr("bkspark.spark.connection.KEPT_S", 0.0)
+    with task_pool(addresses) as pool:
+        assert channel.lost is not None
+        assert run(lambda: pool.channel(bookie)) is not channel
+
+
+def test_tasks_go_on_when_a_bookie_was_restarted_between_them(cluster, client, log):
+    append(client, log, *range(10))
+    reader = BookKeeperReader(VALUE, options(cluster, log))
+    partitions = reader.partitions()
+    assert rows(reader, partitions) == list(range(10))
+    for bookie in cluster.bookies:
+        bookie.restart()
+    assert rows(reader, partitions) == list(range(10))
+
+
+async def _address(client, bookie: str) -> tuple[str, int]:
+    return await (await client.asynchronous.services()).registry.resolve(bookie)
 
 
 @pytest.mark.admission_control
