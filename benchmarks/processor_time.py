@@ -72,10 +72,14 @@ def _tree(pid: int) -> dict[int, _Process]:
 
 def _with_descendants(pid: int) -> Iterator[int]:
     yield pid
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except (FileNotFoundError, ProcessLookupError):
+        return  # it ended since it was listed
     # A child is its starting thread's, so all threads are asked.
-    for listing in Path(f"/proc/{pid}/task").glob("*/children"):
+    for thread in threads:
         try:
-            children = listing.read_text().split()
+            children = Path(f"/proc/{pid}/task/{thread}/children").read_text().split()
         except (FileNotFoundError, ProcessLookupError):
             continue
         for child in map(int, children):

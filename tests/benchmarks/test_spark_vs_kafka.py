@@ -63,3 +63,13 @@ def test_the_clock_counts_children_that_run_and_those_that_ended():
     assert used.python_s >= 0.2  # the kernel counts in ticks
     assert used.jvm_s < used.total_s
     assert later.python_s < 0.05
+
+
+def test_the_clock_can_be_made_while_children_come_and_go():
+    """Spark's JVM starts a process for each file of a checkpoint: one ended between two looks at it."""
+    with subprocess.Popen(["sh", "-c", "while :; do /bin/true; done"]) as parent:
+        try:
+            for _ in range(1000):
+                ProcessorClock(parent.pid, [])
+        finally:
+            parent.kill()
