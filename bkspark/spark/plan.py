@@ -67,6 +67,7 @@ class ReadPlanner:
         self._client = client
         self._options = options
         self._opened: dict[int, LedgerReader] = {}
+        self._ahead: dict[int, LedgerReader] = {}
         self._resolved: dict[str, tuple[str, int]] = {}
         self._every: list[int] | None = None
         self._now_ms = time.time_ns() // 1_000_000
@@ -96,13 +97,18 @@ class ReadPlanner:
     async def look_ahead(self, before: ReadPlanner | None) -> None:
         """Look at what an earlier planner needed and is likely to be needed again: ledgers that were open, and bookies.
 
-        While others ask which ledgers there are now, that is. What fails is asked for again by whoever needs it.
+        While others ask which ledgers there are now, that is. What fails is asked for again by whoever needs it; what
+        nobody needs, the next planner does not look at.
         """
         if before is None:
             return
+
+        async def open_ahead(ledger_id: int) -> None:
+            self._ahead[ledger_id] = await self._client.open(ledger_id)
+
         ledger_ids = [ledger_id for ledger_id, reader in before._opened.items() if not reader.is_closed]
         await asyncio.gather(
-            *map(self._open_one, ledger_ids[:CALLS_AT_ONCE]),
+            *map(open_ahead, ledger_ids[:CALLS_AT_ONCE]),
             *map(self._resolve, list(before._bookies())[:CALLS_AT_ONCE]),
             return_exceptions=True,
         )
@@ -368,6 +374,7 @@ class ReadPlanner:
         return False
 
     async def _open(self, ledger_ids: Sequence[int]) -> None:
+        self._opened |= {ledger_id: self._ahead.pop(ledger_id) for ledger_id in ledger_ids if ledger_id in self._ahead}
         todo = [ledger_id for ledger_id in dict.fromkeys(ledger_ids) if ledger_id not in self._opened]
         for start in range(0, len(todo), CALLS_AT_ONCE):
             await asyncio.gather(*(self._open_one(ledger_id) for ledger_id in todo[start : start + CALLS_AT_ONCE]))
