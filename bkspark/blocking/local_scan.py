@@ -18,6 +18,9 @@ from bkspark.wire.digest import EntryDigest
 SCAN_BYTES = 8 << 20
 """Of items, whose places a bookie is asked for at once. Far less is in memory at a time."""
 
+SCAN_ENTRIES = 64
+"""However large they are: to ask for the places of a few costs as much as to read one of 1 MiB."""
+
 
 class LocalScan:
     """Reads entries of bookies on this host. For one thread, until `close`."""
@@ -43,13 +46,22 @@ class LocalScan:
         return next((bookie for bookie in here if not bookie.is_off), None)
 
     def read(
-        self, ledger_id: int, metadata: LedgerMetadata, first_entry: int, count_max: int, digest: EntryDigest
+        self,
+        ledger_id: int,
+        metadata: LedgerMetadata,
+        first_entry: int,
+        count_max: int,
+        bytes_max: int,
+        digest: EntryDigest,
     ) -> Iterator[EntryBatch]:
-        """Yield some of the entries from `first_entry` on, as they are wanted; none: the network decides."""
+        """Yield some of the entries from `first_entry` on, as they are wanted; none: the network decides.
+
+        What lies between the first one's item and the last one's in the bookie's file counts as part of `bytes_max`.
+        """
         bookie = self._bookie(metadata, first_entry)
         if bookie is None:
             return iter(())
-        return bookie.read(ledger_id, first_entry, count_max, SCAN_BYTES, digest)
+        return bookie.read(ledger_id, first_entry, count_max, bytes_max, digest)
 
     def close(self) -> None:
         for bookie in self._bookies.values():

@@ -196,14 +196,15 @@ class LocalBookie:
         """Yield the leading entries that are whole and right, one at a time, where they were read."""
         given_from, least = LENGTH_BYTES + digest.given_from, LENGTH_BYTES + digest.overhead_bytes
         for entry_id, (start, end) in enumerate(zip(starts.tolist(), ends.tolist()), first_entry):
-            item = self._memory.take(end - start).data
-            if not read_all(descriptor, item, start):
+            # Other ledgers' entries may lie before the next one, many of them.
+            size = _end_of_item(descriptor, start) - start
+            if not least <= size <= end - start:
                 return
-            stop = LENGTH_BYTES + int.from_bytes(item[:LENGTH_BYTES], "big", signed=True)
-            whole = least <= stop <= len(item)
-            if not whole or digest.fault_of(item[LENGTH_BYTES:stop], ledger_id, entry_id) is not None:
+            item = self._memory.take(size).data
+            whole = read_all(descriptor, item, start)
+            if not whole or digest.fault_of(item[LENGTH_BYTES:], ledger_id, entry_id) is not None:
                 return
-            yield EntryBatch(item, np.array((given_from, stop)), ledger_id, entry_id)
+            yield EntryBatch(item, np.array((given_from, size)), ledger_id, entry_id)
 
     def _piece(
         self,

@@ -12,7 +12,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from bkspark.blocking import iterate, run
-from bkspark.blocking.local_scan import SCAN_BYTES, LocalScan
+from bkspark.blocking.local_scan import SCAN_BYTES, SCAN_ENTRIES, LocalScan
 from bkspark.client import Client, SnapshotReader
 from bkspark.client.range_reader import SCAN_BYTES_MIN, mean_entry_bytes
 from bkspark.core.reader import spans
@@ -29,6 +29,7 @@ from bkspark.spark.ranges import EntryRange, between, cut
 from bkspark.spark.workers import spare_modules
 from bkspark.stages import reach
 from bkspark.wire.digest import EntryDigest
+from bkspark.wire.framing import LENGTH_BYTES
 
 READ_BYTES = 4 << 20
 """Payload bytes asked for at once; they fit a frame (5 MiB) unless entries are tiny."""
@@ -149,10 +150,12 @@ def _read(read: LedgerRead, scan: LocalScan, partition: ReadPartition, pool: Boo
     digest = EntryDigest(metadata.digest, partition.password)
     entry_bytes = mean_entry_bytes(metadata) or ENTRY_BYTES
     while position < read.end_entry:
-        span = next(spans(metadata, position, read.end_entry, max(1, SCAN_BYTES // entry_bytes)))
+        entries_max = max(SCAN_ENTRIES, SCAN_BYTES // entry_bytes)
+        span = next(spans(metadata, position, read.end_entry, entries_max))
         end = span.end_entry
         if _is_long(read):
-            for entries in scan.read(read.ledger_id, metadata, position, end - position, digest):
+            bytes_max = max(SCAN_BYTES, entries_max * (LENGTH_BYTES + digest.overhead_bytes + entry_bytes))
+            for entries in scan.read(read.ledger_id, metadata, position, end - position, bytes_max, digest):
                 position, elsewhere, entry_bytes = entries.end_entry, 1, max(1, entries.payload_bytes // len(entries))
                 yield entries
             if position > span.first_entry:

@@ -27,6 +27,7 @@ PAYLOADS = [b"%06d" % number * 100 for number in range(3000)]
 def small_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spark_read, "READ_BYTES", 300_000)
     monkeypatch.setattr(spark_read, "SCAN_BYTES", 300_000)
+    monkeypatch.setattr(spark_read, "SCAN_ENTRIES", 4)
 
 
 @pytest.fixture
@@ -98,9 +99,28 @@ def test_large_entries_stay_where_they_were_read(tmp_path, given):
         await cluster.bookies[0].flush()
         metadata = await client.metadata(writer.ledger_id)
         assert await task(cluster, writer.ledger_id, metadata, count=len(large)) == large
-        assert [len(parts) for parts in given[:3]] == [3, 3, 3]
+        assert [len(parts) for parts in given[:3]] == [4, 4, 4], "so many are asked for, however large they are"
         # Behind the length and the envelope of an item, not packed.
         assert all(part.offsets.tolist() == [40, 100_040] for parts in given for part in parts)
+
+    run(tmp_path, test, bookies=1)
+
+
+def test_what_lies_between_large_entries_is_not_read(tmp_path, given):
+    """A flush writes ledgers one after the other, so those of the next flush lie behind other ledgers' entries."""
+    large = [b"%04d" % number * 25_000 for number in range(8)]
+
+    async def test(cluster: InProcessCluster) -> None:
+        client = cluster.client()
+        writer, other = [await client.create(ensemble=1, write_quorum=1, ack_quorum=1) for _ in range(2)]
+        async with writer, other:
+            for payload in large:
+                await writer.append_many([payload])
+                await other.append_many([payload])
+                await cluster.bookies[0].flush()
+        metadata = await client.metadata(writer.ledger_id)
+        assert await task(cluster, writer.ledger_id, metadata, count=len(large)) == large
+        assert [len(part.buffer) for parts in given for part in parts] == [100_040] * len(large)
 
     run(tmp_path, test, bookies=1)
 
