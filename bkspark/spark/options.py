@@ -202,6 +202,7 @@ class SourceOptions:
         if not options:
             raise ConfigurationError(_NO_OPTIONS)
         fields: dict[str, Any] = {}
+        _refuse_twice(options)
         for key, value in options.items():
             if key.lower() in _SPARK_OWN:
                 continue
@@ -397,6 +398,15 @@ def _without_properties(options: Mapping[str, str]) -> Mapping[str, str]:
     return {key[len(_TABLE_OPTION) :]: value for key, value in options.items() if key.startswith(_TABLE_OPTION)}
 
 
+def _refuse_twice(options: Mapping[str, str]) -> None:
+    """Spark's own mappings know no case of names: where two differ in it alone, one of them would be lost."""
+    known: dict[str, str] = {}
+    for key in options:
+        before = known.setdefault(key.lower(), key)
+        if before != key:
+            raise ConfigurationError(f"options '{before}' and '{key}' are the same, as case does not count: give one")
+
+
 def _checked(option: Option, value: str) -> Any:
     try:
         return option.check(value)
@@ -421,6 +431,8 @@ def _unknown(key: str) -> str:
         return f"unknown option '{key}': what it is to Kafka's connector is option '{_OF_KAFKA[key.lower()]}' here"
     if key.lower().startswith(_KAFKA_PREFIXES):
         return f"unknown option '{key}': it is one of Kafka's connector, and nothing takes its place here: remove it"
+    if difflib.get_close_matches(key.lower().partition(".")[0], [_LEDGER_METADATA.name.lower()], cutoff=0.8):
+        return f"unknown option '{key}': did you mean '{LEDGER_METADATA}KEY', with a key of custom metadata?"
     nearest = difflib.get_close_matches(key.lower(), _BY_KEY, n=1)
     if nearest:
         return f"unknown option '{key}': did you mean '{_BY_KEY[nearest[0]].name}'?"

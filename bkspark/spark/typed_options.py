@@ -14,9 +14,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal, TypedDict, Unpack, cast
+from operator import index
+from typing import Any, Literal, SupportsIndex, TypedDict, Unpack, cast
 
 from bkspark.errors import ConfigurationError
+from bkspark.spark.option_values import shown
 from bkspark.spark.options import LEDGER_METADATA, SourceOptions
 
 Size = int | str
@@ -68,6 +70,18 @@ class OptionTypes(TypedDict, total=False):
     ledgerMetadata: Mapping[str, str]
 
 
+_LEDGERS = "ledgers"
+_OFFSETS = ("startingOffsets", "endingOffsets")
+_MOMENTS = ("startingTimestamp", "endingTimestamp")
+_TEXTS = "text, a whole number, true or false"
+_TAKEN = {
+    _LEDGERS: "text, a whole number or a list of ledger ids",
+    **dict.fromkeys(_OFFSETS, "text, a whole number or a mapping"),
+    **dict.fromkeys(_MOMENTS, "text, whole milliseconds or a datetime"),
+}
+"""What an option takes, as its message says; `_TEXTS` where it is not here."""
+
+
 class Options(Mapping[str, str]):
     """Checked options, by name, as the texts that Spark takes. Immutable; equal to any mapping of the same texts.
 
@@ -113,12 +127,21 @@ def _texts(given: Mapping[str, Any]) -> dict[str, str]:
 def _text(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, str | int):
-        return str(value)
-    if isinstance(value, datetime):
+    if isinstance(value, str):
+        return value
+    if isinstance(value, SupportsIndex):  # numpy's whole numbers, too
+        return str(index(value))
+    if isinstance(value, datetime) and name in _MOMENTS:
         return value.isoformat()
-    if isinstance(value, Mapping | Sequence) and not isinstance(value, bytes):
-        return json.dumps(value if isinstance(value, Sequence) else dict(value))
-    raise ConfigurationError(
-        f"option '{name}' is of type {type(value).__name__}: give text, a number, true or false, or what it names"
-    )
+    if isinstance(value, Sequence) and name == _LEDGERS and not isinstance(value, bytes):
+        return _json(name, list(value))
+    if isinstance(value, Mapping) and name in _OFFSETS:
+        return _json(name, dict(value))
+    raise ConfigurationError(f"option '{name}' is of type {type(value).__name__}: give {_TAKEN.get(name, _TEXTS)}")
+
+
+def _json(name: str, value: Any) -> str:
+    try:
+        return json.dumps(value, default=index)
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"option '{name}' is {shown(value)}, of which no JSON can be made: {error}") from None

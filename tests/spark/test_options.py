@@ -26,6 +26,16 @@ def test_unknown_option_offers_the_nearest_name():
     assert "did you mean 'payloadFormat'" in refused(log="a", payloadformt="raw")
     assert "the options are uri, log," in refused(log="a", zzz="1")
     assert "'log' or 'ledgers'" in refused(path="a")
+    for name in ("ledgermetadata", "ledgermetadat.team", "ledgersmetadata.team"):
+        assert "did you mean 'ledgerMetadata.KEY'" in refused(**{"ledgers": "*", name: "x"})
+
+
+@pytest.mark.parametrize("name", [option.name for option in OPTIONS if len(option.name) > 4])
+def test_any_letter_left_out_or_exchanged_is_found_again(name):
+    for at in range(1, len(name) - 1):
+        for typo in (name[:at] + name[at + 1 :], name[:at] + name[at + 1] + name[at] + name[at + 2 :]):
+            if typo.lower() != name.lower():
+                assert f"did you mean '{name}'" in refused(**{typo: "1"})
 
 
 def test_uri_and_password_come_from_the_environment_unless_given():

@@ -40,6 +40,7 @@ def test_values_become_the_texts_that_spark_takes():
     parsed = SourceOptions.parse(options)
     assert (parsed.starting_offsets, parsed.ledger_metadata) == (position, {"team": "x"})
     assert Options(uri=URI, ledgers=[5, 7])["ledgers"] == "[5, 7]"
+    assert Options(uri=URI, ledgers=range(5, 8))["ledgers"] == "[5, 6, 7]"
     assert Options(uri=URI, log="a", startingOffsets=-5)["startingOffsets"] == "-5"
 
 
@@ -57,6 +58,16 @@ def test_changed_options_leave_the_first_as_they_were():
         ({"log": "a", "minPartitions": 0}, "option 'minPartitions' is '0', which is not a whole number"),
         ({"log": "a", "minPartitions": 1.5}, "option 'minPartitions' is of type float"),
         ({"log": "a", "ledgers": [1]}, "'log' and 'ledgers' exclude each other"),
+        ({"ledgers": {1}}, "option 'ledgers' is of type set: give text, a whole number or a list of ledger ids"),
+        ({"ledgers": [None]}, r"option 'ledgers' is '\[null\]', which is not a JSON list"),
+        ({"ledgers": [1.5, object]}, "option 'ledgers' is .*, of which no JSON can be made"),
+        ({"log": "a", "startingOffsets": {"a": object}}, "option 'startingOffsets' is .* no JSON can be made"),
+        ({"log": ["a", "b"]}, "option 'log' is of type list: give text"),
+        ({"log": "a", "startingTimestamp": 1.5}, "option 'startingTimestamp' is of type float: .* or a datetime"),
+        ({"log": "a", "maxLedgerAge": datetime(2026, 1, 1, tzinfo=UTC)}, "option 'maxLedgerAge' is of type datetime"),
+        ({"log": "a", "LOG": "b"}, "options 'log' and 'LOG' are the same"),
+        ({"log": "a", "ledgerMetadata": {"Team": "x", "team": "y"}}, "'ledgerMetadata.Team' and 'ledgerMetadata.team'"),
+        ({"log": "a", "minPartitions": None}, "option 'minPartitions' is of type NoneType"),
         ({"log": "a", "ledgerMetadata": "k=v"}, "option 'ledgerMetadata' is 'k=v', which is no mapping"),
         ({}, "nothing to read or write is named"),
     ],
@@ -64,6 +75,12 @@ def test_changed_options_leave_the_first_as_they_were():
 def test_wrong_options_are_told_when_they_are_made(options, reason):
     with pytest.raises(ConfigurationError, match=reason):
         Options(uri=URI, **options)
+
+
+def test_whole_numbers_of_numpy_are_numbers():
+    numpy = pytest.importorskip("numpy")
+    assert Options(uri=URI, log="a", txnAppId="x", txnVersion=numpy.int64(7))["txnVersion"] == "7"
+    assert Options(uri=URI, ledgers=list(numpy.arange(2)))["ledgers"] == "[0, 1]"
 
 
 def test_password_is_not_shown():
