@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,21 +34,22 @@ def lag(progress: Any) -> Lag:
         found = json.loads(progress) if isinstance(progress, str) else progress
     except ValueError:
         found = None
-    sources = found["sources"] if isinstance(found, Mapping) else getattr(found, "sources", ())
-    reports = [report for source in sources or () if (report := _report(source)) is not None]
+    sources = found.get("sources") if isinstance(found, Mapping) else getattr(found, "sources", ())
+    listed = sources if isinstance(sources, Sequence) else ()
+    reports = [report for source in listed if (report := _report(source)) is not None]
     if not reports:
         raise ConfigurationError(
             "this progress has no source of format bookkeeper: give query.lastProgress of a query that reads one, "
-            "after its first trigger"
+            "after its first trigger, by Spark 4.2 or later"
         )
     return Lag(sum(each[ENTRIES_BEHIND] for each in reports), sum(each[BYTES_BEHIND] for each in reports))
 
 
 def _report(source: Any) -> Mapping[str, Any] | None:
-    latest = source.get("latestOffset") if isinstance(source, Mapping) else source.latestOffset
+    latest = source.get("latestOffset") if isinstance(source, Mapping) else getattr(source, "latestOffset", None)
     if isinstance(latest, str):
         try:
             latest = json.loads(latest)
         except ValueError:
             return None
-    return latest if isinstance(latest, Mapping) and ENTRIES_BEHIND in latest else None
+    return latest if isinstance(latest, Mapping) and {ENTRIES_BEHIND, BYTES_BEHIND} <= latest.keys() else None

@@ -7,6 +7,8 @@ import sys
 
 from pyspark.sql import SparkSession
 
+from bkspark.errors import ConfigurationError
+
 SETTINGS = {"spark.python.unix.domain.socket.enabled": "true"}
 """What is better than Spark's own defaults."""
 
@@ -17,7 +19,16 @@ def session(app_name: str = "bkspark", *, master: str | None = None, **settings:
     Args:
         master: as for Spark; None leaves it to spark-submit and the environment.
         settings: more of Spark's, which win, with __ in place of dots: spark__sql__shuffle__partitions="8".
+
+    Raises:
+        ConfigurationError: a setting does not begin with spark.
     """
+    for name in settings:
+        if not name.startswith("spark__"):
+            raise ConfigurationError(
+                f"'{name}' is no setting of Spark's, which would take no notice of it: settings begin with spark and "
+                "have __ in place of dots, as spark__sql__shuffle__partitions"
+            )
     # Python workers need the packages of this interpreter; a python3 from the PATH may lack them.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(app_name)

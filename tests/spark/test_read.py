@@ -313,10 +313,16 @@ def test_progress_tells_how_far_behind_a_stream_is(cluster, client, log):
     stream.latestOffset(stream.latestOffset(stream.latestOffset(end)))
     text = json.dumps({"sources": [{"latestOffset": json.dumps(stream.reportLatestOffset())}]})
     assert lag(text) == Lag(0, 0)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [None, 5, "{", "{}", {}, {"sources": 5}, {"sources": ["x"]}, {"sources": [{}]}]
+    + [{"sources": [{"latestOffset": latest}]} for latest in ("7", "{}", {"entries_behind": 1})],
+)
+def test_lag_of_what_is_no_progress_of_ours_says_so(other):
     with pytest.raises(ConfigurationError, match="no source of format bookkeeper"):
-        lag({"sources": [{"latestOffset": "7"}]})
-    with pytest.raises(ConfigurationError, match="no source of format bookkeeper"):
-        lag("{")
+        lag(other)
 
 
 def named(client, *suffixes: str) -> tuple[str, list[str]]:

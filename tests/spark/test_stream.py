@@ -8,6 +8,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as sql
 
 import bkspark
+from bkspark.errors import ConfigurationError
 from bkspark.log.formats import Owner
 from bkspark.log.log import Log
 from bkspark.spark.versions import HAS_ADMISSION_CONTROL, SPARK_VERSION
@@ -194,6 +195,11 @@ def test_session_helper_gives_the_session_that_runs(spark):
     helper = bkspark.session(spark__bkspark__tests="yes")
     assert helper.sparkContext is spark.sparkContext
     assert helper.conf.get("spark.bkspark.tests") == "yes"
+
+
+def test_session_helper_refuses_what_spark_would_pass_over():
+    with pytest.raises(ConfigurationError, match="'shuffle_partitions' is no setting of Spark's"):
+        bkspark.session(shuffle_partitions="8")
 
 
 def failure(query_run) -> str:
