@@ -26,7 +26,7 @@ from bkspark.core.metadata import LedgerMetadata
 from bkspark.errors import ConfigurationError, NoSuchLog
 from bkspark.log.log import Log
 from bkspark.metadata.ledgers import Versioned
-from bkspark.spark.columns import check_columns
+from bkspark.spark.columns import arrow_schema, check_columns
 from bkspark.spark.connection import connect
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.stored_ledgers import stored_ledgers
@@ -73,6 +73,8 @@ SCHEMAS = {
     "bookies": pa.schema({"bookie": pa.string(), "state": pa.string(), "address": pa.string()}),
 }
 
+MAY_BE_NULL = frozenset({"last_entry", "length", "address"})
+
 
 def schema_of_view(view: str) -> StructType:
     """Return the columns of a table about the cluster."""
@@ -91,7 +93,7 @@ class ViewReader(DataSourceReader):
     """Reads a table about the cluster as it stood when the read was planned.
 
     Raises:
-        ConfigurationError: the schema given has a column that the view has not.
+        ConfigurationError: the schema given has a column that the view has not, or calls one NOT NULL that may be.
     """
 
     def __init__(self, schema: StructType, options: SourceOptions) -> None:
@@ -99,10 +101,15 @@ class ViewReader(DataSourceReader):
         check_columns(schema)
         self._options = options
         self._view = options.inspect or ""
-        self._names = schema.names
+        self._schema = arrow_schema(schema)
         offered = schema_of_view(self._view)
         types = {field.name: field.dataType for field in offered}
         for field in schema:
+            if field.name.lower() in MAY_BE_NULL and not field.nullable:
+                raise ConfigurationError(
+                    f"column '{field.name}' of the view '{self._view}' is null where the value is not known: leave out "
+                    "NOT NULL"
+                )
             if types.get(field.name.lower()) != field.dataType:
                 raise ConfigurationError(
                     f"column '{field.name} {field.dataType.simpleString()}' is not in the view '{self._view}', which "
@@ -127,8 +134,9 @@ class ViewReader(DataSourceReader):
 
     def _partition(self, rows: list[Row]) -> ViewPartition:
         schema = SCHEMAS[self._view]
-        batch = pa.RecordBatch.from_pylist(rows, schema).select([name.lower() for name in self._names])
-        batch = batch.rename_columns(self._names)
+        batch = pa.RecordBatch.from_pylist(rows, schema).select([name.lower() for name in self._schema.names])
+        # Named, and NOT NULL, as the user wrote it: Spark takes no other.
+        batch = batch.rename_columns(self._schema.names).cast(self._schema) if len(self._schema) else batch
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, batch.schema) as stream:
             stream.write_batch(batch)

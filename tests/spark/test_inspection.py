@@ -70,6 +70,15 @@ def test_schema_of_a_view_may_leave_columns_out_but_not_invent_any(cluster):
         view(cluster, "bookies", StructType().add("state", "integer"))
 
 
+def test_column_may_be_not_null_where_it_never_is(cluster):
+    options = SourceOptions.parse({"uri": cluster.uri, "inspect": "bookies"})
+    reader = ViewReader(StructType().add("bookie", "string", nullable=False), options)
+    (batch,) = reader.read(reader.partitions()[0])
+    assert not batch.schema.field("bookie").nullable
+    with pytest.raises(ConfigurationError, match="column 'address' of the view 'bookies' is null where"):
+        ViewReader(StructType().add("address", "string", nullable=False), options)
+
+
 @pytest.mark.spark
 @pytest.mark.every_spark
 def test_view_is_a_table_of_spark(spark, cluster):
