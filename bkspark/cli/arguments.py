@@ -140,6 +140,12 @@ def entry_size(text: str) -> int:
     return value
 
 
+def value_size(text: str) -> int:
+    """An argparse type: as `entry_size`, but of at least one byte."""
+    positive(text)
+    return entry_size(text)
+
+
 def seconds(text: str) -> float:
     """An argparse type: a number above 0."""
     try:

@@ -21,6 +21,7 @@ from bkspark.cli.arguments import (
     positive,
     quorums,
     seconds,
+    value_size,
 )
 from bkspark.cli.cluster_process import BOOKIES, ClusterProcess
 from bkspark.cli.output import print_facts, print_json, print_table, progress
@@ -74,7 +75,8 @@ def _add_load(parser: argparse.ArgumentParser) -> None:
 def _add_spark(benches: argparse._SubParsersAction) -> None:
     parser = benches.add_parser("spark", help="Spark jobs", description="Measure Spark jobs beside Spark's own limits.")
     parser.add_argument("--rows", type=positive, default=500_000, metavar="N", help="rows (default: 500000)")
-    parser.add_argument("--value-size", type=positive, default=1024, metavar="B", help="bytes a row (default: 1024)")
+    parser.add_argument("--value-size", type=value_size, default=1024, metavar="B", help="bytes a row (default: 1024)")
+    add_quorums(parser)
     parser.add_argument("--partitions", type=positive, default=2, metavar="P", help="Spark partitions (default: 2)")
     add_cluster(parser)
     add_credentials(parser)
@@ -187,7 +189,8 @@ def _report(arguments: argparse.Namespace, result: dict[str, Any]) -> None:
 
 def spark(arguments: argparse.Namespace) -> int:
     """Measure Spark jobs, in a process of their own: only the connector's package may load Spark."""
-    with _cluster(arguments) as uri, _spark_job(arguments, uri) as job:
+    written = quorums(arguments)
+    with _cluster(arguments, max(BOOKIES, arguments.ensemble)) as uri, _spark_job(arguments, uri, written) as job:
         result = job.result()
     if arguments.json:
         print_json(result)
@@ -199,11 +202,15 @@ def spark(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _spark_job(arguments: argparse.Namespace, uri: str) -> SparkJob:
+def _spark_job(arguments: argparse.Namespace, uri: str, written: tuple[int, int, int]) -> SparkJob:
+    ensemble, write_quorum, ack_quorum = written
     options = {
         "rows": arguments.rows,
         "value-size": arguments.value_size,
         "partitions": arguments.partitions,
         "digest": arguments.digest,
+        "ensemble": ensemble,
+        "write-quorum": write_quorum,
+        "ack-quorum": ack_quorum,
     }
     return SparkJob("bkspark.spark.bench", uri, options, password=arguments.password)

@@ -111,7 +111,14 @@ class Bench:
         self._finish(values, "bookkeeper", f"write-{rows}", self._written("stream", rows))
 
     def _written(self, kind: str, rows: int) -> dict[str, str]:
-        return {"log": self._log(kind, rows), "payloadFormat": "raw", "digestType": self._options.digest}
+        return {
+            "log": self._log(kind, rows),
+            "payloadFormat": "raw",
+            "digestType": self._options.digest,
+            "ensembleSize": str(self._options.ensemble),
+            "writeQuorum": str(self._options.write_quorum),
+            "ackQuorum": str(self._options.ack_quorum),
+        }
 
     def _finish(self, stream: DataFrame, sink: str, name: str, options: dict[str, str]) -> None:
         writer = stream.writeStream.format(sink).options(**options).trigger(availableNow=True)
@@ -126,6 +133,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--value-size", type=int, required=True)
     parser.add_argument("--partitions", type=int, required=True)
     parser.add_argument("--digest", required=True)
+    for name in ("--ensemble", "--write-quorum", "--ack-quorum"):
+        parser.add_argument(name, type=int, required=True)
     return parser.parse_args()
 
 
