@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 from benchmarks import spark_vs_kafka
 from benchmarks.processor_time import ProcessorClock
 from benchmarks.spark_cases import CASES, Comparison
@@ -18,6 +20,23 @@ def test_without_kafka_it_says_why_and_measures_nothing(monkeypatch, capsys, tmp
     monkeypatch.setenv("PATH", str(tmp_path))
     spark_vs_kafka.main([])
     assert "mvn" in json.loads(capsys.readouterr().out)["skipped"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--rounds", "0"], "'0' is not a whole number"),
+        (["--scale", "-1"], "'-1' is not a number above 0"),
+        (["--scale", "nan"], "'nan' is not a number above 0"),
+        (["--plot", "picture.doc"], "'picture.doc' does not end in .png or .svg"),
+        (["--plot", "/nowhere/picture.png"], "'/nowhere' is no folder"),
+        (["--dir", "/nowhere"], "'/nowhere' is no folder"),
+    ],
+)
+def test_wrong_arguments_are_told_before_anything_is_measured(arguments, reason, capsys):
+    with pytest.raises(SystemExit):
+        spark_vs_kafka.main(arguments)
+    assert reason in capsys.readouterr().err
 
 
 def test_every_target_of_the_specification_stands_beside_a_figure():
