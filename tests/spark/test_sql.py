@@ -43,6 +43,18 @@ def test_temporary_view_with_options_reads_and_inserts(spark, table, name):
     assert values(spark, f"select value from {name}") == ["a", "b"]
 
 
+def test_temporary_view_with_options_of_a_write_takes_inserts_and_no_queries(spark, table, name):
+    """Spark gives a view's options to both, and adds nothing that stands in WITH."""
+    small = {"ensembleSize": 1, "writeQuorum": 1, "ackQuorum": 1}
+    spark.sql(f"create temporary view {name} (value string) using bookkeeper options ({options(table, **small)})")
+    spark.sql(f"insert into {name} values ('a')")
+    assert "option 'ackQuorum' has no effect on a batch read" in refused(spark, f"select * from {name}")
+    spark.sql(f"create temporary view {name}_view (value string) using bookkeeper options ({options(table)})")
+    assert values(spark, f"select value from {name}_view with ('startingOffsets' = 'nonsense')") == ["a"]
+    spark.sql(f"insert into {name} with ('ensembleSize' = '1000') values ('b')")
+    assert sorted(row.value for row in table.read("value string").collect()) == ["a", "b"]
+
+
 @pytest.mark.plans_once
 def test_temporary_view_is_the_snapshot_of_its_first_query(spark, table, name):
     append(table, "a")
@@ -66,6 +78,17 @@ def test_table_takes_its_options_from_each_query_and_is_never_stale(spark, table
     assert values(spark, f"select value from {name}_view") == ["a", "b", "c"]
     spark.sql(f"insert overwrite {chosen} values ('z')")
     assert values(spark, f"select value from {name}_view") == ["z"]
+
+
+def test_table_is_written_by_the_writers_that_hand_options_over(spark, table, name):
+    spark.sql(f"create table {name}_t (value string) using bookkeeper")
+    row, chosen = spark.sql("select 'a' as value"), {"uri": table.uri, "log": table.log}
+    row.writeTo(f"{name}_t").options(**chosen).append()
+    row.write.format("bookkeeper").options(**chosen).mode("append").saveAsTable(f"{name}_t")
+    with pytest.raises(PySparkException, match="Spark hands none of a table's OPTIONS"):
+        row.write.options(**chosen).insertInto(f"{name}_t")
+    spark.sql(f"drop table {name}_t")
+    assert [row.value for row in table.read("value string").collect()] == ["a", "a"]
 
 
 def test_options_of_a_table_do_not_reach_the_source_and_the_error_says_what_does(spark, table, name):
