@@ -147,3 +147,20 @@ def test_settings_file_gives_a_reason_for_every_line():
         assert reasons
         assert all(line.startswith("# ") for line in reasons)
         assert setting.startswith("spark.")
+
+
+@pytest.mark.parametrize("name", ["log4j2.properties", "metrics.properties"])
+def test_files_beside_it_give_a_reason_and_what_was_seen_for_every_line(name):
+    blocks = (ROOT / "spark-conf" / name).read_text().split("\n\n")[1:]
+    for block in blocks:
+        reasons = [line for line in block.strip().splitlines() if line.startswith("# ")]
+        assert block.startswith("# ")
+        assert "Seen: " in " ".join(reasons)
+        assert len(reasons) < len(block.strip().splitlines())
+
+
+def test_no_logger_of_the_settings_repeats_what_its_root_says():
+    lines = (ROOT / "spark-conf" / "log4j2.properties").read_text().splitlines()
+    levels = dict(line.split(" = ") for line in lines if ".level = " in line)
+    root = levels.pop("rootLogger.level")
+    assert root not in levels.values()
