@@ -62,9 +62,12 @@ def kafka_jars() -> list[Path]:
     goal = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:build-classpath"
     command = [maven, "-q", "-B", goal, f"-Dmdep.outputFile={listing}"]
     for mode in (["-o"], []):
-        done = subprocess.run(
-            [*command, *mode], cwd=PROJECT, capture_output=True, text=True, timeout=FETCH_TIMEOUT_S, check=False
-        )
+        try:
+            done = subprocess.run(
+                [*command, *mode], cwd=PROJECT, capture_output=True, text=True, timeout=FETCH_TIMEOUT_S, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise KafkaUnavailable(f"Maven was not done with fetching Kafka after {FETCH_TIMEOUT_S} s") from None
         if done.returncode == 0:
             return [Path(jar) for jar in listing.read_text().strip().split(":")]
     raise KafkaUnavailable(f"Maven did not find Kafka or its connector: {_last_error(done.stdout + done.stderr)}")

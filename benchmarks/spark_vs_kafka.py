@@ -45,10 +45,13 @@ twenty jobs of a session or so, and more of those that come first."""
 def main(argv: Sequence[str] | None = None) -> None:
     arguments = _parser().parse_args(argv)
     try:
-        jars = kafka_jars()
+        _measure(arguments, kafka_jars())
     except KafkaUnavailable as missing:
         print(json.dumps({"skipped": str(missing)}))
-        return
+
+
+def _measure(arguments: argparse.Namespace, jars: list[Path]) -> None:
+    """Raises KafkaUnavailable where the broker does not start."""
     cases = {name: CASES[name] for name in arguments.only or CASES}
     load_before = os.getloadavg()[0]
     sizes = Sizes().scaled(arguments.scale)

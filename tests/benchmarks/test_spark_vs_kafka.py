@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -20,6 +21,25 @@ def test_without_kafka_it_says_why_and_measures_nothing(monkeypatch, capsys, tmp
     monkeypatch.setenv("PATH", str(tmp_path))
     spark_vs_kafka.main([])
     assert "mvn" in json.loads(capsys.readouterr().out)["skipped"]
+
+
+def test_maven_without_kafka_is_a_reason_too(monkeypatch, capsys, tmp_path):
+    maven = tmp_path / "mvn"
+    maven.write_text("#!/bin/sh\necho '[ERROR] Could not transfer artifact org.apache.kafka:kafka'\nexit 1\n")
+    maven.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    spark_vs_kafka.main([])
+    assert "Could not transfer artifact" in json.loads(capsys.readouterr().out)["skipped"]
+
+
+@pytest.mark.cluster
+def test_broker_that_does_not_start_is_a_reason_too(monkeypatch, capsys, tmp_path):
+    maven = tmp_path / "mvn"
+    maven.write_text('#!/bin/sh\nfor each; do case $each in -Dmdep*) echo /nowhere.jar >"${each#*=}";; esac; done\n')
+    maven.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    spark_vs_kafka.main(["--dir", str(tmp_path)])
+    assert "Kafka could not format its folder" in json.loads(capsys.readouterr().out)["skipped"]
 
 
 @pytest.mark.parametrize(
