@@ -133,8 +133,11 @@ def amount(extents: Iterable[LedgerExtent], start: Position, end: Position) -> A
     return Amount(entries, octets)
 
 
-def water_level(wanted: Sequence[int], total: int) -> list[int]:
-    """Return how much of `total` each gets that wants so much: all the same, but none more than it wants."""
+def water_level(wanted: Sequence[int], total: int, turn: int = 0) -> list[int]:
+    """Return how much of `total` each gets that wants so much: all the same, but none more than it wants.
+
+    What is too little for all goes to others in each turn, so that none waits for ever.
+    """
     given = [0] * len(wanted)
     left = total
     open_ones = [index for index, want in enumerate(wanted) if want]
@@ -144,8 +147,8 @@ def water_level(wanted: Sequence[int], total: int) -> list[int]:
             given[index] += each
         left -= each * len(open_ones)
         open_ones = [index for index in open_ones if given[index] < wanted[index]]
-    for index in open_ones[:left]:
-        given[index] += 1
+    for step in range(min(left, len(open_ones))):
+        given[open_ones[(turn * left + step) % len(open_ones)]] += 1
     return given
 
 

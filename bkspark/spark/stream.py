@@ -43,6 +43,7 @@ from bkspark.spark.versions import (
     ReadLimit,
     ReadMaxBytes,
     ReadMaxRows,
+    ReadMinRows,
     SupportsTriggerAvailableNow,
 )
 from bkspark.stages import reach
@@ -117,6 +118,7 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         self._looked_at: tuple[dict[str, Any], ReadPlanner, Mapping[str, _LookedAtLog]] | None = None
         self._before: ReadPlanner | None = None
         self._last_batch_s = time.monotonic()
+        self._turn = 0
         RowAssembler(schema, self._options)  # a wrong column is told here, before the query runs
 
     # ---- where to read ----
@@ -168,7 +170,8 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         await self._report(logs, ends, readable)
         if ends == begins and noted.keys() == logs.keys():
             return start
-        self._last_batch_s = time.monotonic()
+        if ends != begins:  # what only notes a new log has no entries, and lets nobody wait longer for theirs
+            self._last_batch_s = time.monotonic()
         return self._ending(ends, planner, logs)
 
     def _ending(
@@ -192,7 +195,10 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         for name, begin in begins.items():
             end = readable[name] if name in noted else begin
             if self._target is not None:
-                end = min(end, self._target[name].position) if name in self._target else begin
+                target = self._target.get(name)
+                # What was created since, under an old name too, is for the next run.
+                is_in_run = target is not None and not logs[name].is_another_than(target)
+                end = min(end, target.position) if is_in_run else begin
             most[name] = max(begin, end)
         entries_max, bytes_max = self._options.trigger_entries_max, self._options.trigger_bytes_max
         if isinstance(limit, ReadAllAvailable):
@@ -203,8 +209,10 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         amounts = [await log.amount(begins[name], most[name]) for name, log in logs.items()]
         if least is not None and sum(each.entries for each in amounts) < least:
             return dict(begins)
-        entries = _shares([each.entries for each in amounts], entries_max)
-        octets = _shares([each.octets for each in amounts], bytes_max)
+        entries = _shares([each.entries for each in amounts], entries_max, self._turn)
+        # Entries may have no bytes at all, and need a share all the same.
+        octets = _shares([max(each.octets, min(each.entries, 1)) for each in amounts], bytes_max, self._turn)
+        self._turn += 1
         return {
             name: await log.advance(begins[name], most[name], entries[index], octets[index])
             for index, (name, log) in enumerate(logs.items())
@@ -230,11 +238,15 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         }
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return the limit of a micro-batch. Spark has no limit of two kinds: `latestOffset` heeds both options."""
+        """Return the limit of a micro-batch. Spark has no limit of two kinds: `latestOffset` heeds all three options,
+        whichever of them it is given; only the limit of none of them lifts them.
+        """
         if self._options.trigger_entries_max is not None:
             return ReadMaxRows(self._options.trigger_entries_max)
         if self._options.trigger_bytes_max is not None:
             return ReadMaxBytes(self._options.trigger_bytes_max)
+        if self._options.trigger_entries_min is not None:
+            return ReadMinRows(self._options.trigger_entries_min)
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
@@ -334,12 +346,12 @@ def check_without_admission_control(options: SourceOptions) -> None:
             )
 
 
-def _shares(wanted: list[int], total: int | None) -> list[int] | list[None]:
+def _shares(wanted: list[int], total: int | None, turn: int) -> list[int] | list[None]:
     """Return what each log may add to a micro-batch, None for no limit.
 
     A limit of bytes never stops all of them: one entry goes through, however large.
     """
-    return [None] * len(wanted) if total is None else water_level(wanted, total)
+    return [None] * len(wanted) if total is None else water_level(wanted, total, turn)
 
 
 def _tell_loss(options: SourceOptions, noted: LogOffset, what: str) -> None:

@@ -26,6 +26,7 @@ __all__ = [
     "ReadLimit",
     "ReadMaxBytes",
     "ReadMaxRows",
+    "ReadMinRows",
     "SupportsTriggerAvailableNow",
 ]
 
@@ -47,6 +48,7 @@ try:
         ReadLimit,
         ReadMaxBytes,
         ReadMaxRows,
+        ReadMinRows,
         SupportsTriggerAvailableNow,
     )
 except ImportError:
@@ -61,6 +63,10 @@ except ImportError:
     @dataclass(frozen=True)
     class ReadMaxRows(ReadLimit):  # type: ignore[no-redef]
         max_rows: int
+
+    @dataclass(frozen=True)
+    class ReadMinRows(ReadLimit):  # type: ignore[no-redef]
+        min_rows: int
 
     @dataclass(frozen=True)
     class ReadMaxBytes(ReadLimit):  # type: ignore[no-redef]

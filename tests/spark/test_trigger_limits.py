@@ -1,0 +1,123 @@
+"""What a micro-batch may hold and must wait for, on a real log: edges of the options, and what Spark hands back."""
+
+import uuid
+from types import SimpleNamespace
+
+import pytest
+from pyspark.sql.types import StructType
+
+from bkspark.spark.options import SourceOptions
+from bkspark.spark.stream import BookKeeperStreamReader
+from tests.polling import wait_until
+
+pytestmark = [pytest.mark.cluster, pytest.mark.admission_control]
+
+VALUE = StructType().add("value", "string")
+
+
+@pytest.fixture
+def prefix() -> str:
+    """Of names of logs that no other test has."""
+    return f"limits-{uuid.uuid4().hex[:12]}"
+
+
+def append(client, log: str, *values: bytes) -> None:
+    with client.log(log).open_for_writing() as writer:
+        writer.append_many(values)
+
+
+def follow(cluster, **options: str) -> BookKeeperStreamReader:
+    chosen = {"uri": cluster.uri, "startingOffsets": "earliest", **options}
+    return BookKeeperStreamReader(VALUE, SourceOptions.parse(chosen))
+
+
+def latest(stream: BookKeeperStreamReader, start: dict) -> dict:
+    """Return the next offset as Spark asks for it: with the limit that the source named itself."""
+    return stream.latestOffset(start, stream.getDefaultReadLimit())
+
+
+def values(stream: BookKeeperStreamReader, start: dict, end: dict) -> list[str]:
+    partitions = stream.partitions(start, end)
+    return [value for each in partitions for batch in stream.read(each) for value in batch["value"].to_pylist()]
+
+
+def test_least_number_of_entries_holds_where_it_is_the_only_limit(cluster, client, prefix):
+    append(client, prefix, b"1", b"2")
+    stream = follow(cluster, log=prefix, minEntriesPerTrigger="3")
+    start = stream.initialOffset()
+    assert latest(stream, start) == start
+    append(client, prefix, b"3")
+    assert values(stream, start, latest(stream, start)) == ["1", "2", "3"]
+
+
+@pytest.mark.spark
+def test_query_waits_for_the_least_number_of_entries(spark, cluster, client, prefix, tmp_path):
+    append(client, prefix, b"1", b"2")
+    stream = spark.readStream.format("bookkeeper").schema(VALUE)
+    stream = stream.options(uri=cluster.uri, log=prefix, startingOffsets="earliest", minEntriesPerTrigger="3").load()
+    epochs = []
+    query = (
+        stream.writeStream.foreachBatch(lambda frame, _: epochs.append([row.value for row in frame.collect()]))
+        .option("checkpointLocation", str(tmp_path))
+        .trigger(processingTime="100 milliseconds")
+        .start()
+    )
+    try:
+        wait_until(lambda: query.lastProgress is not None or epochs, "a trigger", 60)
+        append(client, prefix, b"3")
+        wait_until(lambda: any(epochs), "the entries", 60)
+    finally:
+        query.stop()
+    assert [epoch for epoch in epochs if epoch] == [["1", "2", "3"]]
+
+
+def test_new_log_lets_nobody_wait_longer_for_the_least_number_of_entries(cluster, client, prefix, monkeypatch):
+    append(client, f"{prefix}-a", b"1")
+    now = SimpleNamespace(monotonic=lambda: clock[0])
+    clock = [0.0]
+    monkeypatch.setattr("bkspark.spark.stream.time", now)
+    stream = follow(cluster, logsPattern=f"{prefix}-.*", minEntriesPerTrigger="9", maxTriggerDelay="60s")
+    start = stream.initialOffset()
+    clock[0] = 59.0
+    append(client, f"{prefix}-b", b"2")
+    noted = latest(stream, start)
+    assert values(stream, start, noted) == []
+    clock[0] = 60.0
+    assert values(stream, noted, latest(stream, noted)) == ["1", "2"]
+
+
+def test_entries_of_no_bytes_are_read_under_a_limit_of_bytes(cluster, client, prefix):
+    append(client, f"{prefix}-a", b"", b"")
+    one = follow(cluster, log=f"{prefix}-a", maxBytesPerTrigger="10")
+    start = one.initialOffset()
+    assert values(one, start, latest(one, start)) == ["", ""]
+    append(client, f"{prefix}-b", *[b"12345"] * 9)
+    many = follow(cluster, logsPattern=f"{prefix}-.*", maxBytesPerTrigger="10")
+    start = many.initialOffset()
+    assert values(many, start, latest(many, start)) == ["", "", "12345"]
+
+
+@pytest.mark.parametrize("limit", ["maxEntriesPerTrigger", "maxBytesPerTrigger"])
+def test_no_log_waits_for_ever_where_the_limit_is_below_their_number(cluster, client, prefix, limit):
+    for name in "abc":
+        append(client, f"{prefix}-{name}", *[name.encode()] * 9)
+    stream = follow(cluster, logsPattern=f"{prefix}-.*", **{limit: "2"})
+    start, read = stream.initialOffset(), []
+    for _ in range(3):
+        end = latest(stream, start)
+        read += values(stream, start, end)
+        start = end
+    assert sorted(read) == ["a", "a", "b", "b", "c", "c"]
+
+
+def test_run_with_an_end_leaves_a_log_that_is_created_again_to_the_next_one(cluster, client, prefix):
+    append(client, prefix, b"1", b"2", b"3")
+    options = {"log": prefix, "failOnDataLoss": "false", "maxEntriesPerTrigger": "2"}
+    stream = follow(cluster, **options)
+    stream.prepareForTriggerAvailableNow()
+    end = latest(stream, stream.initialOffset())
+    client.log(prefix).delete()
+    append(client, prefix, *[b"new"] * 9)
+    assert latest(stream, end) == end
+    last = follow(cluster, log=prefix, failOnDataLoss="false")
+    assert values(last, end, latest(last, end)) == ["new"] * 9
