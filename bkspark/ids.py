@@ -1,4 +1,4 @@
-"""Identifiers: ledger ids, entry ids and bookie ids.
+"""Identifiers: ledger ids, entry ids and bookie ids; names of logs, and of those who publish in them.
 
 Ledger and entry ids are plain `int` (63-bit, never negative for a real one). A bookie id is plain `str`:
 Apache's syntax (letters, digits, `:` to `_`, `.` and `-`), by default `host:port`. Its identity survives a
@@ -16,10 +16,27 @@ NO_ENTRY = -1
 LEDGER_ID_MAX = (1 << 63) - 1
 ENTRY_ID_MAX = (1 << 63) - 1
 
+NAME_LENGTH_MAX = 200
+LOG_NAME_RULE = f"1 to {NAME_LENGTH_MAX} letters, digits and . _ - only, and not . or .."
+PUBLISHER_RULE = f"1 to {NAME_LENGTH_MAX} printable characters"
+
 _PORT = re.compile("[0-9]{1,5}")
 _HOST = re.compile(r"[^\s\]/,;]+")
 # Apache's BookieId: one or more of letters, digits and the characters from ':' to '_', '.', '-'.
 _BOOKIE_ID = re.compile(r"[a-zA-Z0-9:-_.\-]+")
+_LOG_NAME = re.compile(r"[A-Za-z0-9._-]+")
+
+
+def is_log_name(name: object) -> bool:
+    """True when a log can have this name: LOG_NAME_RULE."""
+    if not isinstance(name, str) or len(name) > NAME_LENGTH_MAX:
+        return False
+    return _LOG_NAME.fullmatch(name) is not None and name not in (".", "..")
+
+
+def is_publisher(name: object) -> bool:
+    """True when a log can remember this id of a query, a job or an application: PUBLISHER_RULE."""
+    return isinstance(name, str) and 0 < len(name) <= NAME_LENGTH_MAX and name.isprintable()
 
 
 def check_bookie_id(bookie_id: str) -> str:

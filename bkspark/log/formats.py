@@ -62,7 +62,16 @@ from functools import lru_cache
 from typing import Any
 
 from bkspark.errors import ConfigurationError, MetadataError, MetadataFormat
-from bkspark.ids import ENTRY_ID_MAX, LEDGER_ID_MAX, NO_ENTRY
+from bkspark.ids import (
+    ENTRY_ID_MAX,
+    LEDGER_ID_MAX,
+    LOG_NAME_RULE,
+    NAME_LENGTH_MAX,
+    NO_ENTRY,
+    PUBLISHER_RULE,
+    is_log_name,
+    is_publisher,
+)
 from bkspark.log.positions import BEGINNING, NO_LEDGER, Position
 
 VERSION = 1
@@ -70,8 +79,6 @@ SLICES_VERSION = 2
 LOGS_ROOT = "/bkspark/logs"
 PAGES, PENDING, CONDEMNED = "pages", "pending", "condemned"
 
-NAME_LENGTH_MAX = 200
-OWNER_LENGTH_MAX = 200
 NODE_BYTES_MAX = 1_000_000
 """ZooKeeper refuses requests of 1 MiB and more (jute.maxbuffer); a node's path and headers need room too."""
 
@@ -84,7 +91,6 @@ CONDEMNED_LISTS_MAX = 2_000
 HEADS_CACHED_MAX = 16
 """Decoded heads that a process keeps: a commit reads the head several times, and mostly finds the same bytes."""
 
-_NAME = re.compile(r"[A-Za-z0-9._-]+")
 _TOKEN = re.compile(r"[0-9a-f]{16}")
 _PAGE_NAME = re.compile(r"(0|[1-9][0-9]{0,18})-[0-9a-f]{16}")
 _OWNER_KINDS = ("query", "job", "writer")
@@ -96,11 +102,8 @@ def check_log_name(name: str) -> str:
     Raises:
         ConfigurationError: it is empty, too long, `.` or `..`, or holds another character than the allowed ones.
     """
-    if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > NAME_LENGTH_MAX or name in (".", ".."):
-        raise ConfigurationError(
-            f"log name {str(name)[: NAME_LENGTH_MAX + 1]!r} is not usable: 1 to {NAME_LENGTH_MAX} letters, digits and "
-            f". _ - only, and not . or .."
-        )
+    if not is_log_name(name):
+        raise ConfigurationError(f"log name {str(name)[: NAME_LENGTH_MAX + 1]!r} is not usable: {LOG_NAME_RULE}")
     return name
 
 
@@ -179,10 +182,8 @@ class PendingLedger:
 
 def check_publisher(query_id: str, epoch: int) -> None:
     """Raise ConfigurationError unless these can be kept as publisher of an epoch."""
-    if not isinstance(query_id, str) or not 0 < len(query_id) <= OWNER_LENGTH_MAX or not query_id.isprintable():
-        raise ConfigurationError(
-            f"query or job id {str(query_id)[:OWNER_LENGTH_MAX]!r} must be 1 to {OWNER_LENGTH_MAX} printable characters"
-        )
+    if not is_publisher(query_id):
+        raise ConfigurationError(f"query or job id {str(query_id)[:NAME_LENGTH_MAX]!r} must be {PUBLISHER_RULE}")
     if type(epoch) is not int or not 0 <= epoch <= ENTRY_ID_MAX:
         raise ConfigurationError(f"epoch {epoch!r} of {query_id!r} must be a whole number of at least 0")
 

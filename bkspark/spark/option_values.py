@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any
 
 from bkspark.errors import ConfigurationError
-from bkspark.ids import ENTRY_ID_MAX, LEDGER_ID_MAX
+from bkspark.ids import ENTRY_ID_MAX, LEDGER_ID_MAX, LOG_NAME_RULE, PUBLISHER_RULE, is_log_name, is_publisher
 from bkspark.metadata.tree import milliseconds_of
 from bkspark.metadata.uri import MetadataUri
 
@@ -68,6 +68,18 @@ def shown(value: object) -> str:
 def text(value: str) -> str:
     if not value:
         raise ValueError("is empty")
+    return value
+
+
+def log_name(value: str) -> str:
+    if not is_log_name(text(value)):
+        raise ValueError(f"no log can be called: {LOG_NAME_RULE}")
+    return value
+
+
+def publisher(value: str) -> str:
+    if not is_publisher(text(value)):
+        raise ValueError(f"no log can remember: {PUBLISHER_RULE}")
     return value
 
 

@@ -58,7 +58,7 @@ OPTIONS = (
         _ANY,
         f"metadata URI of the cluster, zk://host:port/ledgers; default: {URI_VARIABLE}",
     ),
-    Option("log", "log", values.text, _ANY, "named log to read, follow or append to"),
+    Option("log", "log", values.log_name, _ANY, "named log to read, follow or append to"),
     Option("logsPattern", "logs_pattern", values.pattern, _READS, "regular expression of names of logs to read"),
     Option(
         "ledgers",
@@ -100,7 +100,7 @@ OPTIONS = (
         "ledgerType", "ledger_type", values.one_of(*LEDGER_TYPES), _WRITE, "when what tasks write is durable, and where"
     ),
     Option("ifExists", "if_exists", values.one_of(APPEND, ERROR, IGNORE), _WRITE, "what a log that holds ledgers does"),
-    Option("txnAppId", "txn_app_id", values.text, _WRITE, "name under which versions are published once"),
+    Option("txnAppId", "txn_app_id", values.publisher, _WRITE, "name under which versions are published once"),
     Option("txnVersion", "txn_version", values.version, _WRITE, "version of this write; of a stream: of its epoch 0"),
     Option("maxLedgerBytes", "ledger_bytes_max", values.size, _WRITE, "roll to a new ledger at this size, about"),
     Option("maxLedgerAge", "ledger_age_ms", values.age, _WRITE, "roll a shared ledger at this age"),
@@ -110,6 +110,8 @@ OPTIONS = (
 TRIGGER_DELAY_MS = 15 * 60_000
 LEDGER_METADATA = "ledgerMetadata."
 """Options of this prefix: ledgerMetadata.key=value. A read takes the ledgers that have it, a write gives it."""
+LEDGER_METADATA_BYTES_MAX = 256 * 1024
+"""Of all that a write gives to a ledger: its metadata is one node of ZooKeeper, which takes less than 1 MiB."""
 _OWN_METADATA = frozenset({"application", "log"})
 _LEDGER_METADATA = Option(
     "ledgerMetadata", "ledger_metadata", values.text, frozenset({READ, WRITE}), "custom metadata of ledgers"
@@ -362,6 +364,12 @@ class SourceOptions:
                 raise ConfigurationError(
                     f"option '{LEDGER_METADATA}{key}' names what bkspark writes itself: choose another key"
                 )
+        metadata_bytes = sum(len(key.encode()) + len(value.encode()) for key, value in self.ledger_metadata.items())
+        if metadata_bytes > LEDGER_METADATA_BYTES_MAX:
+            raise ConfigurationError(
+                f"options '{LEDGER_METADATA}*' are {metadata_bytes} bytes together, above the "
+                f"{LEDGER_METADATA_BYTES_MAX} that each ledger can keep: shorten them"
+            )
         try:
             check_quorums(self.ensemble_size, self.write_quorum, self.ack_quorum)
         except ValueError as error:

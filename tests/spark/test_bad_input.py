@@ -42,7 +42,14 @@ HUGE = "9" * 30
 
 WRONG_OF_CHECK = {
     values.uri: {"http://h/ledgers": "zk://", "zk://h:99999/ledgers": "port", "": "zk://"},
-    values.text: {"": "is empty"},
+    values.log_name: {
+        "": "is empty",
+        "a/b": "letters, digits",
+        "..": "not . or ..",
+        "ü" * 9: "letters",
+        "x" * 201: "200",
+    },
+    values.publisher: {"": "is empty", "a\n": "printable", "x" * 201: "1 to 200"},
     values.pattern: {"": "is empty", "(": "is no regular expression"},
     values.parse_ledgers: {"x": "neither a ledger id", "9-5": "is empty", "5,5": "twice", HUGE: "greatest ledger id"},
     values.offset: {"first": "earliest, latest", "5": "-N (entries before the end)", "-" + HUGE: "-N", "[1]": "JSON"},
@@ -101,7 +108,7 @@ CASES = [
 @pytest.mark.parametrize(("option", "text", "part"), CASES)
 def test_wrong_type_or_range_names_option_value_and_what_is_right(option, text, part):
     message = told(ConfigurationError, lambda: parse(**(chosen(option) | {option.name: text})))
-    assert f"option '{option.name}' is {text!r}" in message
+    assert f"option '{option.name}' is {values.shown(text)}" in message
     assert part in message
 
 
@@ -164,6 +171,14 @@ CONFLICTS = [
     (WRITE, {"ledgerType": "vd_journal", "writeQuorum": "2"}, "to the same number"),
     (WRITE, {"txnVersion": "1", "txnAppId": ""}, "txnAppId"),
 ]
+
+
+def test_custom_metadata_that_no_ledger_can_keep_are_refused_before_any_task():
+    """They are in one node of ZooKeeper, which takes less than 1 MiB."""
+    given = {"ledgerMetadata.a": "x" * 200_000, "ledgerMetadata.b": "ü" * 50_000}
+    message = told(ConfigurationError, parse(log="a", **given).for_write)
+    assert "options 'ledgerMetadata.*' are 300002 bytes together, above the 262144" in message
+    assert message.endswith("shorten them")
 
 
 @pytest.mark.parametrize(("use", "given", "part"), CONFLICTS)
