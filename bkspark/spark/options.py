@@ -273,7 +273,7 @@ class SourceOptions:
             self._check_log_read()
         else:
             self._check_ledgers_read()
-        return replace(self, starting_offsets=self.starting_offsets or EARLIEST, **self._read_defaults())
+        return replace(self, **self._read_defaults(EARLIEST))
 
     def _check_ledgers_read(self) -> None:
         for name, value in (("startingOffsets", self.starting_offsets), ("endingOffsets", self.ending_offsets)):
@@ -324,7 +324,7 @@ class SourceOptions:
             raise ConfigurationError(
                 f"option 'minEntriesPerTrigger' is {least}, more than 'maxEntriesPerTrigger' {most}: lower it"
             )
-        return replace(self, starting_offsets=self.starting_offsets or LATEST, **self._read_defaults())
+        return replace(self, **self._read_defaults(LATEST))
 
     def for_batch_write(self, *, is_overwrite: bool = False) -> SourceOptions:
         """Return these options with the defaults of a batch write, checked. Raises as `for_write`."""
@@ -384,8 +384,9 @@ class SourceOptions:
             )
         return self
 
-    def _read_defaults(self) -> dict[str, Any]:
-        return {"payload_format": self.payload_format or "raw"}
+    def _read_defaults(self, start: Offset) -> dict[str, Any]:
+        given = self.starting_offsets
+        return {"starting_offsets": start if given is None else given, "payload_format": self.payload_format or "raw"}
 
     def _refuse_foreign(self, use: str) -> None:
         for key in sorted(self.given):

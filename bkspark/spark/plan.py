@@ -217,7 +217,7 @@ class ReadPlanner:
         Depends on the log's content before `end` alone, which never changes: planning again gives the same.
 
         Raises:
-            DataLoss: a ledger is gone, or ends before `end` says (failOnDataLoss; otherwise it is left out).
+            DataLoss: a ledger is gone, or ends before `end` says (failOnDataLoss; otherwise what is left is yielded).
         """
         async for run in snapshot.runs(first_ordinal, end.ordinal + 1):
             await self._open([listed.ledger_id for listed in run if listed.last_entry is None])
@@ -225,6 +225,14 @@ class ReadPlanner:
                 extent = self._listed_extent(listed, snapshot.name)
                 if extent is None:
                     continue
+                is_cut = listed.ordinal == end.ordinal and extent.is_closed and end.entry_id > extent.end_entry
+                if is_cut and self._options.fail_on_data_loss:
+                    raise DataLoss(
+                        f"ledger {listed.ledger_id} of log {snapshot.name} ends at entry {extent.end_entry - 1}, in "
+                        f"front of {end}, to where it was to be read: start behind it with a new checkpoint, or allow "
+                        "the loss (failOnDataLoss=false)",
+                        ledger_id=listed.ledger_id,
+                    )
                 if listed.ordinal == end.ordinal and (end.entry_id < extent.end_entry or not extent.is_closed):
                     count = max(0, end.entry_id - extent.first_entry)
                     extent = replace(extent, end_entry=end.entry_id, length=round(extent.entry_bytes * count))

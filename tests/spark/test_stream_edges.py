@@ -1,4 +1,4 @@
-"""What a micro-batch may hold and must wait for, on a real log: edges of the options, and what Spark hands back."""
+"""Edges of the streaming source on a real log: what a micro-batch may hold and must wait for, offsets, lost entries."""
 
 import uuid
 from types import SimpleNamespace
@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 from pyspark.sql.types import StructType
 
+from bkspark.errors import ConfigurationError, DataLoss
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.stream import BookKeeperStreamReader
 from tests.polling import wait_until
@@ -18,7 +19,7 @@ VALUE = StructType().add("value", "string")
 @pytest.fixture
 def prefix() -> str:
     """Of names of logs that no other test has."""
-    return f"limits-{uuid.uuid4().hex[:12]}"
+    return f"edges-{uuid.uuid4().hex[:12]}"
 
 
 def append(client, log: str, *values: bytes) -> None:
@@ -121,3 +122,27 @@ def test_run_with_an_end_leaves_a_log_that_is_created_again_to_the_next_one(clus
     assert latest(stream, end) == end
     last = follow(cluster, log=prefix, failOnDataLoss="false")
     assert values(last, end, latest(last, end)) == ["new"] * 9
+
+
+def test_batch_that_was_planned_behind_the_end_of_a_closed_ledger_is_loss(cluster, client, prefix):
+    """As after a bookie lost what it had acknowledged, and the ledger was closed in front of that."""
+    append(client, prefix, b"1", b"2")
+    append(client, prefix, b"3")
+    stream = follow(cluster, log=prefix)
+    start = stream.initialOffset()
+    first = {name: value for name, value in latest(stream, start).items() if name in ("log", "log_id", "version")}
+    ledger = client.log(prefix).show()["ledgers"][0]["ledger"]
+    planned = dict(sorted({**first, "ordinal": 0, "ledger": ledger, "entry": 5}.items()))
+    with pytest.raises(DataLoss, match="ends at entry 1, in front of"):
+        stream.partitions(start, planned)
+    allowed = follow(cluster, log=prefix, failOnDataLoss="false")
+    assert values(allowed, start, planned) == ["1", "2"]
+
+
+def test_empty_object_is_no_position_and_of_a_pattern_leaves_every_log_at_the_earliest(cluster, client, prefix):
+    append(client, prefix, b"1")
+    with pytest.raises(ConfigurationError, match="option 'startingOffsets': position"):
+        follow(cluster, log=prefix, startingOffsets="{}").initialOffset()
+    many = follow(cluster, logsPattern=prefix, startingOffsets="{}")
+    start = many.initialOffset()
+    assert values(many, start, latest(many, start)) == ["1"]
