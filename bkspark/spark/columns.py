@@ -17,7 +17,7 @@ left out is not built.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from inspect import signature
 from typing import Any
 
@@ -30,6 +30,7 @@ from pyspark.sql.types import (
     ArrayType,
     BinaryType,
     DataType,
+    DecimalType,
     LongType,
     MapType,
     StringType,
@@ -59,6 +60,8 @@ _METADATA_TYPES = {
 }
 # Before 4.3 the time zone is no argument: UTC is all it does.
 _HAS_TIME_ZONE = "timezone" in signature(to_arrow_schema).parameters
+PRECISION_MAX = 38
+"""Digits of Spark's decimals."""
 _NULL_KEYS = ("nullable", "containsNull", "valueContainsNull")
 _ID_FIELDS = (StructField("ledger_id", LongType()), StructField("entry_id", LongType()))
 _LEDGER_FIELDS = (
@@ -76,33 +79,37 @@ def arrow_schema(schema: StructType) -> pa.Schema:
             without the rest, and loses nulls (variant).
     """
     for column in schema:
-        if _holds_variant(column.dataType):
+        if _holds(column.dataType, lambda kind: isinstance(kind, VariantType)):
             raise ConfigurationError(
                 f"column '{column.name}' has type {column.dataType.simpleString()}, which has no place in any "
                 "payloadFormat: write to_json(it) as a string, and parse_json that when it is read"
             )
     try:
         return _to_arrow_schema(schema)
-    except PySparkTypeError:
+    except (PySparkTypeError, ValueError):
         for column in schema:
             _check_exchanged(column)
         raise
 
 
-def _holds_variant(kind: DataType) -> bool:
+def _holds(kind: DataType, is_meant: Callable[[DataType], bool]) -> bool:
     if isinstance(kind, StructType):
-        return any(_holds_variant(column.dataType) for column in kind)
+        return any(_holds(column.dataType, is_meant) for column in kind)
     if isinstance(kind, ArrayType):
-        return _holds_variant(kind.elementType)
+        return _holds(kind.elementType, is_meant)
     if isinstance(kind, MapType):
-        return _holds_variant(kind.keyType) or _holds_variant(kind.valueType)
-    return isinstance(kind, VariantType)
+        return _holds(kind.keyType, is_meant) or _holds(kind.valueType, is_meant)
+    return is_meant(kind)
+
+
+def _is_too_precise(kind: DataType) -> bool:
+    return isinstance(kind, DecimalType) and kind.precision > PRECISION_MAX
 
 
 def _check_exchanged(column: StructField) -> None:
     try:
         _to_arrow_schema(StructType([column]))
-    except PySparkTypeError as error:
+    except (PySparkTypeError, ValueError) as error:  # ValueError: array() is an array of void, which is not null
         raise ConfigurationError(
             f"column '{column.name}' has type {column.dataType.simpleString()}, which Spark does not exchange with "
             f"Python sources: cast it ({error})"
@@ -143,6 +150,12 @@ def inferred_schema(payload: pa.Schema, options: SourceOptions) -> StructType:
         raise ConfigurationError(
             f"the first entry has a column that Spark has no type for ({error}): name the columns to read by .schema()"
         ) from None
+    for column in found:
+        if _holds(column.dataType, _is_too_precise):
+            raise ConfigurationError(
+                f"column '{column.name}' of the first entry is {column.dataType.simpleString()}, and Spark's decimals "
+                f"have {PRECISION_MAX} digits at most: name the columns to read by .schema()"
+            )
     found = _all_nullable(found)
     if options.malformed_mode == MalformedMode.PERMISSIVE.value and CORRUPT_RECORD not in found.names:
         # What does not fit the columns found here would leave no trace but nulls.

@@ -2,7 +2,7 @@
 
 import json
 import random
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 
 import msgpack
@@ -34,6 +34,7 @@ COLUMNS = {
     "date": (pa.date32(), [date(1, 1, 1), date(9999, 12, 31), None]),
     "timestamp": (UTC_TIME, [datetime(1, 1, 1, tzinfo=UTC), datetime(2026, 11, 21, 5, 6, 7, 89, tzinfo=UTC), None]),
     "timestamp_ntz": (pa.timestamp("us"), [datetime(1582, 10, 15), datetime(9999, 12, 31, 23, 59, 59, 999999), None]),
+    "time": (pa.time64("ns"), [time(0), time(23, 59, 59, 999999), None]),
     "interval": (pa.duration("us"), [timedelta(days=-5, microseconds=1), timedelta(0), None]),
     "null": (pa.null(), [None, None, None]),
     "array": (pa.list_(pa.int32()), [[], [1, None, 3], None]),
@@ -232,9 +233,9 @@ def test_column_names_that_repeat_are_refused_before_any_row(format_name):
 
 
 def test_type_without_a_place_in_the_format_is_refused_before_any_row():
-    schema = pa.schema([("t", pa.list_(pa.time64("ns")))])
+    schema = pa.schema([("t", pa.list_(pa.month_day_nano_interval()))])
     for format_name in ("json", "msgpack"):
-        with pytest.raises(ConfigurationError, match=r"'t' has type time64\[ns\].*use payloadFormat arrow"):
+        with pytest.raises(ConfigurationError, match=r"'t' has type month_day_nano_interval.*use payloadFormat arrow"):
             encoder_of(format_name, schema, 1, 1)
 
 
@@ -338,6 +339,77 @@ def test_raw_text_that_is_not_utf8_follows_the_mode():
         decoded("raw", entries, schema)
     assert decoded("raw", entries, schema, MalformedMode.PERMISSIVE).column(0).to_pylist() == ["good", None, "fine"]
     assert decoded("raw", entries, schema, MalformedMode.DROPMALFORMED).column(0).to_pylist() == ["good", "fine"]
+    kept = schema.append(pa.field("_corrupt_record", pa.binary()))
+    assert decoded("raw", entries, kept, MalformedMode.PERMISSIVE).column(1).to_pylist() == [None, b"\xff", None]
+    assert decoded("raw", entries, kept, MalformedMode.DROPMALFORMED).column(1).to_pylist() == [None, None]
+    alone = pa.schema([("_corrupt_record", pa.string()), ("value", pa.binary())])
+    assert decoded("raw", entries, alone, MalformedMode.PERMISSIVE).column(0).to_pylist() == [None, None, None]
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_member_called_corrupt_record_is_kept_beside_malformed_payloads(format_name):
+    schema = pa.schema({"a": pa.int64(), "_corrupt_record": pa.string()})
+    mine = encoded(format_name, pa.record_batch([pa.array([1]), pa.array(["mine"])], schema=schema))[0]
+    found = decoded(format_name, EntryBatch.of([mine, b"bad!"], 9), schema, MalformedMode.PERMISSIVE)
+    assert found.to_pylist() == [{"a": 1, "_corrupt_record": "mine"}, {"a": None, "_corrupt_record": "bad!"}]
+
+
+def _not_null(kind: pa.DataType, name: str) -> pa.Field:
+    return pa.field(name, kind, nullable=False)
+
+
+NOT_NULL_INSIDE = {
+    "list": (pa.list_(_not_null(pa.int32(), "element")), [1], [1, None]),
+    "map": (pa.map_(pa.string(), _not_null(pa.int32(), "value")), [("k", 1)], [("k", None)]),
+    "struct": (pa.struct([_not_null(pa.int32(), "x")]), {"x": 1}, {"x": None}),
+    "deep": (
+        pa.list_(pa.struct([pa.field("m", pa.map_(pa.string(), pa.list_(_not_null(pa.int32(), "element"))))])),
+        [None, {"m": None}, {"m": [("k", [1]), ("l", None)]}],
+        [{"m": [("k", [1])]}, {"m": [("k", [2, None])]}],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NOT_NULL_INSIDE)
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_null_inside_a_type_that_forbids_it_is_malformed(format_name, name):
+    """Spark would take what lies under the null for a value."""
+    kind, good, bad = NOT_NULL_INSIDE[name]
+    schema = pa.schema({"c": kind})
+    lax = pa.schema({"c": _nullable(kind)})
+    rows = [pa.record_batch([pa.array([cell], lax.field(0).type)], schema=lax) for cell in (good, None, bad, good)]
+    payloads = [encoded(format_name, row)[0] for row in rows]
+    found = decoded(format_name, EntryBatch.of([payloads[i] for i in (0, 1, 3)], 9), schema)
+    assert found.column(0).to_pylist() == [good, None, good]
+    with pytest.raises(MalformedPayload, match="ledger 9 entry 2: malformed"):
+        decoded(format_name, EntryBatch.of(payloads, 9), schema)
+
+
+def _nullable(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_map(kind):
+        return pa.map_(kind.key_type, _nullable(kind.item_type))
+    if pa.types.is_list(kind):
+        return pa.list_(pa.field("element", _nullable(kind.value_type)))
+    if pa.types.is_struct(kind):
+        return pa.struct([(field.name, _nullable(field.type)) for field in kind])
+    return kind
+
+
+@pytest.mark.parametrize(
+    ("written", "wanted"),
+    [
+        (pa.array([[1.5, 2.5], None], pa.list_(pa.float32(), 2)), pa.list_(pa.float32())),
+        (pa.array([[1.5], [None]], pa.list_(pa.float32(), 1)), pa.list_(pa.float64())),
+        (pa.array([5, None], pa.duration("s")), pa.duration("us")),
+        (pa.array([5, None], pa.time32("s")), pa.time64("ns")),
+        (pa.array([5, None], pa.time64("us")), pa.time64("ns")),
+    ],
+    ids=str,
+)
+def test_arrow_of_other_programs_is_read_where_nothing_is_lost(written, wanted):
+    batch = pa.record_batch({"c": written})
+    found = decoded("arrow", encoded("arrow", batch), pa.schema({"c": wanted}))
+    assert found.column(0).to_pylist() == batch.column(0).to_pylist()
 
 
 def test_json_number_of_a_decimal_keeps_every_digit():
@@ -404,6 +476,8 @@ def test_msgpack_array_holds_a_cell_for_each_column_of_the_schema():
     ]
     with pytest.raises(MalformedPayload, match="an array of 1 where the schema has 2 columns"):
         decoded("msgpack", EntryBatch.of([short], 9), SCHEMA)
+    (counted,) = decoder_of("msgpack", pa.schema([])).decode(EntryBatch.of([msgpack.packb([1, "x"]), short], 9))
+    assert counted.count == 2
 
 
 def test_columns_of_msgpack_arrays_are_numbered_as_spark_numbers_tuples():

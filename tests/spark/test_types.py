@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.spark.type_matrix import page
+from tests.spark.type_matrix import NEWER, page
 
 PAGE = Path(__file__).parents[2] / "docs" / "types.md"
 
@@ -16,4 +16,6 @@ def test_every_spark_type_comes_back_as_it_went_and_the_page_says_so(spark, tabl
     for columns in every:
         assert [kind for kind, same in columns.same.items() if not same] == []
         assert all("column 'c' has type" in reason for reason in columns.refused.values()), columns.refused
-    assert PAGE.read_text() == text, "run: python -m tests.spark.type_matrix > docs/types.md"
+    lines = PAGE.read_text().splitlines(keepends=True)
+    known = [line for line in lines if not any(line.startswith(f"| `{kind}` |") for kind in NEWER)]
+    assert "".join(known) == text, "run: python -m tests.spark.type_matrix > docs/types.md"

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgpack
+import pyspark.sql.types
 from pyspark.errors import PySparkException
 from pyspark.sql.types import StructType
 
@@ -43,6 +44,7 @@ VALUES = {
     "date": ("date'0001-01-01'", "date'9999-12-31'"),
     "timestamp": ("timestamp'2026-11-01 05:30:00.000089Z'", "timestamp'1900-01-01 00:00:00Z'"),
     "timestamp_ntz": ("timestamp_ntz'1582-10-15 00:00:00'", "timestamp_ntz'9999-12-31 23:59:59.999999'"),
+    "time(6)": ("time'00:00:00'", "time'23:59:59.999999'"),
     "interval day to second": ("interval '-5 00:00:00.000001' day to second", "interval '0 00:00:00' day to second"),
     "interval year to month": ("interval '1-2' year to month", "interval '0-0' year to month"),
     "array<int>": ("array(1, null, 3)", "cast(array() as array<int>)"),
@@ -60,6 +62,8 @@ VALUES = {
     "void": ("null", "null"),
 }
 """Two values of each type, as SQL; a null is added to both."""
+NEWER = frozenset() if hasattr(pyspark.sql.types, "TimeType") else frozenset({"time(6)"})
+"""Types that this Spark has not."""
 
 HEAD = """# Spark's types in payload formats
 
@@ -69,7 +73,8 @@ of what was written, and without a schema. *Same* means: type and values, to the
 
 `raw` holds one column, `value`, of type binary or string: the same comes back, and without a schema binary. A null is
 refused. How `json` and `msgpack` write each type stands in `bkspark/spark/formats/values.py`; an entry of `arrow` is an
-Arrow IPC stream. A type that is refused is refused when the write is planned, and the message names the column.
+Arrow IPC stream. A type that is refused is refused when the write is planned, and the message names the column. Spark
+has `time` since 4.1, with `spark.sql.timeType.enabled`.
 
 """
 
@@ -81,7 +86,7 @@ class Columns:
         self.format = payload_format
         self.refused: dict[str, str] = {}
         self.types: list[str] = []
-        for kind in VALUES:
+        for kind in (kind for kind in VALUES if kind not in NEWER):
             reason = _refusal(spark, kind, payload_format)
             if reason is None:
                 self.types.append(kind)
@@ -150,11 +155,13 @@ def _refusal(spark: SparkSession, kind: str, payload_format: str) -> str | None:
 
 def page(spark: SparkSession, table: Table) -> tuple[str, list[Columns]]:
     """Return the text of docs/types.md, and what it was made of."""
+    spark.conf.set("spark.sql.timeType.enabled", "true")
     every = [Columns(spark, payload_format) for payload_format in FORMATS]
     for columns in every:
         columns.go_round(spark, table)
     lines = [f"| Spark type | {' | '.join(f'`{name}`' for name in FORMATS)} |", f"|{'---|' * (len(FORMATS) + 1)}"]
-    lines += [f"| `{kind}` | {' | '.join(columns.cell(kind) for columns in every)} |" for kind in VALUES]
+    known = [kind for kind in VALUES if kind not in NEWER]
+    lines += [f"| `{kind}` | {' | '.join(columns.cell(kind) for columns in every)} |" for kind in known]
     return HEAD + "\n".join(lines) + "\n", every
 
 

@@ -119,7 +119,7 @@ def _converts(found: pa.DataType, wanted: pa.DataType) -> bool:
         pairs = ((found.key_type, wanted.key_type), (found.item_type, wanted.item_type)) if kinds.is_map(found) else ()
         return bool(pairs) and all(_converts(a, b) for a, b in pairs)
     if kinds.is_list(wanted):
-        return (kinds.is_list(found) or kinds.is_large_list(found)) and _converts(found.value_type, wanted.value_type)
+        return _is_list(found) and _converts(found.value_type, wanted.value_type)
     if kinds.is_timestamp(wanted):
         return kinds.is_timestamp(found) and (found.tz is None) == (wanted.tz is None)
     if kinds.is_decimal(wanted):
@@ -127,7 +127,7 @@ def _converts(found: pa.DataType, wanted: pa.DataType) -> bool:
     if kinds.is_floating(wanted):
         # Arrow checks no digit that a narrower one loses.
         return kinds.is_floating(found) and found.bit_width <= wanted.bit_width
-    alike = (kinds.is_integer, _is_text, _is_bytes, kinds.is_date)
+    alike = (kinds.is_integer, _is_text, _is_bytes, kinds.is_date, kinds.is_time, kinds.is_duration)
     return any(kind(found) and kind(wanted) for kind in alike)
 
 
@@ -148,7 +148,7 @@ def _member_lost(found: pa.DataType, wanted: pa.DataType) -> str | None:
     pairs = []
     if kinds.is_map(found):
         pairs = [(found.key_type, wanted.key_type), (found.item_type, wanted.item_type)]
-    elif kinds.is_list(found) or kinds.is_large_list(found):
+    elif _is_list(found):
         pairs = [(found.value_type, wanted.value_type)]
     elif kinds.is_struct(found):
         wanted_types = {member.name: member.type for member in wanted}
@@ -157,6 +157,10 @@ def _member_lost(found: pa.DataType, wanted: pa.DataType) -> str | None:
                 return member.name
             pairs.append((member.type, wanted_types[member.name]))
     return next((lost for pair in pairs if (lost := _member_lost(*pair)) is not None), None)
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return kinds.is_list(kind) or kinds.is_large_list(kind) or kinds.is_fixed_size_list(kind)
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -8,12 +8,14 @@ is as in Spark's own sources: FAILFAST raises, PERMISSIVE gives a row of nulls (
 from __future__ import annotations
 
 import enum
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.types as kinds
 
 from bkspark.entries import EntryBatch
 from bkspark.errors import ConfigurationError, MalformedPayload
@@ -99,7 +101,40 @@ def beyond_inferred(name: object) -> ValueError:
 
 
 def check_nulls(column: pa.Array, field: pa.Field) -> pa.Array:
-    """Return `column`; raise ValueError when it has a null and the field must not."""
+    """Return `column`; raise ValueError when it, or what nests in it, has a null where the field allows none."""
     if not field.nullable and column.null_count:
         raise ValueError(f"column '{field.name}' is NOT NULL, but the payload has no value for it")
+    if _forbids_null_inside(field.type):
+        for array in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
+            _check_inside(array, field.type, field.name)
     return column
+
+
+@functools.cache
+def _forbids_null_inside(kind: pa.DataType) -> bool:
+    return any(not inner.nullable or _forbids_null_inside(inner.type) for inner in _inner_fields(kind))
+
+
+def _inner_fields(kind: pa.DataType) -> list[pa.Field]:
+    if kinds.is_map(kind):
+        # The entry itself, and its key, are never null, which Arrow sees to.
+        return [kind.key_field.with_nullable(True), kind.item_field]
+    return [kind.field(i) for i in range(kind.num_fields)]
+
+
+def _check_inside(array: pa.Array, kind: pa.DataType, name: str) -> None:
+    # Spark trusts such a type: it would take what lies under a null for a value.
+    if not _forbids_null_inside(kind):
+        return
+    array = array.drop_null()
+    if kinds.is_struct(kind):
+        inner = [array.field(i) for i in range(kind.num_fields)]
+    elif kinds.is_map(kind):
+        first, end = array.offsets[0].as_py(), array.offsets[-1].as_py()
+        inner = [array.keys.slice(first, end - first), array.items.slice(first, end - first)]
+    else:
+        inner = [array.flatten()]
+    for field, found in zip(_inner_fields(kind), inner):
+        if not field.nullable and found.null_count:
+            raise ValueError(f"column '{name}' has a null in its '{field.name}', which is NOT NULL")
+        _check_inside(found, field.type, name)

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from bkspark.entries import EntryBatch
 from bkspark.errors import ConfigurationError, MalformedPayload
-from bkspark.spark.formats.decoding import Decoder, MalformedMode, Rows
+from bkspark.spark.formats.decoding import CORRUPT_RECORD, Decoder, MalformedMode, Rows
 from bkspark.spark.formats.encoding import Encoder
 
 VALUE = "value"
@@ -22,7 +22,8 @@ class RawDecoder(Decoder):
 
     def __init__(self, schema: pa.Schema, mode: MalformedMode) -> None:
         for column in schema:
-            if column.name.lower() != VALUE or column.type not in _TYPES:
+            is_value = column.name.lower() == VALUE or column.name == CORRUPT_RECORD
+            if not is_value or column.type not in _TYPES:
                 raise ConfigurationError(
                     f"column '{column.name} {column.type}' is not in raw entries, which have 'value' (binary or "
                     "string): set payloadFormat for columns of your own"
@@ -32,7 +33,7 @@ class RawDecoder(Decoder):
     def decode(self, entries: EntryBatch) -> Iterator[Rows]:
         payloads = entries.to_arrow()
         try:
-            rows = Rows([payloads.cast(column.type) for column in self.schema], len(entries))
+            rows = Rows(self._columns(payloads, payloads, [None] * len(entries)), len(entries))
         except pa.ArrowInvalid:
             rows = self._decode_singly(entries, payloads)
         yield rows
@@ -43,9 +44,21 @@ class RawDecoder(Decoder):
             raise self.malformed(entries, int(np.argmin(good)), "it is not UTF-8 text; read 'value' as binary")
         if self.mode is MalformedMode.DROPMALFORMED:
             kept = payloads.filter(pa.array(good))
-            return Rows([kept.cast(column.type) for column in self.schema], len(kept), partial(np.flatnonzero, good))
+            return Rows(self._columns(kept, kept, [None] * len(kept)), len(kept), partial(np.flatnonzero, good))
         texts = pa.array([payload if fine else None for payload, fine in zip(entries, good)], pa.binary())
-        return Rows([(payloads if c.type == pa.binary() else texts).cast(c.type) for c in self.schema], len(entries))
+        corrupt = [None if fine else payload for payload, fine in zip(entries, good)]
+        return Rows(self._columns(payloads, texts, corrupt), len(entries))
+
+    def _columns(self, payloads: pa.Array, texts: pa.Array, corrupt: list[bytes | None]) -> list[pa.Array]:
+        """Return the columns: binary ones of the payloads, text ones of those that are text."""
+        columns = []
+        for index, column in enumerate(self.schema):
+            if column.name == CORRUPT_RECORD:
+                is_kept = index == self._corrupt_index
+                columns.append(self.corrupt_column(corrupt) if is_kept else pa.nulls(len(corrupt), column.type))
+            else:
+                columns.append((payloads if column.type == pa.binary() else texts).cast(column.type))
+        return columns
 
 
 def _is_text(payload: bytes) -> bool:

@@ -17,6 +17,7 @@ from typing import Any
 import msgpack
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as kinds
 
 from bkspark.entries import EntryBatch
@@ -51,6 +52,8 @@ class RowDecoder(Decoder):
     def _row(self, payload: bytes) -> dict[str, Any]:
         row = self._unpack(payload)
         if type(row) is list and self._takes_arrays:
+            if not self._names:
+                return {}  # rows are counted
             if len(row) != len(self._names):
                 raise ValueError(f"it is an array of {len(row)} where the schema has {len(self._names)} columns")
             return dict(zip(self._names, row))
@@ -88,7 +91,9 @@ class RowDecoder(Decoder):
         if self.mode is MalformedMode.DROPMALFORMED:
             return Rows(columns, len(rows), partial(np.flatnonzero, good))
         if self._corrupt_index >= 0:
-            columns[self._corrupt_index] = self.corrupt_column(corrupt)
+            # A payload may have a member of that name.
+            own = columns[self._corrupt_index]
+            columns[self._corrupt_index] = pc.if_else(pa.array(good), own, self.corrupt_column(corrupt))
         return Rows(columns, len(rows))
 
 

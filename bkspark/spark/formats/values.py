@@ -10,6 +10,7 @@
 | date32                         | string, "2026-11-21"                 | string                         |
 | timestamp with zone            | string, ISO 8601 in UTC with Z       | timestamp extension (-1)       |
 | timestamp without zone         | string, ISO 8601 without zone        | string                         |
+| time of day, to microseconds   | string, "05:06:07.000089"            | string                         |
 | duration (day-time interval)   | number of microseconds               | int                            |
 | list                           | array                                | array                          |
 | map with string keys           | object                               | map                            |
@@ -27,7 +28,7 @@ from __future__ import annotations
 import base64
 import math
 from collections.abc import Callable
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -67,6 +68,7 @@ def _unknown_type(kind: pa.DataType) -> pa.DataType | None:
         or kinds.is_signed_integer(kind)
         or kind in (pa.float32(), pa.float64(), pa.string(), pa.binary(), pa.date32(), pa.duration("us"), pa.null())
         or kinds.is_decimal128(kind)
+        or kind == pa.time64("ns")
         or (kinds.is_timestamp(kind) and kind.unit == "us")
     )
     return None if known else kind
@@ -85,6 +87,8 @@ def writer_of(kind: pa.DataType, *, is_json: bool) -> Convert | None:
         return lambda value: format(value, "f")
     if kinds.is_date(kind):
         return date.isoformat
+    if kinds.is_time(kind):
+        return time.isoformat
     if kinds.is_timestamp(kind):
         if kind.tz is None:
             return datetime.isoformat
@@ -112,6 +116,8 @@ def reader_of(kind: pa.DataType, *, is_json: bool, is_whole: bool = False) -> Co
         return _decimal
     if kinds.is_date(kind):
         return _date
+    if kinds.is_time(kind):
+        return _time
     if kinds.is_timestamp(kind):
         return _naive_timestamp if kind.tz is None else _utc_timestamp
     if kinds.is_duration(kind) or kinds.is_integer(kind):
@@ -234,6 +240,13 @@ def _decimal(value: Any) -> Decimal:
 
 def _date(value: Any) -> date:
     return date.fromisoformat(_typed(value, str))
+
+
+def _time(value: Any) -> time:
+    found = time.fromisoformat(_typed(value, str))
+    if found.tzinfo is not None:
+        raise ValueError(f"{value!r} has a zone, but the column has none")
+    return found
 
 
 def _utc_timestamp(value: Any) -> datetime:
