@@ -167,11 +167,11 @@ def pattern(value: str) -> str:
 
 
 def moment(value: str) -> int:
-    """Return milliseconds since the epoch; below 0: before now."""
+    """Return milliseconds since the epoch, 0 for what was before; below 0: before now."""
     text = value.strip()
     relative = _DURATION.fullmatch(text[1:]) if text.startswith("-") else None
     if relative is not None and relative[2]:
-        return -duration(text[1:])
+        return -max(1, duration(text[1:]))
     if _NUMBER.fullmatch(text) and int(text) <= _INT64_MAX:
         return int(text)
     try:
@@ -180,7 +180,7 @@ def moment(value: str) -> int:
         raise ValueError(
             "is neither milliseconds since 1970, nor ISO 8601 such as 2026-11-21T05:00:00Z, nor -10m (s, m, h, d ago)"
         ) from None
-    return milliseconds_of(parsed)
+    return max(0, milliseconds_of(parsed))
 
 
 def duration(value: str) -> int:

@@ -9,6 +9,7 @@ option of a read, say) is refused too: silence would let its user believe that i
 from __future__ import annotations
 
 import difflib
+import itertools
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -226,24 +227,49 @@ class SourceOptions:
         _check_selection(parsed)
         return parsed
 
+    def check_at_load(self) -> None:
+        """Raise ConfigurationError where neither a batch nor a stream can be read with these options.
+
+        Spark asks for a reader only when it plans one, which may be far from load(). What may be meant for a write is
+        passed over: its writer is asked for at once.
+        """
+        if self.inspect is not None:
+            return
+        _check_together(self.given)
+        checks = {WRITE: lambda: self, READ: self.for_batch_read, STREAM: self.for_stream_read}
+        errors = []
+        for check in (checks[use] for use in checks if all(use in _BY_USE[key].uses for key in self.given)):
+            try:
+                check()
+            except ConfigurationError as error:
+                errors.append(error)
+            else:
+                return
+        raise errors[0]
+
     @property
     def reads_logs(self) -> bool:
         """True when logs are read, not ledgers chosen by themselves."""
         return self.log is not None or self.logs_pattern is not None
 
-    def offset_of(self, log: str, offset: Offset | None) -> Offset | None:
-        """Return what an offset option says of one log; None where it says nothing of it.
+    def offset_of(self, log: str, option: str) -> Offset | None:
+        """Return what an offset option, named, says of one log; None where it says nothing of it.
 
         Raises:
             ConfigurationError: it names this log with what is no offset.
         """
+        offset: Offset | None = getattr(self, _BY_KEY[option.lower()].field)
         if self.logs_pattern is None or not isinstance(offset, dict):
             return offset
-        named = offset.get(log)
+        if log not in offset:
+            return None
+        named = offset[log]
         try:
-            return named if named is None or isinstance(named, dict) else values.offset(str(named))
+            return named if isinstance(named, dict) else values.offset(str(named))
         except ValueError as error:
-            raise ConfigurationError(f"the offset of log {log} is {values.shown(named)}, which {error}") from None
+            raise ConfigurationError(
+                f"option '{option}': the offset of log {log} is {values.shown(named)}, which {error}"
+            ) from None
 
     def for_batch_read(self) -> SourceOptions:
         """Return these options with the defaults of a batch read, checked.
@@ -392,8 +418,9 @@ class SourceOptions:
         for key in sorted(self.given):
             option = _BY_USE[key]
             if use not in option.uses:
-                places = " or ".join(sorted(option.uses))
-                raise ConfigurationError(f"option '{option.name}' has no effect on {use}, only on {places}: remove it")
+                raise ConfigurationError(
+                    f"option '{option.name}' has no effect on {use}, only on {_places(option)}: remove it"
+                )
 
     def _require_log(self, use: str) -> None:
         if self.log is None and self.logs_pattern is None:
@@ -453,6 +480,21 @@ def _fill_from_environment(fields: dict[str, Any], environment: Mapping[str, str
     for name, variable in (("uri", URI_VARIABLE), ("password", PASSWORD_VARIABLE)):
         if name not in fields and environment.get(variable):
             fields[name] = _checked(_BY_KEY[name], environment[variable])
+
+
+def _check_together(given: frozenset[str]) -> None:
+    """Raise ConfigurationError where two options are never of use together."""
+    for one, other in itertools.combinations(sorted(given), 2):
+        first, second = _BY_USE[one], _BY_USE[other]
+        if not first.uses & second.uses:
+            raise ConfigurationError(
+                f"option '{first.name}' is for {_places(first)}, option '{second.name}' for {_places(second)}: "
+                "remove one of them"
+            )
+
+
+def _places(option: Option) -> str:
+    return " or ".join(sorted(option.uses))
 
 
 def _check_selection(options: SourceOptions) -> None:

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import InputPartition
 from bkspark.client import Client, LedgerReader
 from bkspark.client.reader import LedgerTimes
 from bkspark.core.metadata import LedgerMetadata
-from bkspark.errors import BookieUnavailable, ConfigurationError, DataLoss, NoSuchLedger, NoSuchLog
+from bkspark.errors import BookieUnavailable, ConfigurationError, DataLoss, NoSuchLedger, NoSuchLog, UnauthorizedAccess
 from bkspark.log import reading
 from bkspark.log.attempts import chunks
 from bkspark.log.log import Log
@@ -25,7 +25,7 @@ from bkspark.log.snapshot import ListedLedger, LogSnapshot
 from bkspark.spark.offsets import position_of
 from bkspark.spark.option_values import EARLIEST, EVERY_LEDGER, LATEST, IdRange
 from bkspark.spark.options import SourceOptions
-from bkspark.spark.ranges import EntryRange, LedgerExtent, partition_count, share, split
+from bkspark.spark.ranges import EntryRange, LedgerExtent, at_least, partition_count, share, split
 from bkspark.spark.stored_ledgers import CALLS_AT_ONCE, stored_ledgers
 
 
@@ -89,9 +89,9 @@ class ReadPlanner:
         """
         try:
             return await Log(self._client, name).snapshot()
-        except NoSuchLog:
+        except NoSuchLog as error:
             if self._options.logs_pattern is None:
-                raise
+                raise NoSuchLog(f"option 'log': {error}") from None
             return None
 
     async def look_ahead(self, before: ReadPlanner | None) -> None:
@@ -144,7 +144,9 @@ class ReadPlanner:
         """
         picks = [pick for selected in selection for pick in await self._ids(selected)]
         picks = await self._wanted(picks)
-        await self._open([ledger_id for ledger_id, _ in picks])
+        await self._open([ledger_id for ledger_id, selected in picks if _is_one(selected)])
+        # Of a range, those that exist are read: one may be deleted between the list of them and this.
+        await self._open([ledger_id for ledger_id, _ in picks], must_exist=False)
         ranges = []
         for ordinal, (ledger_id, selected) in enumerate(picks):
             reader = self._opened.get(ledger_id)
@@ -155,7 +157,7 @@ class ReadPlanner:
         return ranges
 
     async def _ids(self, selected: IdRange) -> list[tuple[int, IdRange]]:
-        if selected.end - selected.first == 1:
+        if _is_one(selected):
             return [(selected.first, selected)]
         if self._every is None:
             self._every = sorted([ledger_id async for ledger_id in self._client.ledgers()])
@@ -263,7 +265,7 @@ class ReadPlanner:
         Raises:
             ConfigurationError, DataLoss: the position is not one of the log, or what follows it is gone.
         """
-        wanted = self._options.offset_of(snapshot.name, self._options.starting_offsets)
+        wanted = self._options.offset_of(snapshot.name, "startingOffsets")
         if self._options.starting_timestamp is not None:
             since = self._absolute(self._options.starting_timestamp)
             return min(readable, await reading.since(self._open_listed, snapshot, since))
@@ -271,7 +273,7 @@ class ReadPlanner:
             return await reading.before(self._open_listed, snapshot, readable, -wanted)
         if isinstance(wanted, dict):
             position = position_of(wanted, "option 'startingOffsets'")
-            first = await self.first_position(snapshot, position)
+            first = await self.first_position(snapshot, position, "option 'startingOffsets'")
             if first == position:
                 await self._check_reached("startingOffsets", snapshot, position, readable)
             return first
@@ -282,15 +284,18 @@ class ReadPlanner:
 
         Raises:
             ConfigurationError: it is no position of the log, lies behind what is readable, or before `startingOffsets`.
+            DataLoss: what lies before it is gone (failOnDataLoss).
         """
-        wanted = self._options.offset_of(snapshot.name, self._options.ending_offsets)
+        wanted = self._options.offset_of(snapshot.name, "endingOffsets")
         if isinstance(wanted, int):
             return await reading.before(self._open_listed, snapshot, readable, -wanted)
         if not isinstance(wanted, dict):
             return snapshot.start if wanted == EARLIEST else readable
         end = position_of(wanted, "option 'endingOffsets'")
         await self._check_reached("endingOffsets", snapshot, end, readable)
-        start = self._options.offset_of(snapshot.name, self._options.starting_offsets)
+        # Of another log, or in front of what is left: something else would be read, or nothing.
+        await self.first_position(snapshot, end, "option 'endingOffsets'")
+        start = self._options.offset_of(snapshot.name, "startingOffsets")
         if isinstance(start, dict) and position_of(start, "option 'startingOffsets'") > end:
             raise ConfigurationError(
                 f"option 'startingOffsets' of log {snapshot.name} is a position behind that of 'endingOffsets', so "
@@ -316,8 +321,11 @@ class ReadPlanner:
                     )
                 return
 
-    async def first_position(self, snapshot: LogSnapshot, position: Position) -> Position:
+    async def first_position(self, snapshot: LogSnapshot, position: Position, source: str) -> Position:
         """Return where reading from `position` begins: there, or with failOnDataLoss=false at what is left.
+
+        Args:
+            source: of the position, for messages.
 
         Raises:
             DataLoss: what follows the position is gone.
@@ -325,10 +333,12 @@ class ReadPlanner:
         """
         try:
             await snapshot.locate(position)
-        except DataLoss:
+        except DataLoss as error:
             if self._options.fail_on_data_loss:
-                raise
+                raise DataLoss(f"{source}: {error}") from None
             return snapshot.start
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{source}: {error}") from None
         return position
 
     # ---- who reads what ----
@@ -342,6 +352,8 @@ class ReadPlanner:
         options = self._options
         count = partition_count(ranges, options.partition_bytes_max, options.partitions_min, os.cpu_count() or 1)
         groups = share(ranges, count)
+        if options.partitions_min is not None:
+            groups = at_least(groups, options.partitions_min)
         if options.partition_entries_max is not None:
             groups = split(groups, options.partition_entries_max)
         await self._open([entries.ledger_id for entries in ranges])
@@ -381,25 +393,32 @@ class ReadPlanner:
             )
         return False
 
-    async def _open(self, ledger_ids: Sequence[int]) -> None:
+    async def _open(self, ledger_ids: Sequence[int], *, must_exist: bool = True) -> None:
         self._opened |= {ledger_id: self._ahead.pop(ledger_id) for ledger_id in ledger_ids if ledger_id in self._ahead}
         todo = [ledger_id for ledger_id in dict.fromkeys(ledger_ids) if ledger_id not in self._opened]
         for start in range(0, len(todo), CALLS_AT_ONCE):
-            await asyncio.gather(*(self._open_one(ledger_id) for ledger_id in todo[start : start + CALLS_AT_ONCE]))
+            some = todo[start : start + CALLS_AT_ONCE]
+            await asyncio.gather(*(self._open_one(ledger_id, must_exist=must_exist) for ledger_id in some))
 
-    async def _open_one(self, ledger_id: int) -> None:
+    async def _open_one(self, ledger_id: int, *, must_exist: bool) -> None:
         try:
             self._opened[ledger_id] = await self._client.open(ledger_id, recover=self._options.recover)
         except NoSuchLedger:
-            if not self._options.fail_on_data_loss:
+            if not (must_exist and self._options.fail_on_data_loss):
                 return
             if not self._options.reads_logs:
-                raise
+                raise NoSuchLedger(
+                    f"option 'ledgers' names ledger {ledger_id}, which does not exist: leave it out, or allow the loss "
+                    "(failOnDataLoss=false)",
+                    ledger_id=ledger_id,
+                ) from None
             raise DataLoss(
                 f"ledger {ledger_id} of log {self._options.log or self._options.logs_pattern} does not exist any more: "
                 "start behind it, or allow the loss (failOnDataLoss=false)",
                 ledger_id=ledger_id,
             ) from None
+        except UnauthorizedAccess as error:
+            raise UnauthorizedAccess(f"option 'password': {error}", ledger_id=ledger_id) from None
 
     async def _addresses(self) -> dict[str, tuple[str, int]]:
         """Return where the bookies of all opened ledgers are dialled, as far as that is known."""
@@ -420,6 +439,10 @@ class ReadPlanner:
         registry = (await self._client.services()).registry
         with suppress(BookieUnavailable):  # a task that needs it asks another replica, and names it if there is none
             self._resolved[bookie] = await registry.resolve(bookie)
+
+
+def _is_one(selected: IdRange) -> bool:
+    return selected.end - selected.first == 1
 
 
 def _chosen_entries(extent: LedgerExtent, selected: IdRange) -> EntryRange:

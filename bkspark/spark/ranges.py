@@ -9,6 +9,7 @@ it gained after the reader had left would never be read.
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -225,6 +226,30 @@ def split(groups: Iterable[tuple[EntryRange, ...]], entries_max: int) -> list[tu
         if part:
             found.append(tuple(part))
     return found
+
+
+def at_least(groups: Sequence[tuple[EntryRange, ...]], count: int) -> list[tuple[EntryRange, ...]]:
+    """Return the groups in order, the heaviest cut further until there are `count` or all have one entry.
+
+    An entry that is larger than its share leaves fewer groups than `share` was asked for.
+    """
+    parts = [1] * len(groups)
+    entries = [sum(map(len, group)) for group in groups]
+    weights = [sum(map(_weight, group)) for group in groups]
+    heaviest: list[tuple[float, int]] = [(-weight, place) for place, weight in enumerate(weights) if entries[place] > 1]
+    heapq.heapify(heaviest)
+    for _ in range(len(groups), count):
+        if not heaviest:
+            break
+        _, place = heapq.heappop(heaviest)
+        parts[place] += 1
+        if parts[place] < entries[place]:
+            heapq.heappush(heaviest, (-weights[place] / parts[place], place))
+    return [
+        tuple(cut(group, held * part // wanted, held * (part + 1) // wanted))
+        for group, held, wanted in zip(groups, entries, parts)
+        for part in range(wanted)
+    ]
 
 
 def cut(ranges: Sequence[EntryRange], start: int, end: int) -> list[EntryRange]:

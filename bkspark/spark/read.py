@@ -227,7 +227,9 @@ def schema_for(options: SourceOptions) -> StructType:
     if payload_format == "raw":
         return raw_schema(options)
     client = connect(options).asynchronous
-    payloads = run(lambda: _first_payloads(client, options))
+    # To look at columns must not fence a writer: the read may yet be refused, or never be done.
+    look = replace(options, recover=False, unconfirmed=True) if options.recover else options
+    payloads = run(lambda: _first_payloads(client, look))
     if not payloads:
         what = "the ledgers chosen" if not options.reads_logs else f"log {options.log or options.logs_pattern}"
         raise ConfigurationError(

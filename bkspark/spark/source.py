@@ -37,6 +37,7 @@ class BookKeeperDataSource(DataSource):
         spare_modules()
         self.options = dict(options)
         self._parsed = SourceOptions.parse(options)
+        self._parsed.check_at_load()
 
     @classmethod
     def name(cls) -> str:

@@ -82,7 +82,7 @@ class _LookedAtLog:
         if self.is_another_than(noted):
             _tell_loss(self._options, noted, "deleted and created again")
             return self._snapshot.start
-        return await self._planner.first_position(self._snapshot, noted.position)
+        return await self._planner.first_position(self._snapshot, noted.position, "offset of the stream")
 
     def is_another_than(self, noted: LogOffset) -> bool:
         """True when the log was deleted and created again since."""

@@ -12,7 +12,7 @@ from dataclasses import replace
 import msgpack
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, NullType, StructType
 
 from bkspark.blocking import run
 from bkspark.errors import (
@@ -31,6 +31,7 @@ from bkspark.metadata.tree import Tree
 from bkspark.metadata.uri import MetadataUri
 from bkspark.metadata.zookeeper import open_tree
 from bkspark.spark import option_values as values
+from bkspark.spark.columns import arrow_schema, inferred_schema
 from bkspark.spark.options import OPTIONS, READ, STREAM, WRITE, Option, SourceOptions
 from bkspark.spark.read import BookKeeperReader
 from bkspark.spark.source import BookKeeperDataSource
@@ -193,6 +194,37 @@ def test_options_in_conflict_are_both_named(use, given, part):
 
 
 @pytest.mark.parametrize(
+    ("given", "part"),
+    [
+        ({"log": "a", "startingOffsets": "-5", "startingTimestamp": "5"}, "exclude each other"),
+        ({"log": "a", "startingOffsets": "latest", "endingOffsets": "latest"}, "reads nothing"),
+        ({"log": "a", "recover": "true"}, "would fence a log's writer"),
+        ({"ledgers": "1", "recover": "true", "unconfirmed": "true"}, "exclude each other"),
+        ({"log": "a", "minEntriesPerTrigger": "9", "maxEntriesPerTrigger": "8"}, "lower it"),
+        ({"log": "a", "ackQuorum": "1", "minPartitions": "2"}, "'minPartitions' for a batch read or a stream read"),
+        ({"log": "a", "recover": "true", "maxEntriesPerTrigger": "8"}, "remove one of them"),
+    ],
+)
+def test_options_that_no_read_takes_together_are_told_at_load(given, part):
+    assert part in told(ConfigurationError, lambda: BookKeeperDataSource({"uri": URI, **given}))
+
+
+def test_options_that_a_read_or_a_write_takes_are_no_matter_for_load():
+    for given in ({"startingOffsets": "latest"}, {"ensembleSize": "1"}, {"txnVersion": "1"}, {"ledgerMetadata.a": "b"}):
+        BookKeeperDataSource({"uri": URI, "log": "a", **given})
+    BookKeeperDataSource({"uri": URI, "inspect": "logs"})
+
+
+@pytest.mark.parametrize("text", ["null", "true", "7", "[]"])
+@pytest.mark.parametrize("option", ["startingOffsets", "endingOffsets"])
+def test_offset_of_a_log_of_a_pattern_that_is_none_is_refused_with_the_option(option, text):
+    options = parse(logsPattern="a|b", **{option: f'{{"a": {text}}}'})
+    message = told(ConfigurationError, lambda: options.offset_of("a", option))
+    assert f"option '{option}': the offset of log a is" in message
+    assert options.offset_of("b", option) is None
+
+
+@pytest.mark.parametrize(
     ("theirs", "ours"),
     [
         ("kafka.bootstrap.servers", "uri"),
@@ -258,6 +290,22 @@ def test_position_beyond_the_end_is_refused_with_where_the_end_is(cluster, clien
 
 
 @pytest.mark.cluster
+@pytest.mark.parametrize("option", ["startingOffsets", "endingOffsets"])
+def test_position_of_another_log_or_in_front_of_what_is_left_is_refused(cluster, client, log, option):
+    first, last = positions_of(client, log)
+    other = str(replace(last, ledger_id=first.ledger_id))
+    message = told(ConfigurationError, lambda: planned(cluster, log=log, **{option: other}))
+    assert f"option '{option}': log {log} has ledger {last.ledger_id} at ordinal 1" in message
+    client.log(log).truncate(last)
+    gone = str(replace(first, entry_id=2))
+    message = told(DataLoss, lambda: planned(cluster, log=log, **{option: gone}))
+    assert f"option '{option}': log {log} begins at" in message
+    assert "failOnDataLoss=false" in message
+    left = planned(cluster, log=log, failOnDataLoss="false", **{option: gone})
+    assert sum(len(each.reads) for each in left) == (1 if option == "startingOffsets" else 0)
+
+
+@pytest.mark.cluster
 def test_range_that_ends_before_it_begins_is_refused(cluster, client, log):
     first, *_, last = map(str, positions_of(client, log))
     message = told(ConfigurationError, lambda: planned(cluster, log=log, startingOffsets=last, endingOffsets=first))
@@ -270,6 +318,10 @@ def test_range_of_no_ledger_is_refused_unless_loss_is_allowed(cluster):
     nowhere = {"ledgers": "999999990-999999999"}
     assert "no ledger has such an id" in told(NoSuchLedger, lambda: planned(cluster, **nowhere))
     assert planned(cluster, **nowhere, failOnDataLoss="false") == []
+    message = told(NoSuchLedger, lambda: planned(cluster, ledgers="999999990"))
+    assert "option 'ledgers' names ledger 999999990, which does not exist: leave it out" in message
+    assert "failOnDataLoss=false" in message
+    assert planned(cluster, ledgers="999999990", failOnDataLoss="false") == []
 
 
 @pytest.mark.parametrize("payload_format", ["raw", "arrow", "json", "msgpack"])
@@ -289,10 +341,11 @@ def test_column_that_needs_an_option_names_it(column, given, option):
 
 @pytest.mark.cluster
 def test_missing_log_deleted_ledger_and_wrong_password_say_what_to_do(cluster, client, log):
-    assert "check the name, or create it first" in told(NoSuchLog, lambda: planned(cluster, log="nowhere"))
-    assert "give the one it was created with" in told(
-        UnauthorizedAccess, lambda: planned(cluster, log=log, password="wrong")
-    )
+    message = told(NoSuchLog, lambda: planned(cluster, log="nowhere"))
+    assert "option 'log': log nowhere does not exist: check the name, or create it first" in message
+    message = told(UnauthorizedAccess, lambda: planned(cluster, log=log, password="wrong"))
+    assert "option 'password': " in message
+    assert "give the one it was created with" in message
     middle = positions_of(client, log)[0].ledger_id
     client.delete(middle)
     message = told(DataLoss, lambda: planned(cluster, log=log))
@@ -392,3 +445,18 @@ def test_columns_are_read_off_a_shared_ledger_that_is_still_open(cluster, client
     batch = pa.record_batch({"a": pa.array([5], pa.int64())})
     writer.commit([destination.write(owner, iter([batch]), is_keyed=True)])
     assert rows(*source(cluster, name, "json")) == [{"a": 5}]
+
+
+def test_decimal_of_another_program_that_spark_cannot_hold_is_told_by_its_column():
+    payload = pa.schema({"fine": pa.int64(), "s": pa.struct({"d": pa.decimal256(40, 2)})})
+    message = told(ConfigurationError, lambda: inferred_schema(payload, parse(log="a")))
+    assert "column 's' of the first entry is struct<d:decimal(40,2)>" in message
+    assert "38 digits at most: name the columns to read by .schema()" in message
+
+
+def test_array_of_nothing_is_refused_by_its_column():
+    """What `array()` is in SQL."""
+    schema = StructType().add("fine", "integer").add("c", ArrayType(NullType(), containsNull=False))
+    message = told(ConfigurationError, lambda: arrow_schema(schema))
+    assert "column 'c' has type array<void>" in message
+    assert "cast it" in message

@@ -265,6 +265,8 @@ def test_ledger_metadata_is_many_options():
         ("1970-01-02", 86_400_000),
         ("-10m", -600_000),
         ("-2 h", -7_200_000),
+        ("-0m", -1),
+        ("1969-12-31T23:00:00Z", 0),
     ],
 )
 def test_times_are_milliseconds_iso_text_or_ago(text, milliseconds):

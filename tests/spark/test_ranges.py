@@ -8,6 +8,7 @@ from bkspark.spark.ranges import (
     EntryRange,
     LedgerExtent,
     advance,
+    at_least,
     between,
     partition_count,
     share,
@@ -110,6 +111,18 @@ def test_shares_are_of_about_equal_size():
     sizes = [sum(r.size for r in group) >> 20 for group in groups]
     assert len(sizes) == 4
     assert max(sizes) - min(sizes) <= 2
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_more_groups_are_made_where_a_large_entry_left_too_few(seed):
+    chance = random.Random(seed)
+    ranges = [EntryRange(i, 100 + i, 3, 3 + chance.choice((1, 2, 40)), chance.choice((1, 1 << 30))) for i in range(9)]
+    entries = [(r.ledger_id, entry) for r in ranges for entry in range(r.first_entry, r.end_entry)]
+    count = chance.randrange(1, len(entries) + 5)
+    groups = at_least(share(ranges, count), count)
+    assert [(r.ledger_id, entry) for g in groups for r in g for entry in range(r.first_entry, r.end_entry)] == entries
+    assert all(groups)
+    assert len(groups) == min(count, len(entries))
 
 
 def test_small_ledgers_pack_into_one_task():

@@ -14,10 +14,12 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from bkspark.blocking import Client, run
-from bkspark.errors import ConfigurationError, DataLoss, NoSuchLog
+from bkspark.errors import ConfigurationError, DataLoss, NoSuchLedger, NoSuchLog
 from bkspark.net.connection import BookieConnection
 from bkspark.spark.connection import task_pool
+from bkspark.spark.option_values import parse_ledgers
 from bkspark.spark.options import SourceOptions
+from bkspark.spark.plan import ReadPlanner
 from bkspark.spark.progress import Lag, lag
 from bkspark.spark.read import BookKeeperReader, read_partition, schema_for
 from bkspark.spark.stream import BookKeeperStreamReader
@@ -123,6 +125,34 @@ def test_ledgers_are_chosen_by_custom_metadata(cluster, client):
     assert found(cluster, ledgers="*", **{"ledgerMetadata.mark": mark}) == [0, 1, 2]
     assert found(cluster, ledgers="*", **{"ledgermetadata.MARK": mark, "ledgerMetadata.kind": "a"}) == [0, 1]
     assert found(cluster, ledgers="*", **{"ledgerMetadata.mark": "nobody's"}) == []
+
+
+def test_ledger_that_goes_while_it_is_chosen_is_no_error_unless_it_is_named(cluster, client):
+    ids = [ledger(client, [n]) for n in range(3)]
+    planner = ReadPlanner(client.asynchronous, SourceOptions.parse({"uri": cluster.uri, "ledgers": "*"}))
+
+    def chosen(text: str) -> list[int]:
+        return [entries.ledger_id for entries in run(lambda: planner.chosen(parse_ledgers(text)))]
+
+    assert chosen(f"{ids[0]}-{ids[1]}") == ids[:2]  # the planner knows what there is now
+    client.delete(ids[2])
+    assert chosen(f"{ids[1]}-{ids[2]}") == [ids[1]]
+    with pytest.raises(NoSuchLedger, match=f"option 'ledgers' names ledger {ids[2]}, which does not exist"):
+        chosen(str(ids[2]))
+
+
+@pytest.mark.parametrize("payload_format", ["json", "raw"])
+def test_looking_for_columns_fences_nobody(cluster, client, payload_format):
+    writer = client.create()
+    writer.append_many([b'{"a": 1}'])
+    given = {"uri": cluster.uri, "ledgers": str(writer.ledger_id), "recover": "true", "payloadFormat": payload_format}
+    schema = schema_for(SourceOptions.parse(given))
+    assert ("a" if payload_format == "json" else "value") in schema.names
+    writer.append_many([b'{"a": 2}'])
+    writer.abandon()
+    reader = BookKeeperReader(schema, SourceOptions.parse(given))
+    assert sum(len(batch) for each in reader.partitions() for batch in reader.read(each)) == 2
+    assert client.metadata(writer.ledger_id).state.name == "CLOSED"
 
 
 def test_time_chooses_ledgers_by_when_they_were_open(cluster, client, log):
