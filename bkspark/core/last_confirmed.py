@@ -26,8 +26,9 @@ class LastEntries:
 class LastConfirmed:
     """Collects what the bookies of the last fragment say of their last entry, until that covers every write set.
 
-    The LAC told is below none that an earlier reader saw before it asked: whatever Qa bookies acknowledged, one of the
-    covered ones has, and entries up to the first one of the fragment were confirmed when the fragment began.
+    Whatever Qa bookies acknowledged, one of the covered ones has, and entries up to the first one of the fragment were
+    confirmed when the fragment began. The LAC told may be below one that an earlier reader saw all the same: that stood
+    in an entry on its way, at a bookie which this time was not among those covered.
     """
 
     def __init__(self, ledger_id: int, metadata: LedgerMetadata) -> None:

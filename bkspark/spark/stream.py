@@ -66,6 +66,10 @@ class _LookedAtLog:
         return LogOffset(self._snapshot.name, self._snapshot.head.log_id, position)
 
     @property
+    def name(self) -> str:
+        return self._snapshot.name
+
+    @property
     def start(self) -> Position:
         return self._snapshot.start
 
@@ -117,6 +121,7 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         self._reported: dict[str, Any] | None = None
         self._looked_at: tuple[dict[str, Any], ReadPlanner, Mapping[str, _LookedAtLog]] | None = None
         self._before: ReadPlanner | None = None
+        self._given: Offsets = {}
         self._last_batch_s = time.monotonic()
         self._turn = 0
         RowAssembler(schema, self._options)  # a wrong column is told here, before the query runs
@@ -161,8 +166,9 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         logs = await self._look(planner)
         readable = {name: await log.end() for name, log in logs.items()}
         if start is None:
-            await self._report(logs, readable, readable)
-            return self._ending(readable, planner, logs)
+            ends = {name: self._not_before_given(log, readable[name]) for name, log in logs.items()}
+            await self._report(logs, ends, readable)
+            return self._ending(ends, planner, logs)
         noted = self._form.from_json(start, CHECKPOINT)
         self._tell_gone(noted, logs)
         begins = {name: await log.begin(noted[name]) if name in noted else log.start for name, log in logs.items()}
@@ -178,9 +184,15 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         self, ends: Mapping[str, Position], planner: ReadPlanner, logs: Mapping[str, _LookedAtLog]
     ) -> dict[str, Any]:
         """Return the offset at which a micro-batch ends, and note what was looked at: its plan needs the same."""
-        end = self._form.to_json({name: log.offset(ends[name]) for name, log in logs.items()})
+        self._given = {name: log.offset(ends[name]) for name, log in logs.items()}
+        end = self._form.to_json(self._given)
         self._looked_at = (end, planner, logs)
         return end
+
+    def _not_before_given(self, log: _LookedAtLog, end: Position) -> Position:
+        """Return `end`, but not before the one given last: other bookies may answer than then, which know less."""
+        given = self._given.get(log.name)
+        return end if given is None or log.is_another_than(given) else max(end, given.position)
 
     async def _ends(
         self,

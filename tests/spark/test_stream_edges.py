@@ -6,9 +6,13 @@ from types import SimpleNamespace
 import pytest
 from pyspark.sql.types import StructType
 
+from bkspark.entries import EntryBatch
 from bkspark.errors import ConfigurationError, DataLoss
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.stream import BookKeeperStreamReader
+from bkspark.wire import v2
+from bkspark.wire.digest import DigestType, EntryDigest, master_key
+from tests.bookie.serving import Peer
 from tests.polling import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.admission_control]
@@ -146,3 +150,26 @@ def test_empty_object_is_no_position_and_of_a_pattern_leaves_every_log_at_the_ea
     many = follow(cluster, logsPattern=prefix, startingOffsets="{}")
     start = many.initialOffset()
     assert values(many, start, latest(many, start)) == ["1"]
+
+
+@pytest.mark.parametrize("is_told_where_it_is", [True, False], ids=["Spark 4.2", "before"])
+def test_offset_never_goes_back_where_bookies_know_less_than_others_did(cluster, client, prefix, is_told_where_it_is):
+    """Entry 1 is on its way and has reached one bookie, which so knows that entry 0 is confirmed; the next trigger is
+    answered by the two others."""
+    first, _, third = cluster.bookies
+    log = client.log(prefix).open_for_writing()
+    log.append(b"0")
+    ledger = client.log(prefix).show()["ledgers"][0]["ledger"]
+    digest = EntryDigest(DigestType.CRC32C, b"")
+    on_its_way = v2.encode_adds(EntryBatch.of([b"1"], ledger, 1), 0, 1, digest, master_key(b""))
+    with Peer(int(first.id.rpartition(":")[2])) as peer:
+        peer.send(on_its_way.buffer)
+        assert peer.reply().status == v2.Status.EOK
+    stream = follow(cluster, log=prefix)
+    start = stream.initialOffset()
+    third.pause()
+    noted = stream.latestOffset(start if is_told_where_it_is else None)
+    assert noted["entry"] == 1
+    third.resume()
+    first.pause()
+    assert stream.latestOffset(noted if is_told_where_it_is else None) == noted
