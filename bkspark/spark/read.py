@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-from contextlib import aclosing, closing
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import aclosing, closing, suppress
 from dataclasses import replace
 from functools import partial
 
@@ -17,7 +18,7 @@ from bkspark.client import Client, SnapshotReader
 from bkspark.client.range_reader import SCAN_BYTES_MIN, mean_entry_bytes
 from bkspark.core.reader import spans
 from bkspark.entries import EntryBatch
-from bkspark.errors import ConfigurationError, NoSuchLog
+from bkspark.errors import ConfigurationError, DataLoss, NoSuchEntry, NoSuchLog
 from bkspark.net.pool import BookiePool, NetOptions
 from bkspark.spark.columns import RowAssembler, inferred_schema, raw_schema
 from bkspark.spark.connection import connect, new_pool, task_pool
@@ -30,6 +31,8 @@ from bkspark.spark.workers import spare_modules
 from bkspark.stages import reach
 from bkspark.wire.digest import EntryDigest
 from bkspark.wire.framing import LENGTH_BYTES
+
+_log = logging.getLogger(__name__)
 
 READ_BYTES = 4 << 20
 """Payload bytes asked for at once; they fit a frame (5 MiB) unless entries are tiny."""
@@ -122,21 +125,22 @@ def read_partition(partition: InputPartition, schema: StructType, options: Sourc
     assembler = RowAssembler(schema, options)
 
     def batches() -> Iterator[pa.RecordBatch]:
-        for read, entries in _scanned(partition):
+        for read, entries in _scanned(partition, fail_on_data_loss=options.fail_on_data_loss):
             reach("source.read")
             yield from assembler.batches(entries, read)
 
     return _joined(batches())
 
 
-def _scanned(partition: ReadPartition) -> Iterator[tuple[LedgerRead, EntryBatch]]:
+def _scanned(partition: ReadPartition, *, fail_on_data_loss: bool) -> Iterator[tuple[LedgerRead, EntryBatch]]:
     """Yield the entries of a partition: read on this host where that is possible, otherwise over the network."""
     with closing(LocalScan(partition.addresses, NetOptions())) as scan, task_pool(partition.addresses) as pool:
         if any(scan.can_read(read.metadata, read.first_entry) and _is_long(read) for read in partition.reads):
             for read in partition.reads:
-                yield from ((read, entries) for entries in _read(read, scan, partition, pool))
+                found = _read(read, scan, partition, pool, fail_on_data_loss=fail_on_data_loss)
+                yield from ((read, entries) for entries in found)
         else:
-            yield from iterate(lambda: _entries(partition, pool))
+            yield from iterate(lambda: _entries(partition, pool, fail_on_data_loss=fail_on_data_loss))
 
 
 def _is_long(read: LedgerRead) -> bool:
@@ -144,7 +148,9 @@ def _is_long(read: LedgerRead) -> bool:
     return (read.end_entry - read.first_entry) * entry_bytes >= SCAN_BYTES_MIN
 
 
-def _read(read: LedgerRead, scan: LocalScan, partition: ReadPartition, pool: BookiePool) -> Iterator[EntryBatch]:
+def _read(
+    read: LedgerRead, scan: LocalScan, partition: ReadPartition, pool: BookiePool, *, fail_on_data_loss: bool
+) -> Iterator[EntryBatch]:
     """Yield the entries of one read."""
     metadata, position, elsewhere = read.metadata, read.first_entry, 1
     digest = EntryDigest(metadata.digest, partition.password)
@@ -166,17 +172,68 @@ def _read(read: LedgerRead, scan: LocalScan, partition: ReadPartition, pool: Boo
         end = min(read.end_entry, position + elsewhere * (end - position))
         elsewhere *= 2
         reader = _reader(read, partition, pool)
-        yield from iterate(partial(reader.batches, position, end, batch_bytes=READ_BYTES))
+        yield from iterate(partial(_stored, read, reader, position, end, fail_on_data_loss=fail_on_data_loss))
         position = end
 
 
-async def _entries(partition: ReadPartition, pool: BookiePool) -> AsyncIterator[tuple[LedgerRead, EntryBatch]]:
+async def _entries(
+    partition: ReadPartition, pool: BookiePool, *, fail_on_data_loss: bool
+) -> AsyncIterator[tuple[LedgerRead, EntryBatch]]:
     for read in partition.reads:
         reader = _reader(read, partition, pool)
+        found = _stored(read, reader, read.first_entry, read.end_entry, fail_on_data_loss=fail_on_data_loss)
         # Closed before the pool: a LIMIT ends the task here, while reads are under way.
-        async with aclosing(reader.batches(read.first_entry, read.end_entry, batch_bytes=READ_BYTES)) as batches:
+        async with aclosing(found) as batches:
             async for entries in batches:
                 yield read, entries
+
+
+async def _stored(
+    read: LedgerRead, reader: SnapshotReader, first: int, end: int, *, fail_on_data_loss: bool
+) -> AsyncGenerator[EntryBatch]:
+    """Yield entries [first, end), or with failOnDataLoss=false those of them that a bookie still has.
+
+    Raises:
+        DataLoss: every bookie that could have an entry says that it has not: its ledger was deleted since the plan was
+            made, or they lost it. One that does not answer is no such thing.
+    """
+    stop = end
+    while first < end:
+        try:
+            if first < stop:
+                async with aclosing(reader.batches(first, stop, batch_bytes=READ_BYTES)) as batches:
+                    async for entries in batches:
+                        first = entries.end_entry
+                        yield entries
+            if stop < end:
+                first, stop = await _next_stored(read, reader, stop, end), end
+        except NoSuchEntry as error:
+            gone = first if error.entry_id is None else error.entry_id
+            if fail_on_data_loss:
+                raise DataLoss(
+                    f"{error}: the ledger was deleted since the read was planned, or its bookies lost it; load again, "
+                    "or allow the loss (failOnDataLoss=false)",
+                    ledger_id=read.ledger_id,
+                    entry_id=gone,
+                ) from None
+            stop = gone
+
+
+async def _next_stored(read: LedgerRead, reader: SnapshotReader, gone: int, end: int) -> int:
+    """Return where to go on behind an entry that is gone: behind it, or at `end` where the rest is gone too.
+
+    A deleted ledger is not asked for entry by entry: what its last entries say, of all its bookies, holds for it.
+    """
+    goes_on = end
+    for entry_id in range(max(gone + 1, end - read.metadata.ensemble_size), end):
+        with suppress(NoSuchEntry):
+            async with aclosing(reader.batches(entry_id, entry_id + 1, batch_bytes=READ_BYTES)) as batches:
+                async for _ in batches:
+                    goes_on = gone + 1
+        if goes_on < end:
+            break
+    _log.warning("ledger %d: entries %d-%d are gone and are left out", read.ledger_id, gone, goes_on - 1)
+    return goes_on
 
 
 def _reader(read: LedgerRead, partition: ReadPartition, pool: BookiePool) -> SnapshotReader:
@@ -260,7 +317,8 @@ async def _first_payloads(client: Client, options: SourceOptions) -> list[bytes]
         for partition in await planner.partitions([sample]):
             pool = new_pool(partition.addresses)
             try:
-                async for _, batch in _entries(partition, pool):
+                found = _entries(partition, pool, fail_on_data_loss=options.fail_on_data_loss)
+                async for _, batch in found:
                     payloads += batch
             finally:
                 await pool.close()

@@ -14,6 +14,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from bkspark.blocking import Client, run
+from bkspark.core.metadata import Fragment
 from bkspark.errors import ConfigurationError, DataLoss, NoSuchLedger, NoSuchLog
 from bkspark.net.connection import BookieConnection
 from bkspark.spark.connection import task_pool
@@ -469,6 +470,35 @@ def test_read_goes_on_with_one_bookie_dead_before_and_after_planning(cluster, cl
     cluster.bookies[0].kill()
     assert rows(reader, before) == list(range(100))
     assert rows(reader, reader.partitions()) == list(range(100))
+
+
+def test_what_no_bookie_has_any_more_is_left_out_only_where_loss_is_allowed(cluster, client):
+    one = ledger(client, range(10), ensemble=1, write_quorum=1, ack_quorum=1)
+    two = ledger(client, range(10, 13))
+    strict = BookKeeperReader(VALUE, SourceOptions.parse({"uri": cluster.uri, "ledgers": f"{one},{two}"}))
+    lenient = BookKeeperReader(
+        VALUE, SourceOptions.parse({"uri": cluster.uri, "ledgers": str(one), "failOnDataLoss": "false"})
+    )
+    (partition,) = strict.partitions()
+    read, other_read = partition.reads
+    (has,) = read.metadata.fragments[0].bookies
+    lost = next(bookie for bookie in partition.addresses if bookie != has)
+
+    def left(*bookies: str, end_entry: int = 10) -> list[int]:
+        """Return what is read where these bookies should have the entries from 0, 4 and 6 on."""
+        fragments = tuple(Fragment(first, (bookie,)) for first, bookie in zip((0, 4, 6), bookies))
+        changed = replace(read, end_entry=end_entry, metadata=replace(read.metadata, fragments=fragments))
+        partition.reads = (changed, other_read)
+        with pytest.raises(DataLoss, match=f"ledger {one} entry .* none of its bookies .*failOnDataLoss=false"):
+            rows(strict, [partition])
+        return rows(lenient, [partition])
+
+    others = [10, 11, 12]
+    assert left(has, lost, has) == [0, 1, 2, 3, 6, 7, 8, 9, *others]
+    assert left(lost, has, has) == [4, 5, 6, 7, 8, 9, *others]
+    assert left(has, lost, lost) == [0, 1, 2, 3, *others]
+    assert left(lost, lost, lost) == others
+    assert left(has, has, has, end_entry=15) == [*range(10), *others]
 
 
 def test_abandoned_read_ends_its_connections(cluster, client, log):
