@@ -10,6 +10,7 @@ import base64
 import shutil
 import socket
 import subprocess
+import tempfile
 import time
 import uuid
 from pathlib import Path
@@ -56,9 +57,11 @@ def kafka_jars() -> list[Path]:
     maven = shutil.which("mvn")
     if maven is None:
         raise KafkaUnavailable("there is no mvn on the PATH; install Maven, which fetches Kafka and its connector")
-    target = PROJECT / "target"
-    target.mkdir(exist_ok=True)
-    listing = target / "classpath.txt"
+    with tempfile.TemporaryDirectory(prefix="bkspark-kafka-jars-") as folder:
+        return _listed_jars(maven, Path(folder) / "classpath.txt")
+
+
+def _listed_jars(maven: str, listing: Path) -> list[Path]:
     goal = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:build-classpath"
     command = [maven, "-q", "-B", goal, f"-Dmdep.outputFile={listing}"]
     for mode in (["-o"], []):

@@ -34,7 +34,7 @@ from benchmarks.kafka_broker import KafkaBroker, KafkaUnavailable, connector_jar
 from benchmarks.servers import MeasuredBookie, Servers
 from benchmarks.spark_cases import CASES, OURS, WARM_UP_SCALE, Case, Contenders, Sizes
 from benchmarks.spark_jobs import SparkJobs
-from bkspark.cli.arguments import positive
+from bkspark.cli.arguments import above_zero, positive
 
 ROUNDS = 5
 WARM_UP_ROUNDS = 4
@@ -119,23 +119,13 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--only", action="append", choices=list(CASES), help="this case; may be repeated")
     parser.add_argument("--rounds", type=positive, default=ROUNDS, help=f"default: {ROUNDS}")
-    parser.add_argument("--scale", type=_scale, default=1.0, help="multiply all sizes by this")
+    parser.add_argument("--scale", type=above_zero, default=1.0, help="multiply all sizes by this")
     parser.add_argument("--log", type=Path, metavar="FILE", help="keep figures there as they come, and go on from it")
     parser.add_argument(
         "--plot", type=_picture, metavar="FILE", help="draw it, too: .png or .svg (needs bkspark[plot])"
     )
     parser.add_argument("--dir", type=_folder, help="where to write (default: the temporary folder)")
     return parser
-
-
-def _scale(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
-    return value
 
 
 def _picture(text: str) -> Path:

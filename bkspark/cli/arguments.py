@@ -146,15 +146,20 @@ def value_size(text: str) -> int:
     return entry_size(text)
 
 
-def seconds(text: str) -> float:
+def above_zero(text: str, what: str = "a number") -> float:
     """An argparse type: a number above 0."""
     try:
         value = float(text)
     except ValueError:
         value = 0.0
     if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not {what} above 0")
     return value
+
+
+def seconds(text: str) -> float:
+    """An argparse type: a number above 0."""
+    return above_zero(text, "a number of seconds")
 
 
 def port(text: str) -> int:

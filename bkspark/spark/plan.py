@@ -396,8 +396,7 @@ class ReadPlanner:
     async def _open(self, ledger_ids: Sequence[int], *, must_exist: bool = True) -> None:
         self._opened |= {ledger_id: self._ahead.pop(ledger_id) for ledger_id in ledger_ids if ledger_id in self._ahead}
         todo = [ledger_id for ledger_id in dict.fromkeys(ledger_ids) if ledger_id not in self._opened]
-        for start in range(0, len(todo), CALLS_AT_ONCE):
-            some = todo[start : start + CALLS_AT_ONCE]
+        for some in chunks(todo, CALLS_AT_ONCE):
             await asyncio.gather(*(self._open_one(ledger_id, must_exist=must_exist) for ledger_id in some))
 
     async def _open_one(self, ledger_id: int, *, must_exist: bool) -> None:

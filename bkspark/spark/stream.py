@@ -66,10 +66,6 @@ class _LookedAtLog:
         return LogOffset(self._snapshot.name, self._snapshot.head.log_id, position)
 
     @property
-    def name(self) -> str:
-        return self._snapshot.name
-
-    @property
     def start(self) -> Position:
         return self._snapshot.start
 
@@ -86,7 +82,7 @@ class _LookedAtLog:
         if self.is_another_than(noted):
             _tell_loss(self._options, noted, "deleted and created again")
             return self._snapshot.start
-        return await self._planner.first_position(self._snapshot, noted.position, "offset of the stream")
+        return await self._planner.first_position(self._snapshot, noted.position, CHECKPOINT)
 
     def is_another_than(self, noted: LogOffset) -> bool:
         """True when the log was deleted and created again since."""
@@ -166,7 +162,7 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         logs = await self._look(planner)
         readable = {name: await log.end() for name, log in logs.items()}
         if start is None:
-            ends = {name: self._not_before_given(log, readable[name]) for name, log in logs.items()}
+            ends = {name: self._not_before_given(name, log, readable[name]) for name, log in logs.items()}
             await self._report(logs, ends, readable)
             return self._ending(ends, planner, logs)
         noted = self._form.from_json(start, CHECKPOINT)
@@ -189,9 +185,9 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         self._looked_at = (end, planner, logs)
         return end
 
-    def _not_before_given(self, log: _LookedAtLog, end: Position) -> Position:
+    def _not_before_given(self, name: str, log: _LookedAtLog, end: Position) -> Position:
         """Return `end`, but not before the one given last: other bookies may answer than then, which know less."""
-        given = self._given.get(log.name)
+        given = self._given.get(name)
         return end if given is None or log.is_another_than(given) else max(end, given.position)
 
     async def _ends(

@@ -21,6 +21,8 @@ from bkspark.entries import EntryBatch
 from bkspark.errors import ConfigurationError, MalformedPayload
 
 CORRUPT_RECORD = "_corrupt_record"
+TYPES_CACHED_MAX = 1000
+"""Nested types of which a process remembers whether they forbid nulls inside."""
 
 
 class MalformedMode(enum.Enum):
@@ -104,13 +106,14 @@ def check_nulls(column: pa.Array, field: pa.Field) -> pa.Array:
     """Return `column`; raise ValueError when it, or what nests in it, has a null where the field allows none."""
     if not field.nullable and column.null_count:
         raise ValueError(f"column '{field.name}' is NOT NULL, but the payload has no value for it")
-    if _forbids_null_inside(field.type):
+    # A flat type, as most are, is not worth a look into the cache: it is asked for every entry.
+    if field.type.num_fields and _forbids_null_inside(field.type):
         for array in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
             _check_inside(array, field.type, field.name)
     return column
 
 
-@functools.cache
+@functools.lru_cache(TYPES_CACHED_MAX)
 def _forbids_null_inside(kind: pa.DataType) -> bool:
     return any(not inner.nullable or _forbids_null_inside(inner.type) for inner in _inner_fields(kind))
 

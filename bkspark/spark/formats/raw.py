@@ -33,7 +33,7 @@ class RawDecoder(Decoder):
     def decode(self, entries: EntryBatch) -> Iterator[Rows]:
         payloads = entries.to_arrow()
         try:
-            rows = Rows(self._columns(payloads, payloads, [None] * len(entries)), len(entries))
+            rows = Rows(self._columns(payloads, payloads), len(entries))
         except pa.ArrowInvalid:
             rows = self._decode_singly(entries, payloads)
         yield rows
@@ -44,18 +44,20 @@ class RawDecoder(Decoder):
             raise self.malformed(entries, int(np.argmin(good)), "it is not UTF-8 text; read 'value' as binary")
         if self.mode is MalformedMode.DROPMALFORMED:
             kept = payloads.filter(pa.array(good))
-            return Rows(self._columns(kept, kept, [None] * len(kept)), len(kept), partial(np.flatnonzero, good))
+            return Rows(self._columns(kept, kept), len(kept), partial(np.flatnonzero, good))
         texts = pa.array([payload if fine else None for payload, fine in zip(entries, good)], pa.binary())
         corrupt = [None if fine else payload for payload, fine in zip(entries, good)]
         return Rows(self._columns(payloads, texts, corrupt), len(entries))
 
-    def _columns(self, payloads: pa.Array, texts: pa.Array, corrupt: list[bytes | None]) -> list[pa.Array]:
-        """Return the columns: binary ones of the payloads, text ones of those that are text."""
+    def _columns(
+        self, payloads: pa.Array, texts: pa.Array, corrupt: list[bytes | None] | None = None
+    ) -> list[pa.Array]:
+        """Return the columns: binary ones of the payloads, text ones of those that are text; `corrupt`: the others."""
         columns = []
         for index, column in enumerate(self.schema):
             if column.name == CORRUPT_RECORD:
-                is_kept = index == self._corrupt_index
-                columns.append(self.corrupt_column(corrupt) if is_kept else pa.nulls(len(corrupt), column.type))
+                is_kept = corrupt is not None and index == self._corrupt_index
+                columns.append(self.corrupt_column(corrupt) if is_kept else pa.nulls(len(payloads), column.type))
             else:
                 columns.append((payloads if column.type == pa.binary() else texts).cast(column.type))
         return columns
