@@ -46,11 +46,13 @@ async def last_entries(pool: BookiePool, ledger_id: int, metadata: LedgerMetadat
             slot, answer = await finished
             if isinstance(answer, BookKeeperError):
                 core.on_failure(answer)
-            elif answer.lac is not None:
-                entry = answer.entry
-                held, length = (entry.entry_id, entry.length) if entry is not None else (answer.lac, 0)
-                core.on_entry(slot, held, answer.lac, length)
-            elif answer.status in (v2.Status.ENOENTRY, v2.Status.ENOLEDGER):
+                continue
+            entry = answer.entry
+            if answer.explicit_lac is not None:
+                core.on_explicit_lac(answer.explicit_lac)
+            if entry is not None:
+                core.on_entry(slot, entry.entry_id, entry.lac, entry.length)
+            elif answer.status == v2.EOK or answer.status in (v2.Status.ENOENTRY, v2.Status.ENOLEDGER):
                 core.on_nothing(slot)
             else:
                 refusal = read_error(answer.status, ledger_id, v2.LAST_ENTRY, fragment.bookies[slot])
@@ -79,7 +81,7 @@ async def _ask_lac(pool: BookiePool, bookie: str, ledger_id: int, digest: EntryD
     if answer is not None and answer.lac is not None:
         return answer
     last = await (await pool.channel(bookie)).read_last_entry(ledger_id, digest)
-    return LacAnswer(last.status, None if last.entry is None else last.entry.lac, last.entry)
+    return LacAnswer(last.status, None, last.entry)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +118,6 @@ class LedgerReader:
         self.times = times
         """As they were when the ledger was opened."""
         self._password = password
-        self._digest = EntryDigest(metadata.digest, password)
         self._ledger_id = ledger_id
         self._adopt(metadata, last)
 
@@ -126,11 +127,19 @@ class LedgerReader:
         self._last_entry = metadata.last_entry if metadata.is_closed else last.lac
         self._last_unconfirmed = metadata.last_entry if metadata.is_closed else max(last.lap, last.lac)
         preferred = self._services.random.choice(metadata.last_fragment.bookies)
-        self._range = RangeReader(self._services.pool, self._ledger_id, metadata, self._digest, preferred)
+        self._range = RangeReader(self._services.pool, self._ledger_id, metadata, self.digest, preferred)
 
     @property
     def ledger_id(self) -> int:
         return self._ledger_id
+
+    @property
+    def digest(self) -> EntryDigest:
+        """What opens the ledger's entries, as far as its metadata is known."""
+        return self._digest_for(self._metadata)
+
+    def _digest_for(self, metadata: LedgerMetadata) -> EntryDigest:
+        return EntryDigest(metadata.digest, self._password, metadata.lac_bounds)
 
     @property
     def metadata(self) -> LedgerMetadata:
@@ -164,7 +173,8 @@ class LedgerReader:
             versioned = await self._services.ledgers.read(self._ledger_id)
             last = self._last
             if not versioned.metadata.is_closed:
-                heard = await last_entries(self._services.pool, self._ledger_id, versioned.metadata, self._digest)
+                digest = self._digest_for(versioned.metadata)
+                heard = await last_entries(self._services.pool, self._ledger_id, versioned.metadata, digest)
                 last = last.joined(heard)
             self._adopt(versioned.metadata, last)
         return self._last_entry
@@ -224,7 +234,7 @@ class LedgerReader:
         """Yield entries from `first_entry` on as they are confirmed; ends when the ledger is closed and read."""
         position = arguments.whole_number("first_entry", first_entry)
         batch_bytes = arguments.whole_number("batch_bytes", batch_bytes, 1)
-        async with aclosing(TailWatch(self._services, self, self._digest)) as tail:
+        async with aclosing(TailWatch(self._services, self)) as tail:
             while True:
                 early = tail.take_entry(position)
                 if early is not None:
@@ -274,7 +284,8 @@ class SnapshotReader:
         self._pool = BookiePool(resolve, NetOptions()) if pool is None else pool
         bookies = metadata.last_fragment.bookies
         preferred = bookies[ledger_id % len(bookies)]
-        self._range = RangeReader(self._pool, ledger_id, metadata, EntryDigest(metadata.digest, password), preferred)
+        digest = EntryDigest(metadata.digest, password, metadata.lac_bounds)
+        self._range = RangeReader(self._pool, ledger_id, metadata, digest, preferred)
 
     async def batches(
         self, first_entry: int, end_entry: int, *, batch_bytes: int = BATCH_BYTES

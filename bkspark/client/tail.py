@@ -26,6 +26,9 @@ class Growing(Protocol):
     def metadata(self) -> LedgerMetadata: ...
 
     @property
+    def digest(self) -> EntryDigest: ...
+
+    @property
     def last_entry(self) -> int: ...
 
     async def refresh(self) -> int: ...
@@ -36,12 +39,9 @@ class Growing(Protocol):
 class TailWatch:
     """Waits for one reader's ledger to grow or to be closed; what it learns it tells the reader."""
 
-    def __init__(
-        self, services: Services, reader: Growing, digest: EntryDigest, limits: TailLimits = TailLimits()
-    ) -> None:
+    def __init__(self, services: Services, reader: Growing, limits: TailLimits = TailLimits()) -> None:
         self._services = services
         self._reader = reader
-        self._digest = digest
         self._loop = asyncio.get_running_loop()
         ensemble_size = reader.metadata.ensemble_size
         self._core = Tail(reader.metadata, reader.last_entry, services.random.randrange(ensemble_size), limits)
@@ -106,7 +106,7 @@ class TailWatch:
         ledger_id = self._reader.ledger_id
         try:
             channel = await self._services.pool.v3_channel(poll.bookie)
-            answer = await channel.poll_entry(ledger_id, poll.previous_lac, poll.wait_ns / 1e9, self._digest)
+            answer = await channel.poll_entry(ledger_id, poll.previous_lac, poll.wait_ns / 1e9, self._reader.digest)
         except BookKeeperError:
             self._perform(self._core.on_poll_failed(poll.bookie, self._now_ns()))
             return

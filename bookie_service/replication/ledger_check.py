@@ -147,7 +147,7 @@ class LedgerCheck:
     async def _confirmed_end(self, ledger_id: int, metadata: LedgerMetadata, password: bytes) -> int:
         """Return the id behind the last confirmed entry of an open ledger; 0 where the bookies do not tell."""
         try:
-            digest = EntryDigest(metadata.digest, password)
+            digest = EntryDigest(metadata.digest, password, metadata.lac_bounds)
             return (await last_entries(self._services.pool, ledger_id, metadata, digest)).lac + 1
         except ReadFailed:
             return 0
