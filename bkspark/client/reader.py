@@ -188,14 +188,20 @@ class LedgerReader:
         """
         first_entry = arguments.whole_number("first_entry", first_entry)
         last_entry = arguments.whole_number("last_entry", last_entry)
-        limit = self._last_unconfirmed if arguments.flag("unconfirmed", unconfirmed) else self._last_entry
+        limit = self._limit(unconfirmed)
         if not 0 <= first_entry <= last_entry or last_entry > limit:
-            raise ValueError(
-                f"entries {first_entry} to {last_entry} of ledger {self._ledger_id} cannot be read: the range must lie "
-                f"in 0 to {limit}, the last {'held' if unconfirmed else 'confirmed'} entry"
-            )
+            raise self._out_of_range(first_entry, last_entry, limit, unconfirmed)
         parts = [batch async for batch in self._batches(first_entry, last_entry + 1, BATCH_BYTES)]
         return joined(parts, self._ledger_id, first_entry)
+
+    def _limit(self, unconfirmed: object) -> int:
+        return self._last_unconfirmed if arguments.flag("unconfirmed", unconfirmed) else self._last_entry
+
+    def _out_of_range(self, first_entry: int, last_entry: int, limit: int, unconfirmed: bool) -> ValueError:
+        return ValueError(
+            f"entries {first_entry} to {last_entry} of ledger {self._ledger_id} cannot be read: the range must lie "
+            f"in 0 to {limit}, the last {'held' if unconfirmed else 'confirmed'} entry"
+        )
 
     async def batches(
         self,
@@ -205,28 +211,63 @@ class LedgerReader:
         batch_bytes: int = BATCH_BYTES,
         unconfirmed: bool = False,
     ) -> AsyncIterator[EntryBatch]:
-        """Yield [first_entry, end_entry) in batches of roughly `batch_bytes`; end None: to the last confirmed entry."""
+        """Yield [first_entry, end_entry) in batches of roughly `batch_bytes`; end None: to the last confirmed entry.
+
+        With `unconfirmed`, None is the last entry held. Raises as `read`.
+        """
         first_entry = arguments.whole_number("first_entry", first_entry)
         batch_bytes = arguments.whole_number("batch_bytes", batch_bytes, 1)
         if end_entry is not None:
             end_entry = arguments.whole_number("end_entry", end_entry)
-        limit = self._last_unconfirmed if arguments.flag("unconfirmed", unconfirmed) else self._last_entry
-        end = limit + 1 if end_entry is None else min(end_entry, limit + 1)
+        limit = self._limit(unconfirmed)
+        end = limit + 1 if end_entry is None else end_entry
+        if end > limit + 1:
+            raise self._out_of_range(first_entry, end - 1, limit, unconfirmed)
         async for batch in self._batches(first_entry, end, batch_bytes):
             yield batch
 
+    async def acknowledged_batches(
+        self, first_entry: int, end_entry: int, *, batch_bytes: int = BATCH_BYTES
+    ) -> AsyncIterator[EntryBatch]:
+        """Yield [first_entry, end_entry), all of it: the caller knows that its writer got these entries acknowledged.
+
+        The LAC of an open ledger may not say so yet.
+
+        Raises:
+            NoSuchEntry: an entry is lost: no bookie has it, or the ledger was closed in front of it.
+            ReadFailed: an entry could not be read; it may pass with time.
+        """
+        first_entry = arguments.whole_number("first_entry", first_entry)
+        end_entry = arguments.whole_number("end_entry", end_entry)
+        batch_bytes = arguments.whole_number("batch_bytes", batch_bytes, 1)
+        async for batch in self._batches(first_entry, end_entry, batch_bytes):
+            yield batch
+
     async def _batches(self, first_entry: int, end_entry: int, batch_bytes: int) -> AsyncIterator[EntryBatch]:
-        """Yield entries; where they are not on the bookies that we know of, look whether they have moved."""
+        """Yield all entries; where they are not on the bookies that we know of, look whether they have moved.
+
+        Raises:
+            NoSuchEntry: also where the ledger is closed in front of an entry, whatever the bookies hold of it.
+        """
         position = first_entry
         while position < end_entry:
+            known = self._metadata
+            end = min(end_entry, known.last_entry + 1) if known.is_closed else end_entry
+            if position >= end:
+                raise NoSuchEntry(
+                    f"ledger {self._ledger_id} entry {position}: the ledger is closed at entry {known.last_entry}",
+                    ledger_id=self._ledger_id,
+                    entry_id=position,
+                )
             try:
-                async for batch in self._range.batches(position, end_entry, batch_bytes):
+                async for batch in self._range.batches(position, end, batch_bytes):
                     position = batch.end_entry
                     yield batch
             except (NoSuchEntry, ReadFailed):
-                # Re-replication and ensemble changes move entries after a reader was opened.
+                # Re-replication and ensemble changes move entries after a reader was opened. A ledger that was closed
+                # meanwhile may end before this one, or hold copies that no open one holds (bkspark.wire.lac).
                 stored = (await self._services.ledgers.read(self._ledger_id)).metadata
-                if stored.fragments == self._metadata.fragments:
+                if (stored.fragments, stored.state) == (known.fragments, known.state):
                     raise
                 self._adopt(stored, self._last)
 

@@ -378,11 +378,8 @@ class Log:
         first = await reading.position_of(self._open_listed, snapshot, start)
         stop = await reading.position_of(self._open_listed, snapshot, end)
         async for entries, reader in reading.ranges(self._client, snapshot, first, stop):
-            # What the list holds was acknowledged, though an open shared ledger may not have said so to readers.
-            batches = reader.batches(
-                entries.first_entry, entries.end_entry, batch_bytes=batch_bytes, unconfirmed=not reader.is_closed
-            )
-            async for batch in batches:
+            first_entry, end_entry = entries.first_entry, entries.end_entry
+            async for batch in reading.listed_batches(reader, self._name, first_entry, end_entry, batch_bytes):
                 yield LogBatch(batch, entries.ordinal)
 
     async def follow(self, start: Place = EARLIEST, *, batch_bytes: int = BATCH_BYTES) -> AsyncIterator[LogBatch]:
@@ -402,25 +399,24 @@ class Log:
                     for listed in run:
                         reader = await self._open_listed(listed)
                         first = max(listed.first_entry, entry_id if listed.ordinal == ordinal else 0)
-                        async for batch in _followed(reader, listed, first, batch_bytes):
+                        async for batch in self._followed(reader, listed, first, batch_bytes):
                             position = Position(listed.ordinal, listed.ledger_id, batch.end_entry)
                             yield LogBatch(batch, listed.ordinal)
                 await _wait(changed, FOLLOW_POLL_S)
         finally:
             unwatch()
 
+    def _followed(
+        self, reader: LedgerReader, listed: ListedLedger, first_entry: int, batch_bytes: int
+    ) -> AsyncIterator[EntryBatch]:
+        """Return what is to be read of a ledger of the list before the next one: to its listed end, or to its close."""
+        if listed.last_entry is None:
+            return reading.followed_batches(reader, self._name, first_entry, batch_bytes)
+        return reading.listed_batches(reader, self._name, first_entry, listed.last_entry + 1, batch_bytes)
+
 
 def _shared_before(pending: Sequence[PendingLedger], created_before_ms: int) -> list[int]:
     return [each.ledger_id for each in pending if each.owner.shares and each.ctime_ms < created_before_ms]
-
-
-def _followed(
-    reader: LedgerReader, listed: ListedLedger, first_entry: int, batch_bytes: int
-) -> AsyncIterator[EntryBatch]:
-    """Return what is to be read of a ledger of the list before the next one: to its listed end, or to its close."""
-    if listed.last_entry is None:
-        return reader.follow(first_entry, batch_bytes=batch_bytes)
-    return reader.batches(first_entry, listed.last_entry + 1, batch_bytes=batch_bytes, unconfirmed=True)
 
 
 async def store_of(client: Client) -> LogStore:
