@@ -8,11 +8,14 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from bkspark.client import arguments
+from bkspark.client.option_bounds import SECONDS_MAX
+from bkspark.client.patience import PATIENCE_S, Patience
 from bkspark.client.range_reader import BATCH_BYTES, RangeReader, read_error, report_damage
 from bkspark.client.tail import TailWatch
 from bkspark.client.writer import Services
 from bkspark.core.last_confirmed import LastConfirmed, LastEntries
 from bkspark.core.metadata import LedgerMetadata
+from bkspark.core.tail import TailLimits
 from bkspark.entries import EntryBatch
 from bkspark.errors import BookieUnavailable, BookKeeperError, ClientClosed, NoSuchEntry, ReadFailed
 from bkspark.metadata.ledgers import Versioned
@@ -271,25 +274,55 @@ class LedgerReader:
                     raise
                 self._adopt(stored, self._last)
 
-    async def follow(self, first_entry: int = 0, *, batch_bytes: int = BATCH_BYTES) -> AsyncIterator[EntryBatch]:
-        """Yield entries from `first_entry` on as they are confirmed; ends when the ledger is closed and read."""
-        position = arguments.whole_number("first_entry", first_entry)
+    async def follow(
+        self, first_entry: int = 0, *, batch_bytes: int = BATCH_BYTES, patience_s: float = PATIENCE_S
+    ) -> AsyncIterator[EntryBatch]:
+        """Yield entries from `first_entry` on as they are confirmed; ends when the ledger is closed and read.
+
+        While the metadata store or too many bookies are away it waits for them.
+
+        Args:
+            patience_s: how long nobody may answer before that is an error.
+
+        Raises:
+            NoSuchLedger: the ledger was deleted.
+            NoSuchEntry: an entry is lost.
+            ReadFailed, MetadataError: bookies, or the metadata store, were away for longer than `patience_s`.
+        """
+        first_entry = arguments.whole_number("first_entry", first_entry)
         batch_bytes = arguments.whole_number("batch_bytes", batch_bytes, 1)
-        async with aclosing(TailWatch(self._services, self)) as tail:
+        patience_s = arguments.seconds("patience_s", patience_s, 0.0, SECONDS_MAX)
+        patience = Patience(patience_s, asyncio.get_running_loop().time)
+        async for batch in self.follow_patiently(first_entry, batch_bytes, patience):
+            yield batch
+
+    async def follow_patiently(self, position: int, batch_bytes: int, patience: Patience) -> AsyncIterator[EntryBatch]:
+        """`follow`, with a patience that the caller shares. Raises as `follow`."""
+        limits = TailLimits(patience_ns=int(patience.limit_s * 1e9))
+        async with aclosing(TailWatch(self._services, self, limits)) as tail:
             while True:
                 early = tail.take_entry(position)
                 if early is not None:
                     position += 1
                     yield early
-                async for batch in self.batches(position, batch_bytes=batch_bytes):
-                    position = batch.end_entry
-                    yield batch
+                try:
+                    async for batch in self.batches(position, batch_bytes=batch_bytes):
+                        position = batch.end_entry
+                        patience.succeeded()
+                        yield batch
+                except BookKeeperError as error:
+                    await patience.bear(error)
+                    continue
                 if self._metadata.is_closed and position > self._last_entry:
                     return
-                await tail.wait_beyond(max(position - 1, self._last_entry))
+                try:
+                    await tail.wait_beyond(max(position - 1, self._last_entry))
+                except BookKeeperError:
+                    patience.exhaust()
+                    raise
 
     def learn_lac(self, lac: int) -> None:
-        """A bookie said that entries up to `lac` are confirmed."""
+        """Digests prove that entries up to `lac` are confirmed."""
         if not self._metadata.is_closed and lac > self._last_entry:
             self._last = self._last.joined(LastEntries(lac, lac))
             self._last_entry = lac

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 
 from bkspark.client import Client, LedgerReader
+from bkspark.client.patience import Patience
 from bkspark.entries import EntryBatch
 from bkspark.errors import BookKeeperError, ConfigurationError, DataLoss, NoSuchEntry, NoSuchLedger
 from bkspark.log.attempts import CALLS_AT_ONCE, chunks
@@ -61,11 +62,11 @@ async def listed_batches(
 
 
 async def followed_batches(
-    reader: LedgerReader, name: str, first_entry: int, batch_bytes: int
+    reader: LedgerReader, name: str, first_entry: int, batch_bytes: int, patience: Patience
 ) -> AsyncIterator[EntryBatch]:
     """Yield entries of a log's ledger as they are confirmed, until it is closed. Raises as `listed_batches`."""
     try:
-        async for batch in reader.follow(first_entry, batch_bytes=batch_bytes):
+        async for batch in reader.follow_patiently(first_entry, batch_bytes, patience):
             yield batch
     except (NoSuchEntry, NoSuchLedger) as error:
         raise lost(reader, name, error) from None
