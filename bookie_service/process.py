@@ -113,10 +113,10 @@ async def _run(configuration: Configuration, ending: Ending, as_json: bool) -> N
                 registration.change(read_only=service.is_read_only)
                 async with (
                     control.serving(configuration.service.ledger_directories, service.collect_garbage),
-                    _repairing(configuration, bound.bookie_id) as failures,
+                    _repairing(configuration, bound.bookie_id),
                 ):
                     _announce(bound, as_json)
-                    await _first_of(stopping, service.full, service.failed, registration.lost, *failures)
+                    await _first_of(stopping, service.full, service.failed, registration.lost)
             except BaseException:
                 service.abandon()
                 raise
@@ -160,10 +160,10 @@ async def _identified(
 
 
 @contextlib.asynccontextmanager
-async def _repairing(configuration: Configuration, who: str) -> AsyncIterator[list[asyncio.Future[BaseException]]]:
-    """Repair the cluster meanwhile, if this bookie is told to; give the futures of what would end that."""
+async def _repairing(configuration: Configuration, who: str) -> AsyncIterator[None]:
+    """Repair the cluster meanwhile, if this bookie is told to. No error in that ends the bookie."""
     if not configuration.runs_auto_recovery:
-        yield []
+        yield
         return
     # Most bookies do without it, and without the client that it loads.
     from bookie_service.replication.autorecovery import AutoRecovery
@@ -171,7 +171,7 @@ async def _repairing(configuration: Configuration, who: str) -> AsyncIterator[li
     recovery = AutoRecovery.of_cluster(str(configuration.metadata_uri), who, configuration.auto_recovery)
     try:
         await recovery.start()
-        yield [recovery.failed]
+        yield
     finally:
         await recovery.stop()
 
