@@ -5,6 +5,8 @@ What was changed and is not written yet is in memory (`index_pages`); `index_wri
 
 from __future__ import annotations
 
+import bisect
+import contextlib
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,10 +16,17 @@ import numpy as np
 from bkspark.errors import StorageDamaged
 from bkspark.ids import NO_ENTRY
 from bookie_service.formats import index as index_format
-from bookie_service.formats.index import POSITION_BYTES, POSITIONS_AT, SLOT_BYTES, LedgerHeader
-from bookie_service.storage.files import LocalFiles
+from bookie_service.formats.index import ENTRY_ID_MAX, POSITION_BYTES, POSITIONS_AT, SLOT_BYTES, LedgerHeader
+from bookie_service.storage.files import File, LocalFiles
 from bookie_service.storage.index_pages import IndexPages, overlaid
 from bookie_service.storage.open_files import OpenFiles
+
+ENTRIES_END = ENTRY_ID_MAX + 1
+"""No entry that can be stored has this id or a higher one."""
+EXTENT_ENTRIES = 8192
+"""How many positions an extent has at most."""
+Extent = tuple[int, np.ndarray]
+"""(entry id, positions of that entry and those behind it)."""
 
 _SCAN_POSITIONS = 1024
 _HEX = frozenset("0123456789abcdef")
@@ -109,6 +118,9 @@ class IndexReader:
 
     def positions(self, ledger_id: int, first_entry: int, count: int) -> np.ndarray:
         """Return positions of `first_entry`, ... as int64, 0 where not held; shorter when nothing is held behind."""
+        return self._read_positions(ledger_id, first_entry, count, self._keeps_pages)
+
+    def _read_positions(self, ledger_id: int, first_entry: int, count: int, keeps_pages: bool) -> np.ndarray:
         each = self._pages.positions_per_page
         first_page, end_page = first_entry // each, (first_entry + count - 1) // each + 1
         changes = self._pages.changes
@@ -116,7 +128,7 @@ class IndexReader:
         stored = np.empty(0, np.int64)
         if len(found) < end_page - first_page:
             stored = self._stored(ledger_id, first_page * each, (end_page - first_page) * each)
-            if self._keeps_pages:
+            if keeps_pages:
                 self._keep(ledger_id, first_page, stored, changes)
         skipped = first_entry - first_page * each
         return overlaid(stored, found, first_page, each)[skipped : skipped + count]
@@ -149,21 +161,63 @@ class IndexReader:
             held = np.flatnonzero(self._stored(ledger_id, first, end - first))
             if len(held):
                 return first + int(held[-1])
-            end = first
+            end = _last_data_end(file, first)
         return NO_ENTRY
+
+    def extents(self, ledger_id: int, first_entry: int = 0, end_entry: int = ENTRIES_END) -> Iterator[Extent]:
+        """See `IndexView.extents`: from page to page of those in memory, and of those that the file has data for."""
+        each = self._pages.positions_per_page
+        first_page, end_page = first_entry // each, -(-end_entry // each)
+        # What is held when this begins is on one of these pages, or in the file by the time that it is looked at.
+        in_memory = self._pages.numbers(ledger_id, first_page, end_page)
+        pages_min, pages_max = max(1, _SCAN_POSITIONS // each), max(1, EXTENT_ENTRIES // each)
+        page, pages = first_page, pages_min
+        while (page_at := self._next_page(ledger_id, page, end_page, in_memory)) is not None:
+            page = min(page_at + pages, end_page)
+            first = max(first_entry, page_at * each)
+            positions = self._read_positions(ledger_id, first, min(end_entry, page * each) - first, False)
+            held = np.flatnonzero(positions)
+            # Few large reads where entries lie close together, small ones where they lie far apart.
+            pages = min(pages_max, 2 * pages) if 2 * len(held) >= len(positions) else pages_min
+            if len(held):
+                yield first + int(held[0]), positions[held[0] : held[-1] + 1]
+
+    def _next_page(self, ledger_id: int, page: int, end_page: int, in_memory: Sequence[int]) -> int | None:
+        """Return the first of the pages [page, end_page) that memory has, or the file has data for."""
+        each = self._pages.positions_per_page
+        at = bisect.bisect_left(in_memory, page)
+        found = in_memory[at] if at < len(in_memory) else end_page
+        with contextlib.suppress(FileNotFoundError):
+            file = self._open.get(self._paths.path(ledger_id))
+            data_at = file.next_data(index_format.position_at(page * each))
+            if data_at is not None and data_at < file.size():
+                found = min(found, (data_at - POSITIONS_AT) // POSITION_BYTES // each)
+        return found if found < end_page else None
 
     def forget(self, ledger_id: int) -> None:
         """Let go of a ledger whose file is about to be removed."""
-        path = self._paths.path(ledger_id)
-        try:
-            size = self._open.get(path).size()
-        except FileNotFoundError:
-            return
-        self._pages.forget(ledger_id, size // POSITION_BYTES // self._pages.positions_per_page + 1)
-        self._open.forget(path)
+        self._pages.forget(ledger_id)
+        self._open.forget(self._paths.path(ledger_id))
 
     def close(self) -> None:
         self._open.close()
+
+
+def _last_data_end(file: File, end_entry: int) -> int:
+    """Return up to which entry a file may have positions below `end_entry`: behind that it is a hole."""
+    end_at = index_format.position_at(end_entry)
+
+    def has_data(entry_id: int) -> bool:
+        data_at = file.next_data(index_format.position_at(entry_id))
+        return data_at is not None and data_at < end_at
+
+    if not end_entry or not has_data(0):
+        return 0
+    low, high = 0, end_entry
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if has_data(middle) else (low, middle)
+    return high
 
 
 def _hex_directories(files: LocalFiles, directory: str) -> list[str]:

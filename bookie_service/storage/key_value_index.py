@@ -19,9 +19,10 @@ from bookie_service.formats import key_value_index as index_format
 from bookie_service.formats.index import LedgerHeader
 from bookie_service.formats.key_value_index import ENTRIES_PER_BLOCK
 from bookie_service.storage.files import LocalFiles, ReadOnlyFiles, is_out_of_space
-from bookie_service.storage.index import LedgerUpdate
+from bookie_service.storage.index import ENTRIES_END, Extent, LedgerUpdate
 from bookie_service.storage.key_values import KeyValueOptions, KeyValues
 
+_BLOCKS_PER_GET = 32
 _PUTS_PER_WRITE = 1024
 """Keys set in one call, of 2 KiB at most: it holds Python's lock for about 2 ms."""
 _REMEDY = (
@@ -79,12 +80,18 @@ class KeyValueView:
     def has(self, ledger_id: int) -> bool:
         return self._key_values.get([index_format.header_key(ledger_id)])[0] is not None
 
-    def held(self, ledger_id: int) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield (first entry, positions from there on) of each block in which anything is held."""
-        for key in self._key_values.keys(*index_format.blocks_of(ledger_id)):
-            value = self._key_values.get([key])[0]
-            if value is not None:
-                yield index_format.block_number(key) * ENTRIES_PER_BLOCK, index_format.decode_block(value)
+    def extents(self, ledger_id: int, first_entry: int = 0, end_entry: int = ENTRIES_END) -> Iterator[Extent]:
+        first_block, end_block = first_entry // ENTRIES_PER_BLOCK, -(-end_entry // ENTRIES_PER_BLOCK)
+        first, end = index_format.block_key(ledger_id, first_block), index_format.block_key(ledger_id, end_block)
+        keys = self._key_values.keys(first, end)
+        while some := list(itertools.islice(keys, _BLOCKS_PER_GET)):
+            for key, value in zip(some, self._key_values.get(some)):
+                if value is not None:
+                    at, positions = index_format.block_number(key) * ENTRIES_PER_BLOCK, index_format.decode_block(value)
+                    skipped = max(0, first_entry - at)
+                    positions = positions[skipped : end_entry - at]
+                    if positions.any():
+                        yield at + skipped, positions
 
     def close(self) -> None:
         """Nothing to do: the store is its owner's."""

@@ -13,7 +13,7 @@ Adds, reads and everything else that bookie, replay, checkpoints and garbage col
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -23,7 +23,7 @@ from bkspark.ids import NO_ENTRY
 from bookie_service.formats.index import LedgerHeader, decode_lac
 from bookie_service.storage.byte_source import WAITING, ByteSource
 from bookie_service.storage.entry_log import EntryLogs
-from bookie_service.storage.index import LedgerUpdate
+from bookie_service.storage.index import ENTRIES_END, Extent, LedgerUpdate
 from bookie_service.storage.items import Items
 from bookie_service.storage.limbo import Limbo
 from bookie_service.storage.tombstones import Tombstones
@@ -45,6 +45,14 @@ class IndexView(Protocol):
 
     def last_entry(self, ledger_id: int) -> int:
         """Return the highest entry id with a position, NO_ENTRY when there is none."""
+
+    def extents(self, ledger_id: int, first_entry: int = 0, end_entry: int = ENTRIES_END) -> Iterator[Extent]:
+        """Yield (entry id, positions of that entry and those behind it), ascending; the ids between two are not held.
+
+        The cost follows what is held, however far apart the ids lie. Every entry of [first_entry, end_entry) that is
+        held when this begins is in one of them; so may be some that are held later. A position is 0 where not held. A
+        piece has `EXTENT_ENTRIES` positions at most, and nothing of it stays in memory.
+        """
 
     def close(self) -> None: ...
 

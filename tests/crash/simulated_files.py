@@ -202,6 +202,9 @@ class SimulatedFile(File):
     def size(self) -> int:
         return len(self._inode.cached)
 
+    def next_data(self, offset: int) -> int | None:
+        return offset if offset < self.size() else None
+
     def sync_data(self) -> None:
         try:
             self._begin("sync_data")
