@@ -71,7 +71,7 @@ class FileIndex:
         return IndexReader(self._files, self._paths, self._pages, open_files_max, keeps_pages=False)
 
     def ledger_ids(self) -> np.ndarray:
-        return self._paths.ledgers(self._files)
+        return np.union1d(self._paths.ledgers(self._files), self._known.all()[0])
 
     def has(self, ledger_id: int) -> bool:
         return self._files.exists(self._paths.path(ledger_id))
@@ -81,7 +81,7 @@ class FileIndex:
         if not least_bytes:
             return ""
         path = self._paths.path(ledger_id)
-        size = self._reader.file_size(ledger_id)
+        size = self._files.file_size(path)
         if size is None:
             return f"{path}: the index file of ledger {ledger_id} is missing"
         if size < least_bytes:

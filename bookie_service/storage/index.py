@@ -109,13 +109,6 @@ class IndexReader:
             )
         return header
 
-    def file_size(self, ledger_id: int) -> int | None:
-        """Return how long a ledger's file is, None when there is none."""
-        try:
-            return self._open.get(self._paths.path(ledger_id)).size()
-        except FileNotFoundError:
-            return None
-
     def positions(self, ledger_id: int, first_entry: int, count: int) -> np.ndarray:
         """Return positions of `first_entry`, ... as int64, 0 where not held; shorter when nothing is held behind."""
         return self._read_positions(ledger_id, first_entry, count, self._keeps_pages)

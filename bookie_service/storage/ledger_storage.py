@@ -64,7 +64,7 @@ class LedgerIndex(IndexView, Protocol):
         """Return a view for another thread, which that one closes; it sees positions as soon as they are held."""
 
     def ledger_ids(self) -> np.ndarray:
-        """Return the ids of all ledgers, int64, ascending. For any thread."""
+        """Return the ids of all ledgers, lost ones too, int64, ascending. For any thread."""
 
     def has(self, ledger_id: int) -> bool:
         """Return whether the index knows the ledger, be its header readable or not. For any thread."""
@@ -74,7 +74,7 @@ class LedgerIndex(IndexView, Protocol):
         """Lines for the operator about what was found when it was opened, mostly none."""
 
     def lost(self, ledger_id: int) -> str:
-        """Return what is missing of a ledger although it was durable here, "" for nothing."""
+        """Return what is missing of a ledger although it was durable here, "" for nothing. For any thread."""
 
     def all_lost(self) -> list[int]:
         """Return the ledgers of which `lost` tells something, all looked at. For any thread."""
@@ -299,10 +299,19 @@ class LedgerStorage(Protocol):
 
     # ---- dropping and moving, for garbage collection ----
 
+    def in_doubt(self, ledger_ids: np.ndarray) -> np.ndarray:
+        """Return those of the ledgers of which entries may lie in entry logs without a position in the index.
+
+        They are in limbo, or their index is lost or cut. For any thread.
+        """
+
+    def any_in_doubt(self) -> bool:
+        """Return whether there is any such ledger; looks at all. For any thread."""
+
     def droppable(self, ledger_ids: Sequence[int]) -> list[tuple[int, bool]]:
         """Return (ledger id, is fenced) of those ledgers of which everything lies before the marks.
 
-        A ledger whose header is unreadable counts as fenced.
+        A ledger counts as fenced when that cannot be told: its header is unreadable, or it is in doubt.
         """
 
     def prepare_drop(self, ledger_ids: Sequence[int], fenced: Sequence[int], now_s: int) -> None:

@@ -367,6 +367,13 @@ class LedgerStore(ABC):
 
     # ---- dropping and moving ----
 
+    def in_doubt(self, ledger_ids: np.ndarray) -> np.ndarray:
+        doubtful = [each for each in ledger_ids.tolist() if each in self.limbo or self.index.lost(each)]
+        return np.array(doubtful, np.int64)
+
+    def any_in_doubt(self) -> bool:
+        return len(self.limbo) > 0 or len(self.index.all_lost()) > 0
+
     @property
     def is_flushing(self) -> bool:
         return self._flushing is not None
@@ -384,8 +391,9 @@ class LedgerStore(ABC):
                 except StorageDamaged:
                     found.append((ledger_id, True))
                     continue
-                if ledger is not None:
-                    found.append((ledger_id, ledger.fenced))
+                # Looking the ledger up put it into limbo if something of it is lost.
+                if ledger is not None or ledger_id in self.limbo:
+                    found.append((ledger_id, ledger is None or ledger.fenced or ledger_id in self.limbo))
         return found
 
     def prepare_drop(self, ledger_ids: Sequence[int], fenced: Sequence[int], now_s: int) -> None:
