@@ -40,7 +40,7 @@ from bookie_service.formats import entry_log as log_format
 from bookie_service.formats import journal as journal_format
 from bookie_service.formats import marks as mark_format
 from bookie_service.formats.entry_log import OFFSET_BITS, OFFSET_MASK
-from bookie_service.formats.index import ENTRY_ID_MAX, POSITION_BYTES, position_at
+from bookie_service.formats.index import ENTRY_ID_MAX, POSITION_BYTES
 from bookie_service.inspection import places
 from bookie_service.inspection.digests import DigestJudge
 from bookie_service.inspection.entry_log import read_entry_log
@@ -61,6 +61,7 @@ from bookie_service.inspection.key_value_index import read_key_value_index
 from bookie_service.inspection.marks import highest_mark, read_mark_file
 from bookie_service.storage.files import ReadOnlyFiles
 from bookie_service.storage.index import IndexPaths, IndexReader
+from bookie_service.storage.index_file import IndexFile
 from bookie_service.storage.index_files import IndexFiles
 from bookie_service.storage.index_pages import IndexPages
 from bookie_service.storage.items import rows_by_ledger
@@ -426,7 +427,10 @@ class Check:
         )
         place, at, length = self._index_place, None, None
         if place is None:
-            place, at, length = self._paths.path(ledger_id), position_at(first), POSITION_BYTES * len(entry_ids)
+            place = self._paths.path(ledger_id)
+            with contextlib.closing(IndexFile(self._files.open(place))) as file:
+                if file.layout is not None:
+                    at, length = file.layout.position_at(first), POSITION_BYTES * len(entry_ids)
         self._report.add(Damage(place, at, length, reason, ledger_id, first))
 
     def _note(self, finding: Finding) -> None:

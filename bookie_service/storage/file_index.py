@@ -128,6 +128,7 @@ class FileIndex:
 
     def close(self) -> None:
         self._reader.close()
+        self._writer.close()
         for file_system in self._file_systems:
             file_system.close()
 

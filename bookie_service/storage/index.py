@@ -16,8 +16,9 @@ import numpy as np
 from bkspark.errors import StorageDamaged
 from bkspark.ids import NO_ENTRY
 from bookie_service.formats import index as index_format
-from bookie_service.formats.index import ENTRY_ID_MAX, POSITION_BYTES, POSITIONS_AT, SLOT_BYTES, LedgerHeader
-from bookie_service.storage.files import File, LocalFiles
+from bookie_service.formats.index import ENTRY_ID_MAX, LedgerHeader
+from bookie_service.storage.files import LocalFiles
+from bookie_service.storage.index_file import IndexFile
 from bookie_service.storage.index_pages import IndexPages, overlaid
 from bookie_service.storage.open_files import OpenFiles
 
@@ -83,7 +84,7 @@ class IndexReader:
         """`keeps_pages`: what is read stays in memory for the next time; not so for those who read everything once."""
         self._paths = paths
         self._pages = pages
-        self._open = OpenFiles(files, open_files_max)
+        self._open = OpenFiles(lambda path: IndexFile(files.open(path)), open_files_max)
         self._keeps_pages = keeps_pages
 
     def header(self, ledger_id: int) -> LedgerHeader | None:
@@ -94,11 +95,11 @@ class IndexReader:
         """
         path = self._paths.path(ledger_id)
         try:
-            data = self._open.get(path).read(2 * SLOT_BYTES, 0)
+            file = self._open.get(path)
         except FileNotFoundError:
             return None
         try:
-            header = index_format.decode_header(data, ledger_id)
+            header = file.header(ledger_id)
         except ValueError as error:
             raise StorageDamaged(f"{path}: {error}", ledger_id=ledger_id) from error
         if header is None:
@@ -135,19 +136,18 @@ class IndexReader:
     def _stored(self, ledger_id: int, first_entry: int, count: int) -> np.ndarray:
         """Return positions as the file has them; shorter when it ends before, or within a position."""
         try:
-            file = self._open.get(self._paths.path(ledger_id))
+            return self._open.get(self._paths.path(ledger_id)).positions(first_entry, count)
         except FileNotFoundError:
             return np.empty(0, np.int64)
-        data = file.read(count * POSITION_BYTES, index_format.position_at(first_entry))
-        return np.frombuffer(data, ">i8", len(data) // POSITION_BYTES).astype(np.int64)
 
     def last_entry(self, ledger_id: int) -> int:
         """Return the highest entry id with a position in a ledger's file, NO_ENTRY when there is none."""
         try:
             file = self._open.get(self._paths.path(ledger_id))
-        except FileNotFoundError:
+            end = file.end_entry()
+        except (FileNotFoundError, StorageDamaged):
+            # Whoever makes a ledger anew whose header is unreadable holds nothing of it.
             return NO_ENTRY
-        end = max(0, (file.size() - POSITIONS_AT) // POSITION_BYTES)
         while end > 0:
             # A crash can leave a file longer than what was written into it: zeros at the end are no entries.
             first = max(0, end - _SCAN_POSITIONS)
@@ -181,10 +181,9 @@ class IndexReader:
         at = bisect.bisect_left(in_memory, page)
         found = in_memory[at] if at < len(in_memory) else end_page
         with contextlib.suppress(FileNotFoundError):
-            file = self._open.get(self._paths.path(ledger_id))
-            data_at = file.next_data(index_format.position_at(page * each))
-            if data_at is not None and data_at < file.size():
-                found = min(found, (data_at - POSITIONS_AT) // POSITION_BYTES // each)
+            entry_id = self._open.get(self._paths.path(ledger_id)).next_data(page * each)
+            if entry_id is not None:
+                found = min(found, entry_id // each)
         return found if found < end_page else None
 
     def forget(self, ledger_id: int) -> None:
@@ -196,13 +195,12 @@ class IndexReader:
         self._open.close()
 
 
-def _last_data_end(file: File, end_entry: int) -> int:
+def _last_data_end(file: IndexFile, end_entry: int) -> int:
     """Return up to which entry a file may have positions below `end_entry`: behind that it is a hole."""
-    end_at = index_format.position_at(end_entry)
 
     def has_data(entry_id: int) -> bool:
-        data_at = file.next_data(index_format.position_at(entry_id))
-        return data_at is not None and data_at < end_at
+        found = file.next_data(entry_id)
+        return found is not None and found < end_entry
 
     if not end_entry or not has_data(0):
         return 0

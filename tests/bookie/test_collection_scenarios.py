@@ -335,7 +335,7 @@ def test_b8_logs_of_a_ledger_whose_index_is_lost_or_cut_are_neither_removed_nor_
     if kept_positions is None:
         path.unlink()
     else:
-        cut(path, index_format.position_at(kept_positions))
+        cut(path, index_format.LAYOUT.position_at(kept_positions))
     bench.delete(9)
     for _ in range(3):
         report = bench.collect()
@@ -355,7 +355,7 @@ def test_b8_log_is_kept_when_an_index_file_is_cut_while_its_log_is_rewritten(tmp
     bench.flush()
     bench.store.seal_logs()
     bench.drop(9)
-    cut(index_path(bench, 7), index_format.position_at(3))
+    cut(index_path(bench, 7), index_format.LAYOUT.position_at(3))
     with pytest.raises(LogInDoubt, match="ledger 7"):
         bench.compactor.copy(1, without_limits)
     assert bench.other_names == set()

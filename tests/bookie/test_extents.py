@@ -13,7 +13,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from bookie_service.formats.index import ENTRY_ID_MAX, LedgerHeader, position_at
+from bookie_service.formats.index import ENTRY_ID_MAX, LAYOUT, LedgerHeader
 from bookie_service.storage.file_index import FileIndex, PageOptions
 from bookie_service.storage.files import File, LocalFiles
 from bookie_service.storage.index import EXTENT_ENTRIES, LedgerUpdate
@@ -150,7 +150,7 @@ def test_the_last_entry_in_front_of_a_huge_hole_is_found_at_once(tmp_path: Path)
     index.sync()
     index.close()
     (path,) = tmp_path.rglob("*.idx")
-    os.truncate(path, position_at(ENTRY_ID_MAX))
+    os.truncate(path, LAYOUT.position_at(ENTRY_ID_MAX))
     files = ReadCountingFiles()
     index = new_index("files", files, tmp_path)
     files.looks = 0

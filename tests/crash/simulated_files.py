@@ -342,6 +342,10 @@ class SimulatedFiles(LocalFiles):
         paths = [path for path in self.disk.spaces if f"{directory}/".startswith(f"{path}/")]
         return self.disk.spaces[max(paths, key=len)] if paths else _EMPTY_DISK
 
+    def block_bytes(self, directory: str) -> int:
+        """A small one: more groups fit into the small journals of the scripts."""
+        return 512
+
     def open_file_system(self, path: str) -> SimulatedFileSystem:
         return SimulatedFileSystem(self.disk, path)
 
