@@ -125,7 +125,7 @@ def run(configuration: Configuration, as_json: bool) -> int:
     service = configuration.service
     files = ReadOnlyFiles()
     try:
-        with _locked(files, [*service.journal_directories, *service.ledger_directories]):
+        with locked(files, [*service.journal_directories, *service.ledger_directories], "check"):
             current = [layout.current(each) for each in service.ledger_directories]
             if all(map(files.is_directory, current)):
                 check_written_by(files, current, service.store.storage_class)
@@ -137,12 +137,17 @@ def run(configuration: Configuration, as_json: bool) -> int:
 
 
 @contextlib.contextmanager
-def _locked(files: ReadOnlyFiles, directories: Sequence[str]) -> Iterator[None]:
+def locked(files: ReadOnlyFiles, directories: Sequence[str], purpose: str) -> Iterator[None]:
+    """Hold the locks of directories, so that no bookie runs on them; `purpose`: a verb for messages.
+
+    Raises:
+        ConfigurationError: one does not exist, or a bookie runs on it.
+    """
     with contextlib.ExitStack() as locks:
         # A journal and a ledger directory may be the same.
         for directory in dict.fromkeys(directories):
             if not files.is_directory(directory):
-                raise ConfigurationError(f"directory {directory} does not exist: there is no bookie to check")
+                raise ConfigurationError(f"directory {directory} does not exist: there is no bookie to {purpose}")
             try:
                 locks.callback(files.lock(directory).release)
             except BlockingIOError:
@@ -283,7 +288,7 @@ class Check:
         for ledger_id, least_bytes in zip(*(column.tolist() for column in known.all())):
             path = self._paths.path(ledger_id)
             size = self._files.file_size(path)
-            remedy = "restore it, or let the bookie start: it puts the ledger into limbo"
+            remedy = "`bkspark bookie --rebuild-index` makes it again; if the bookie starts, the ledger is in limbo"
             if size is None:
                 self._report.add(Damage(path, 0, None, f"the index file is missing; {remedy}", ledger_id))
             elif size < least_bytes:

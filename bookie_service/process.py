@@ -1,7 +1,8 @@
 """One bookie in the foreground: arguments -> options -> wiring -> run. The only place that wires.
 
 Exit code 0 after SIGTERM or SIGINT; 1 when the bookie cannot start or had to end; 2 for wrong usage or configuration.
-With --check no bookie runs: see `check`; with --collect the one that runs is asked: see `control`.
+With --check and --rebuild-index no bookie runs: see `check` and `rebuild`. With --collect the one that runs is asked:
+see `control`.
 What went wrong is the last line on stderr.
 """
 
@@ -24,7 +25,7 @@ from bkspark.metadata.ledgers import read_manager
 from bkspark.metadata.registration import BookieAddress
 from bkspark.metadata.tree import Tree
 from bkspark.metadata.zookeeper import open_tree
-from bookie_service import address, check, control
+from bookie_service import address, check, control, rebuild
 from bookie_service.address import BoundAddress
 from bookie_service.arguments import Parser, add_configuration, describe, fail
 from bookie_service.census import Census
@@ -55,6 +56,8 @@ def main(argv: Sequence[str], ending: Ending) -> int:
         return fail(_PROGRAM, error, 2)
     if arguments.check:
         return check.run(configuration, arguments.json)
+    if arguments.rebuild_index is not None:
+        return rebuild.run(configuration, arguments.rebuild_index, arguments.json)
     if arguments.collect:
         return control.run_collect(configuration.service.ledger_directories, arguments.json)
     if configuration.unused_keys:
@@ -76,6 +79,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--json", action="store_true", help='print {"id", "pid"} once registered and serving')
     instead = parser.add_mutually_exclusive_group()
     instead.add_argument("--check", action="store_true", help="check the files of a stopped bookie instead, and end")
+    instead.add_argument(
+        "--rebuild-index",
+        nargs="*",
+        metavar="LEDGER",
+        help="rebuild the index of a stopped bookie from its entry logs instead: of these ledgers, of `all`, or, "
+        "without any, of those whose index is lost or damaged",
+    )
     instead.add_argument("--collect", action="store_true", help="have the bookie that runs collect garbage instead")
     return parser
 

@@ -31,7 +31,8 @@ from bookie_service.formats.index import POSITION_BYTES, SLOT_BYTES, LedgerHeade
 
 VERSION = 1
 DIRECTORY_NAME = "positions"
-COMMIT_NAME = "positions.commit"
+COMMIT_SUFFIX = ".commit"
+COMMIT_NAME = DIRECTORY_NAME + COMMIT_SUFFIX
 COMMIT_KEY = b"N"
 ENTRIES_PER_BLOCK = 256
 HEADERS = (b"H", b"I")

@@ -368,6 +368,10 @@ class LocalFiles(ReadOnlyFiles):
     def remove(self, path: str) -> None:
         os.unlink(path)
 
+    def remove_directory(self, path: str) -> None:
+        """Remove an empty directory; that is not durable."""
+        os.rmdir(path)
+
     def make_directory(self, path: str) -> None:
         """Create a directory with the missing ones above it, durably. It may exist already."""
         missing = []

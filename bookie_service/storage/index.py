@@ -33,6 +33,14 @@ _SCAN_POSITIONS = 1024
 _HEX = frozenset("0123456789abcdef")
 
 
+def rebuild_remedy(ledger_id: int) -> str:
+    """Return what an operator can do about a lost index."""
+    return (
+        "To get back what the entry logs have of it, stop the bookie, run `bkspark bookie --rebuild-index "
+        f"{ledger_id}` with its configuration, and start it again"
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class LedgerUpdate:
     """What a checkpoint writes for one ledger: a header if it changed, and positions of ascending entry ids."""
@@ -67,12 +75,24 @@ class IndexPaths:
         """Return whether any ledger has an index file."""
         return next(self._each_ledger(files), None) is not None
 
+    def leftovers(self, files: LocalFiles, suffix: str) -> list[str]:
+        """Return the paths of files that have an index file's name and `suffix`."""
+        return [
+            os.path.join(inner, name)
+            for inner in self._innermost(files)
+            for name in files.names(inner)
+            if name.endswith(suffix) and index_format.parse_file_name(name.removesuffix(suffix)) is not None
+        ]
+
     def _each_ledger(self, files: LocalFiles) -> Iterator[int]:
+        for inner in self._innermost(files):
+            found = map(index_format.parse_file_name, files.names(inner))
+            yield from (ledger_id for ledger_id in found if ledger_id is not None)
+
+    def _innermost(self, files: LocalFiles) -> Iterator[str]:
         for top in self._directories:
             for middle in _hex_directories(files, top):
-                for inner in _hex_directories(files, middle):
-                    found = map(index_format.parse_file_name, files.names(inner))
-                    yield from (ledger_id for ledger_id in found if ledger_id is not None)
+                yield from _hex_directories(files, middle)
 
 
 class IndexReader:
@@ -104,8 +124,7 @@ class IndexReader:
             raise StorageDamaged(f"{path}: {error}", ledger_id=ledger_id) from error
         if header is None:
             raise StorageDamaged(
-                f"{path} offset 0: both headers are unreadable; stop the bookie, and restore the file or remove it: "
-                "then the ledger is in limbo until it is recovered or repaired",
+                f"{path} offset 0: both headers are unreadable. {rebuild_remedy(ledger_id)}",
                 ledger_id=ledger_id,
             )
         return header

@@ -26,8 +26,9 @@ _BLOCKS_PER_GET = 32
 _PUTS_PER_WRITE = 1024
 """Keys set in one call, of 2 KiB at most: it holds Python's lock for about 2 ms."""
 _REMEDY = (
-    "entries that were acknowledged would not be found, so this bookie does not start; restore the directory from a "
-    "backup, or start a bookie with a new id and empty directories and let autorecovery copy the ledgers"
+    "entries that were acknowledged would not be found, so this bookie does not start; run `bkspark bookie "
+    "--rebuild-index`, which makes it again from the entry logs, or start a bookie with a new id and empty directories "
+    "and let autorecovery copy the ledgers"
 )
 
 
@@ -121,15 +122,25 @@ def open_view(files: ReadOnlyFiles, directory: str) -> KeyValueView:
 class KeyValueIndex(KeyValueView):
     """A `LedgerIndex` over a key-value store; which thread may call what stands there."""
 
-    def __init__(self, files: LocalFiles, directory: str, options: KeyValueOptions) -> None:
-        """`directory`: the `current` directory that the store lies in.
+    def __init__(
+        self,
+        files: LocalFiles,
+        directory: str,
+        options: KeyValueOptions,
+        *,
+        name: str = index_format.DIRECTORY_NAME,
+        commits_before: int = 0,
+    ) -> None:
+        """`directory`: the `current` directory that the store lies in, under `name`.
+
+        `commits_before`: the commits of the store that this one will replace.
 
         Raises:
             StorageDamaged: the store is damaged, or has lost what was durable.
         """
         self._files = files
-        self._commit_path = os.path.join(directory, index_format.COMMIT_NAME)
-        path = os.path.join(directory, index_format.DIRECTORY_NAME)
+        self._commit_path = os.path.join(directory, f"{name}{index_format.COMMIT_SUFFIX}")
+        path = os.path.join(directory, name)
         reached = _commit_reached(files, self._commit_path)
         if not files.is_directory(path):
             if reached:
@@ -140,7 +151,7 @@ class KeyValueIndex(KeyValueView):
         super().__init__(path, files.open_key_values(path, options))
         self._is_clean = True
         try:
-            self._commit_number = _check_commit(self._key_values, reached, path)
+            self._commit_number = max(commits_before, _check_commit(self._key_values, reached, path))
         except BaseException:
             self.close_store()
             raise

@@ -34,7 +34,7 @@ from bookie_service.storage.byte_source import WAITING, ByteSource, NotCached
 from bookie_service.storage.entry_log import ENTRY_BYTES_MIN, EntryLogs
 from bookie_service.storage.file_index import PageOptions
 from bookie_service.storage.files import LocalFiles, is_out_of_space
-from bookie_service.storage.index import LedgerUpdate
+from bookie_service.storage.index import LedgerUpdate, rebuild_remedy
 from bookie_service.storage.items import Items
 from bookie_service.storage.key_values import KeyValueOptions
 from bookie_service.storage.ledger_storage import Flush, Ledger, LedgerIndex, Located
@@ -147,9 +147,9 @@ class LedgerStore(ABC):
             self.limbo.begin([ledger_id])
             logger.error(
                 "%s. Entries, a fence, or all that was known of the ledger may be lost: until it is recovered or "
-                "repaired, nothing certain is answered of what is missing. To serve it as before, stop the bookie, "
-                "restore the file, and start it again",
+                "repaired, nothing certain is answered of what is missing. %s",
                 lost,
+                rebuild_remedy(ledger_id),
             )
         return not lost
 

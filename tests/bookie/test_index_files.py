@@ -89,7 +89,7 @@ def test_records_of_a_lost_index_file_in_the_journal_are_kept(options: ServiceOp
         assert peer.read(5, 0).status == Status.EIO
 
 
-def test_unreadable_header_is_refused_with_a_remedy_that_works(
+def test_unreadable_header_is_refused_and_a_file_that_is_removed_is_in_limbo(
     options: ServiceOptions, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = current(options) / "0" / "5" / "5.idx"
@@ -97,7 +97,7 @@ def test_unreadable_header_is_refused_with_a_remedy_that_works(
         flip(path, at)
     with Serving(options) as serving, serving.connect() as peer:
         assert peer.read(5, 0).status == Status.EIO
-        assert "restore the file or remove it" in caplog.text
+        assert "`bkspark bookie --rebuild-index 5`" in caplog.text
     path.unlink()
     with Serving(options) as serving, serving.connect() as peer:
         assert peer.read(5, 0).status == Status.EIO

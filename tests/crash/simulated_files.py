@@ -328,6 +328,10 @@ class SimulatedFiles(LocalFiles):
     def create_directory(self, path: str) -> None:
         self._link("create_directory", path, Directory())
 
+    def remove_directory(self, path: str) -> None:
+        assert not self.disk.directory(path).cached, "only an empty directory can be removed"
+        self.remove(path)
+
     def sync_directory(self, path: str) -> None:
         names = self.disk.directory(path)
         self.disk.begin("sync_directory", path)
