@@ -39,8 +39,12 @@ class Census:
         """Remember which cluster this is. Raises MetadataError."""
         self._instance_id = await self._registry.instance_id()
 
+    async def catch_up(self) -> None:
+        """Return when the session sees all that anybody wrote before the call. Raises MetadataError."""
+        await self._tree.catch_up()
+
     async def listed(self) -> np.ndarray:
-        """Return the ids of all ledgers, int64.
+        """Return the ids of all ledgers, int64, ascending.
 
         Raises:
             MetadataError: the listing could not be finished.
@@ -50,7 +54,7 @@ class Census:
         async for ledger_id in self._ledgers.ids():
             found.append(ledger_id)
         await self._check_instance()
-        return np.array(found, np.int64)
+        return np.sort(np.array(found, np.int64))
 
     async def named(self) -> list[int]:
         """Return all ledgers of which any ensemble names this bookie.
