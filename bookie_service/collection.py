@@ -158,10 +158,30 @@ class HeldShare:
     ensemble_size: int
     write_quorum: int
 
-    def entries(self, first_entry: int, end_entry: int) -> np.ndarray:
-        """Return which of [first_entry, end_entry) lie on the bookie, int64."""
-        entry_ids = np.arange(first_entry, end_entry)
-        return entry_ids[(self.slot - entry_ids) % self.ensemble_size < self.write_quorum]
+    def includes(self, entry_ids: np.ndarray) -> np.ndarray:
+        """Return which entries of the fragment lie on the bookie, bool each."""
+        is_its: np.ndarray = (self.slot - entry_ids) % self.ensemble_size < self.write_quorum
+        return is_its
+
+    @property
+    def count(self) -> int:
+        """How many entries lie on the bookie."""
+        size = self.ensemble_size
+        cycles, rest = divmod(max(0, self.end_entry - self.first_entry), size)
+        in_rest = sum((self.slot - self.first_entry - at) % size < self.write_quorum for at in range(rest))
+        return cycles * min(size, self.write_quorum) + in_rest
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerShare:
+    """What one bookie must hold of a ledger, as far as that is settled.
+
+    parts: of the fragments that get no more entries: all of a closed ledger, all but the last of an open one.
+    """
+
+    parts: tuple[HeldShare, ...]
+    is_closed: bool = True
+    is_deleted: bool = False
 
 
 def is_elsewhere(is_closed: bool, ensembles: Iterable[Sequence[str]], bookie_id: str) -> bool:

@@ -178,7 +178,10 @@ class BookieService:
     def start_collecting(self, census: Census) -> None:
         """Begin to collect garbage, and to let ledgers out of limbo; only these ask the metadata store."""
         storage = self._storage
-        self._limbo_check = LimboCheck(storage.store, census, self._options.collection.interval_s)
+        collection = self._options.collection
+        self._limbo_check = LimboCheck(
+            storage.store, census, collection.interval_s, collection.metadata_ops_per_s, self._flush
+        )
         self._collector = Collector(
             storage.store,
             storage.compactor,

@@ -9,7 +9,7 @@ single ledger whose index file is lost, or shorter than it was (`index_files`). 
 * ordinary adds are refused, for the ledger may have been fenced; recovery adds and fences are taken.
 
 A ledger leaves limbo when the metadata say that it is deleted, or closed and all that this bookie should hold is held:
-recovery, autorecovery, or nothing at all has been missing. Ledgers created later are not in limbo.
+recovery, autorecovery, or nothing at all has been missing. It is fenced then. Ledgers created later are not in limbo.
 """
 
 from __future__ import annotations

@@ -19,10 +19,12 @@ from bookie_service.formats import entry_log as log_format
 from bookie_service.formats import tombstones as tombstone_format
 from bookie_service.formats.compaction import Intent
 from bookie_service.formats.entry_log import HEADER_BYTES
+from bookie_service.formats.index import ENTRY_ID_MAX
 from bookie_service.storage.files import File, LocalFiles
 from bookie_service.storage.tombstones import KEPT_S, Tombstones
 from tests.bookie.collecting import UNLIMITED, Bench, item, without_limits
 from tests.bookie.faulty_files import FaultyFiles
+from tests.bookie.test_extents import ReadCountingFiles
 from tests.crash.simulated_files import SimulatedDisk, SimulatedFiles
 
 MINOR, MAJOR = CompactionLevel(0.2, 10), CompactionLevel(0.8, 100)
@@ -487,3 +489,23 @@ def test_copies_are_synced_after_so_many_entries(tmp_path: Path) -> None:
         counts.append(syncs)
         bench.store.close()
     assert counts[0] == counts[1] + 4
+
+
+def test_torn_log_costs_what_the_ledgers_hold_not_how_far_their_ids_lie_apart(tmp_path: Path) -> None:
+    """One add of entry 2**40 - 1 made the look for positions behind the tear take hours."""
+    files = ReadCountingFiles()
+    bench = Bench(tmp_path, files)
+    bench.put(1, range(5))
+    bench.put(2, range(ENTRY_ID_MAX, ENTRY_ID_MAX + 1))
+    bench.flush()
+    bench.store.close()
+    for path in bench.log_paths:
+        with open(path, "r+b") as log:
+            log.seek(0, os.SEEK_END)
+            log.write(b"\0\0\0\x70 half an entry")
+    bench.open()
+    files.looks = 0
+    facts = bench.compactor.facts(1, without_limits)
+    assert facts.ledger_ids.tolist() == [1, 2]
+    assert files.looks < 100
+    bench.store.close()
