@@ -18,6 +18,7 @@ from tests.mutation.operators import Mutant, mutants_of
 from tests.mutation.population import Population
 from tests.mutation.recording import Recordings, files_of_tests
 from tests.mutation.trees import ROOT
+from tests.polling import wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds a test's processes in /proc")
 
@@ -358,3 +359,28 @@ def test_workers_that_are_told_to_end_leave_nothing(
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+def test_worker_whose_parent_is_killed_in_the_middle_of_a_job_leaves_nothing(project: Path, tmp_path: Path) -> None:
+    (project / "tests" / "small" / "hang.py").write_text("import time\n\n\ndef test_hang():\n    time.sleep(600)\n")
+    program = (
+        "import sys; from pathlib import Path; from tests.mutation.campaign import workers\n"
+        "with workers(1, Path(sys.argv[1])) as (worker,):\n"
+        "    print(worker._process.pid, flush=True)\n"
+        "    worker.run([('tests/small/hang.py::test_hang', 600.0)])\n"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", program, str(project)],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )
+    try:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        wait_until(lambda: list(tmp_path.glob("*/*/tmp/job-*/base")) != [], "the job to run")
+    finally:
+        parent.kill()
+        parent.wait()
+    wait_until(lambda: list(tmp_path.iterdir()) == [] and not Path(f"/proc/{pid}").exists(), "the worker to end")

@@ -10,7 +10,7 @@ worker:
 each may take. With `record` the tests of one file are run under coverage, and what each executed is written to that
 path.
 `outcome` is `passed`, `failed` (a test, or importing one), `timeout`, `crashed` (the process ended in the middle) or
-`flooded` (more than `DISK_BYTES_MAX` of files).
+`flooded` (more than `DISK_BYTES_MAX` of files, or `MEMORY_BYTES_MAX` of memory).
 
 The parent has imported the libraries, and nothing of the product: a child imports the changed modules as any process
 would, so that what is computed at import is right, too. Whatever a job leaves (processes, files) is gone before its
@@ -41,9 +41,9 @@ from tests.mutation.recording import Recorder
 START_S = 120.0
 """Importing and collecting tests; also the end of a run, when fixtures of the session end."""
 DISK_BYTES_MAX = 4 << 30
-DATA_BYTES_MAX = 6 << 30
-"""Private memory of one process."""
-_LOOK_S = 2.0
+MEMORY_BYTES_MAX = 4 << 30
+"""Resident memory of all processes of a job; a limit of the kernel's would count what is reserved and not used, too."""
+_LOOK_S = 0.5
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -56,8 +56,16 @@ def main() -> int:
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     _import_libraries()
-    for line in sys.stdin:
-        print(json.dumps(_run(json.loads(line))), flush=True)
+    try:
+        for line in sys.stdin:
+            print(json.dumps(_run(json.loads(line))), flush=True)
+    except (EOFError, BrokenPipeError):
+        # The parent was killed, so nobody else removes the copy.
+        room = Path.cwd().parent
+        os.chdir("/")
+        shutil.rmtree(room, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            room.parent.rmdir()
     return 0
 
 
@@ -140,7 +148,11 @@ class _Child:
                 looked = now
                 if _bytes_below(self._room) > DISK_BYTES_MAX:
                     return self._answer("flooded", f"more than {DISK_BYTES_MAX >> 30} GiB of files")
-            readable, _, _ = select.select([self._pipe], [], [], min(_LOOK_S, self._deadline - now))
+                if _resident_bytes() > MEMORY_BYTES_MAX:
+                    return self._answer("flooded", f"more than {MEMORY_BYTES_MAX >> 30} GiB of memory")
+            readable, _, _ = select.select([self._pipe, sys.stdin], [], [], min(_LOOK_S, self._deadline - now))
+            if sys.stdin in readable:
+                raise EOFError("whoever wants the answer is gone")
             if not readable:
                 continue
             data = os.read(self._pipe, 1 << 16)
@@ -180,7 +192,6 @@ def _be_the_child(job: Job, room: Path, pipe: int) -> NoReturn:
         os.setsid()
         # Only what the worker's own end leaves: while it lives it ends its children itself.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        resource.setrlimit(resource.RLIMIT_DATA, (DATA_BYTES_MAX, DATA_BYTES_MAX))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         output = os.open(room / "output", os.O_WRONLY | os.O_CREAT, 0o600)
@@ -256,6 +267,15 @@ def _bytes_below(folder: Path) -> int:
         for name in names:
             with contextlib.suppress(OSError):
                 total += os.lstat(os.path.join(place, name)).st_blocks * 512
+    return total
+
+
+def _resident_bytes() -> int:
+    """Return the memory of all processes below this one."""
+    total = 0
+    for pid in _descendants():
+        with contextlib.suppress(OSError):
+            total += int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
     return total
 
 
