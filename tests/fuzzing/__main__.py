@@ -92,7 +92,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
 
 def _outcomes(jobs: list[tuple[str, int, float, int, bool]], processes: int) -> Iterator[Outcome]:
     # Forked: each has the instrumented targets as they were imported here, once.
-    with multiprocessing.get_context("fork").Pool(processes) as pool:
+    with multiprocessing.get_context("fork").Pool(processes, engine.die_with_parent) as pool:
         yield from pool.imap_unordered(_run, jobs, chunksize=1)
 
 

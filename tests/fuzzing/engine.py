@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import ctypes
 import importlib
 import os
 import random
@@ -33,6 +34,7 @@ HANG_S = 20
 """An input that takes so long is ended from outside; `Target.seconds_max` is what a target allows."""
 INSTRUMENTED = ("bkspark", "bookie_service", "google.protobuf.text_format")
 """Packages that tell what of them is executed; of protobuf the text format is written in Python."""
+_PR_SET_PDEATHSIG = 1
 _EXECUTIONS = re.compile(rb"stat::number_of_executed_units:\s*(\d+)")
 _COVERED = re.compile(rb"cov: (\d+) ft: (\d+) corp: (\d+)")
 
@@ -68,6 +70,12 @@ def _silent() -> Iterator[None]:
         os.dup2(kept, 2)
         os.close(kept)
         os.close(nothing)
+
+
+def die_with_parent() -> None:
+    """Let the kernel end this process when its parent dies; libFuzzer looks for nobody. Linux alone can do that."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 # ---- the corpus ----
@@ -179,6 +187,7 @@ def _forked(room: Path, act: Callable[[], None]) -> int:
     if pid == 0:
         code = 1
         try:
+            die_with_parent()
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             log = os.open(room / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

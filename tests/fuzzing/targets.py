@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.fuzzing import format_targets, metadata_targets, option_targets, wire_targets
+from tests.fuzzing import format_targets, metadata_targets, option_targets, session_targets, wire_targets
 from tests.fuzzing.target import Target
 
 TARGETS: dict[str, Target] = {
@@ -12,5 +12,6 @@ TARGETS: dict[str, Target] = {
         *metadata_targets.TARGETS,
         *format_targets.TARGETS,
         *option_targets.TARGETS,
+        *session_targets.TARGETS,
     )
 }
