@@ -1,8 +1,8 @@
 """Runs mutants against the tests that execute them: each worker has a copy of the tree of its own.
 
 Tests come cheapest first, in rounds: most mutants die in the first one, which imports few files. Whether a test failed
-because of the mutant is checked where it may have another reason: one that took too long is run again without the
-mutant, and every `CONTROL_EVERY`th mutant is preceded by a run without any, which must not fail.
+because of the mutant is checked where it may have another reason: one that took too long must pass without the mutant
+and take too long with it once more, and every `CONTROL_EVERY`th mutant is preceded by a run without any, which must not fail.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ _ROUNDS_S = (3.0, 20.0)
 """Up to where the tests of the first rounds add up; the last round has the rest."""
 _FILE_S = 0.15
 """What importing one more file of tests takes."""
+_KILLER_S = 1.0
 _RECORDING_S = 1800.0
 
 
@@ -153,6 +154,7 @@ class Campaign:
         self._results = results
         self._mutant_s = mutant_s
         self._writing = threading.Lock()
+        self._killers: dict[str, Counter[str]] = {}
         self.verdicts: dict[str, Verdict] = {}
         self.controls = 0
         self.broken_controls: list[str] = []
@@ -183,6 +185,8 @@ class Campaign:
             verdict = self.judge(worker, mutant)
             with self._writing, self._results.open("a") as file:
                 self.verdicts[mutant.id] = verdict
+                if verdict.killed and verdict.test:
+                    self._killers.setdefault(mutant.module, Counter())[verdict.test] += 1
                 file.write(json.dumps(asdict(verdict)) + "\n")
             say(f"{len(self.verdicts)} {verdict.how} in {verdict.seconds:.1f} s: {mutant.id} {mutant}")
 
@@ -198,6 +202,9 @@ class Campaign:
 
     def _chosen(self, mutant: Mutant) -> tuple[list[CoveringTest], int]:
         tests = self._recordings.executing(mutant.module, mutant.lines)
+        # What has killed others of this module comes first, if it is cheap: it looks closely.
+        killers = self._killers.setdefault(mutant.module, Counter())
+        tests.sort(key=lambda test: (-killers[test.name] if test.seconds < _KILLER_S else 0, test.seconds, test.name))
         chosen, total = [], 0.0
         for test in tests:
             total += test.seconds
@@ -236,8 +243,8 @@ class Campaign:
             run += 1
             slow = [limit for limit in limits if limit[0] == answer["test"]]
             is_slow = answer["outcome"] == "timeout" and slow and change is not None
-            if is_slow and worker.run(slow)["outcome"] != "passed":
-                # It hangs, or is slow today, without the mutant: the other tests decide.
+            if is_slow and not (worker.run(slow)["outcome"] == "passed" and _hangs(worker, slow, change)):
+                # It is slow without the mutant, or was so by chance: the other tests decide.
                 rest = [test for test in part if test.name != answer["test"]][answer["passed"] :]
                 waiting[:0] = [rest] if rest else []
                 answer = {"test": None, "outcome": "passed", "detail": ""}
@@ -261,6 +268,10 @@ class Campaign:
             "controls": self.controls,
             "broken_controls": self.broken_controls,
         }
+
+
+def _hangs(worker: Worker, slow: list[tuple[str, float]], change: dict[str, str] | None) -> bool:
+    return bool(worker.run(slow, change)["outcome"] == "timeout")
 
 
 def _in_rounds(tests: list[CoveringTest]) -> list[list[CoveringTest]]:
