@@ -42,6 +42,8 @@ from tests.fuzzing.wire_targets import _framed, _stored_entry
 
 _KEY = bytes(range(20))
 _CRC_BYTES = 4
+_SLOT_FIELDS = 184
+"""What of a header slot of an index file is not zero."""
 
 
 def _sealed(body: bytes) -> bytes:
@@ -240,27 +242,36 @@ def _log_findings_hold(findings: list[Finding]) -> None:
 
 
 def _index_header(data: bytes) -> None:
+    """The head of an index file in one of its layouts, a header in a key-value store, and a LAC packet by itself."""
     draw = Draw(data)
     kind = draw.below(3)
     if kind == 2:
         index.decode_lac(draw.rest())
         return
-    seals, rest = draw.flag(), draw.rest()
-    slots = rest.ljust(2 * index.SLOT_BYTES, b"\0")
-    if seals:
-        slots = b"".join(_sealed(slots[at : at + 180]).ljust(index.SLOT_BYTES, b"\0") for at in (0, index.SLOT_BYTES))
-    decode = index.decode_header if kind == 0 else key_value_index.decode_stored_header
-    found = decode(slots if kind == 0 else slots[: index.SLOT_BYTES], 7)
+    seals, layout_of_file, content = draw.flag(), draw.choice(tuple(index.LAYOUTS.values())), draw.rest()
+    slots = [content[at : at + _SLOT_FIELDS].ljust(_SLOT_FIELDS, b"\0") for at in (0, _SLOT_FIELDS)]
+    slots = [_sealed(slot[:-_CRC_BYTES]) if seals else slot for slot in slots]
+    if kind == 1:
+        found = key_value_index.decode_stored_header(slots[0], 7)
+    else:
+        head = bytearray(index.HEAD_BYTES)
+        for at, slot in zip(layout_of_file.slots_at, slots):
+            head[at : at + _SLOT_FIELDS] = slot
+        found = index.decode_header(bytes(head), 7)
+        if found is not None:
+            assert index.layout_of(bytes(head)) is not None
     if found is not None:
         assert len(found.explicit_lac) <= index.LAC_PACKET_BYTES_MAX
-        assert index.decode_header(index.encode_slot(found).ljust(2 * index.SLOT_BYTES, b"\0"), 7) == found
+        assert index.decode_header(index.encode_head(found), 7) == found
 
 
 def _index_seeds() -> Iterator[bytes]:
     slot = index.encode_slot(LedgerHeader(7, 3, True, _KEY, b"x" * 24))
-    yield b"\0\0" + slot[:184]
-    yield b"\0\1" + slot[:180]
-    yield b"\1\0" + slot[:184]
+    older = index.encode_slot(LedgerHeader(7, 2, False, _KEY), 2)
+    yield b"\0\0\1" + slot[:184]
+    yield b"\0\1\1" + slot[:184] * 2
+    yield b"\0\0\0" + older[:184]
+    yield b"\1\0\0" + slot[:184]
     yield b"\2" + bytes(16)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from bkspark.entries import EntryBatch
 from bkspark.errors import DigestMismatch, ProtocolError
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
-from bkspark.wire import entry_lists, local_reads, v2, v3, v3_adds, v3_reads
+from bkspark.wire import entry_lists, lac, local_reads, v2, v3, v3_adds, v3_reads
 from bkspark.wire.digest import DigestType, EntryDigest, master_key
 from bkspark.wire.entry_lists import EntryRuns
 from bkspark.wire.framing import LENGTH_BYTES, FrameTable, scan_frames, split_items
@@ -412,6 +412,24 @@ def _lac_seals_again(opened: tuple[EntryDigest, int, int, bytes]) -> None:
     assert digest.seal_lac(ledger_id, lac) == packet
 
 
+def _lac_rules(data: bytes) -> None:
+    """Which LACs are possible is decided alike for many entries and for one."""
+    draw = Draw(data)
+    count = 1 + draw.below(6)
+    ids = np.array([draw.int64() for _ in range(count)])
+    lacs = np.array([draw.int64() for _ in range(count)])
+    recovery = np.array([draw.flag() for _ in range(count)])
+    bounds = lac.LacBounds(draw.choice((-1, 0, 10, INT64_MAX - 1)), draw.choice((0, 10, INT64_MAX - 1)))
+    rows = list(zip(ids.tolist(), lacs.tolist(), recovery.tolist()))
+    may = [lac.may_add(entry_id, it, is_recovery=flag) for entry_id, it, flag in rows]
+    assert lac.may_add_each(ids, lacs, recovery).tolist() == may
+    admitted = [bounds.admits(entry_id, it) for entry_id, it, _ in rows]
+    assert bounds.admit_each(ids, lacs).tolist() == admitted
+    for (entry_id, it, _), is_admitted in zip(rows, admitted):
+        if is_admitted:
+            assert -1 <= bounds.learned(entry_id, it) <= max(entry_id - 1, bounds.copies_to)
+
+
 # ---- lists of entries ----
 
 
@@ -494,6 +512,7 @@ TARGETS = (
         _lac_seals_again,
         lambda: [b"\3\1" + (1 << 64 | 5).to_bytes(16, "big")],
     ),
+    Target("wire-lac-rules", _lac_rules, (), None, lambda: [bytes(range(60)), bytes(60)]),
     Target("wire-entry-list", entry_lists.decode_entry_list, _REFUSED, _runs_are_sound, _list_seeds),
     Target("wire-entry-list-built", _list_built, (), _runs_are_sound, lambda: [bytes(range(40)), b"\3\0\0" * 9]),
     Target(

@@ -2,7 +2,7 @@
 
 Tests come cheapest first, in rounds: most mutants die in the first one, which imports few files. Whether a test failed
 because of the mutant is checked where it may have another reason: one that took too long must pass without the mutant
-and take too long with it once more, and every `CONTROL_EVERY`th mutant is preceded by a run without any, which must not fail.
+and take too long with it once more. Every `CONTROL_EVERY`th mutant is preceded by a run without any, which must pass.
 """
 
 from __future__ import annotations
