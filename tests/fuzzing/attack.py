@@ -179,7 +179,7 @@ def _long_polls(link: Link, frames: Frames) -> bool:
 
 def _unread(link: Link, frames: Frames) -> bool:
     """Replies lie unread, more than the sockets hold: the bookie keeps them, and serves this connection no further."""
-    reads = v2.encode_batch_read(LARGE_LEDGER, 0, 1, 0, 5 << 20) * 8
+    reads = v2.encode_batch_read(LARGE_LEDGER, 0, 1, 0, 5 << 20) * 3
     link.send_unread(reads, seconds=0.5)
     return False
 

@@ -274,7 +274,7 @@ class _Sites:
         yield from self._of_body(node.body, name, ast.unparse(node.returns) if node.returns else "")
 
     def _of_expression(self, node: ast.expr, statement: ast.stmt, function: str, returns: str) -> Iterator[_Site]:
-        if isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Call) and _is_log(node)):
+        if isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Call) and (_is_log(node) or _is_error(node))):
             return
         if not isinstance(getattr(node, "ctx", None), (ast.Store, ast.Del)):
             yield _Site(node, statement, function, returns, self._sources)
@@ -312,6 +312,17 @@ def _is_log(call: ast.Call) -> bool:
         if isinstance(owner, ast.Attribute) and owner.attr in _LOGS:
             return True
     return isinstance(owner, ast.Name) and owner.id in _LOGS
+
+
+def _is_error(call: ast.Call) -> bool:
+    """Whether a call makes an error: what it says is not looked at, whether it is raised or returned."""
+    is_class = isinstance(call.func, ast.Name) and call.func.id[:1].isupper()
+    first = call.args[0] if call.args else None
+    return is_class and (isinstance(first, ast.JoinedStr) or _is_words(first))
+
+
+def _is_words(node: ast.expr | None) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value
 
 
 def _is_unobserved(statement: ast.stmt) -> bool:

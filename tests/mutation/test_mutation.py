@@ -105,6 +105,7 @@ def test_returned_values_change_by_their_annotation(returns: str, value: str, af
         "x: int",
         "x = f'{a[0]} of {b < 1}'",
         "raise ValueError(f(a, 1))",
+        "x = ValueError('a is wrong', entry_id=a + 1)",
     ],
 )
 def test_what_nobody_can_observe_is_left_alone(body: str) -> None:
