@@ -4,6 +4,7 @@
     --budget SECONDS              stop then; the next run with the same seed goes on (default: no end)
     --module TEXT                 only modules whose path contains the text; may be given several times
     --id ID                       only these mutants
+    --against FILE                run whole test files, with --id: does a new test kill it? may be given several times
     --processes P                 workers; each has a copy of the tree (default: half of the cores)
     --json                        one JSON object on stdout
     --again                       run known survivors again: tests were added
@@ -68,12 +69,13 @@ def main(arguments: list[str] | None = None) -> int:
     (STATE / "results").mkdir(parents=True, exist_ok=True)
     recordings = Recordings(STATE / "recordings", ROOT)
     results = STATE / "results" / ("chosen.jsonl" if options.id else f"{options.seed}.jsonl")
-    campaign = Campaign(population, recordings, results, options.mutant_seconds)
+    campaign = Campaign(population, recordings, results, options.mutant_seconds, options.against)
     campaign.resume(mutants, again=options.again or bool(options.id))
     began = time.monotonic()
     with workers(min(options.processes, len(mutants))) as team:
-        missing = recordings.missing(files_of_tests(ROOT, FOLDERS, LEFT_OUT), accept_stale=options.stale_recordings)
-        record(team, recordings, missing, _say)
+        if not options.against:
+            missing = recordings.missing(files_of_tests(ROOT, FOLDERS, LEFT_OUT), accept_stale=options.stale_recordings)
+            record(team, recordings, missing, _say)
         campaign.run(team, mutants, options.budget, _say)
     report = {
         "seed": options.seed,
@@ -96,6 +98,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--budget", type=float, default=float("inf"))
     parser.add_argument("--module", action="append", default=[])
     parser.add_argument("--id", action="append", default=[])
+    parser.add_argument("--against", action="append", default=[])
     parser.add_argument("--processes", type=int, default=default_processes())
     parser.add_argument("--mutant-seconds", type=float, default=120.0)
     parser.add_argument("--json", action="store_true")
@@ -106,6 +109,8 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.budget <= 0 or options.processes < 1 or options.mutants < 1 or options.mutant_seconds <= 0:
         parser.error("--budget, --processes, --mutants and --mutant-seconds must be above 0")
+    if options.against and not options.id:
+        parser.error("--against goes with --id")
     return options
 
 

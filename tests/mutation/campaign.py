@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -147,8 +147,16 @@ def record(team: list[Worker], recordings: Recordings, files: list[str], say: Ca
 class Campaign:
     """Runs mutants and writes what became of each to a file, a line each; one that is there is not run again."""
 
-    def __init__(self, population: Population, recordings: Recordings, results: Path, mutant_s: float) -> None:
-        """`mutant_s`: how long the tests of one mutant may take, by their recordings."""
+    def __init__(
+        self,
+        population: Population,
+        recordings: Recordings,
+        results: Path,
+        mutant_s: float,
+        against: Sequence[str] = (),
+    ) -> None:
+        """`mutant_s`: how long the tests of one mutant may take, by their recordings. `against`: only these files."""
+        self._against = [CoveringTest(file, _RECORDING_S, False) for file in against]
         self._population = population
         self._recordings = recordings
         self._results = results
@@ -201,6 +209,8 @@ class Campaign:
                 self.broken_controls.append(f"{answer['test']}: {answer['outcome']} {answer['detail']}")
 
     def _chosen(self, mutant: Mutant) -> tuple[list[CoveringTest], int]:
+        if self._against:
+            return self._against, 0
         tests = self._recordings.executing(mutant.module, mutant.lines)
         # What has killed others of this module comes first, if it is cheap: it looks closely.
         killers = self._killers.setdefault(mutant.module, Counter())

@@ -276,6 +276,8 @@ class _Sites:
     def _of_expression(self, node: ast.expr, statement: ast.stmt, function: str, returns: str) -> Iterator[_Site]:
         if isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Call) and (_is_log(node) or _is_error(node))):
             return
+        if _is_size(node, statement):
+            return
         if not isinstance(getattr(node, "ctx", None), (ast.Store, ast.Del)):
             yield _Site(node, statement, function, returns, self._sources)
         for child in ast.iter_child_nodes(node):
@@ -319,6 +321,17 @@ def _is_error(call: ast.Call) -> bool:
     is_class = isinstance(call.func, ast.Name) and call.func.id[:1].isupper()
     first = call.args[0] if call.args else None
     return is_class and (isinstance(first, ast.JoinedStr) or _is_words(first))
+
+
+def _is_size(node: ast.expr, statement: ast.stmt) -> bool:
+    """Whether this is a constant such as `64 * 1024` or `1 << 20`, by itself or as the default of an argument."""
+    is_definition = isinstance(statement, (ast.Assign, ast.AnnAssign, ast.FunctionDef, ast.AsyncFunctionDef))
+    is_product = isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Mult, ast.LShift, ast.Pow))
+    return (
+        is_definition
+        and is_product
+        and all(isinstance(it, (ast.BinOp, ast.Constant, ast.Mult, ast.LShift, ast.Pow)) for it in ast.walk(node))
+    )
 
 
 def _is_words(node: ast.expr | None) -> bool:

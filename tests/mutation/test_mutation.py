@@ -105,6 +105,8 @@ def test_returned_values_change_by_their_annotation(returns: str, value: str, af
         "x: int",
         "x = f'{a[0]} of {b < 1}'",
         "raise ValueError(f(a, 1))",
+        "x = 2 * 1024 * 1024",
+        "x: int = 1 << 20",
         "x = ValueError('a is wrong', entry_id=a + 1)",
     ],
 )

@@ -6,9 +6,9 @@ worker:
     {"change": {"path", "text"} | null, "tests": [[test, seconds], ...], "record": path | null}
     {"outcome", "test", "detail", "seconds", "passed"}
 
-`change` replaces one file for the time of the job. `tests` are run in that order until one fails; `seconds` is how long
-each may take. With `record` the tests of one file are run under coverage, and what each executed is written to that
-path.
+`change` replaces one file for the time of the job. `tests` (or whole files) are run in that order until one fails;
+`seconds` is how long each may take. With `record` the tests of one file are run under coverage, and what each executed
+is written to that path.
 `outcome` is `passed`, `failed` (a test, or importing one), `timeout`, `crashed` (the process ended in the middle) or
 `flooded` (more than `DISK_BYTES_MAX` of files, or `MEMORY_BYTES_MAX` of memory).
 
@@ -226,14 +226,16 @@ def _test(job: Job, tree: Path, room: Path, pipe: int) -> int:
 
 
 class _Chosen:
-    """Leaves the tests that are wanted, in the order in which they are wanted."""
+    """Leaves the tests that are wanted, in the order in which they are wanted; a file stands for all of its tests."""
 
     def __init__(self, wanted: list[str]) -> None:
         self._rank = {test: rank for rank, test in enumerate(wanted)}
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
-        items[:] = sorted((it for it in items if it.nodeid in self._rank), key=lambda it: self._rank[it.nodeid])
+        ranks = [self._rank.get(it.nodeid, self._rank.get(it.nodeid.partition("::")[0])) for it in items]
+        chosen = [(rank, number) for number, rank in enumerate(ranks) if rank is not None]
+        items[:] = [items[number] for _, number in sorted(chosen)]
 
 
 class _Teller:
