@@ -4,7 +4,7 @@
     --budget SECONDS              stop then; the next run with the same seed goes on (default: no end)
     --module TEXT                 only modules whose path contains the text; may be given several times
     --id ID                       only these mutants
-    --against FILE                run whole test files, with --id: does a new test kill it? may be given several times
+    --against FILE                run only these whole test files, with --id or --module: what do new tests kill?
     --processes P                 workers; each has a copy of the tree (default: half of the cores)
     --json                        one JSON object on stdout
     --again                       run known survivors again: tests were added
@@ -68,9 +68,9 @@ def main(arguments: list[str] | None = None) -> int:
         shutil.rmtree(STATE / "results", ignore_errors=True)
     (STATE / "results").mkdir(parents=True, exist_ok=True)
     recordings = Recordings(STATE / "recordings", ROOT)
-    results = STATE / "results" / ("chosen.jsonl" if options.id else f"{options.seed}.jsonl")
+    results = STATE / "results" / ("chosen.jsonl" if options.id or options.against else f"{options.seed}.jsonl")
     campaign = Campaign(population, recordings, results, options.mutant_seconds, options.against)
-    campaign.resume(mutants, again=options.again or bool(options.id))
+    campaign.resume(mutants, again=options.again or bool(options.id or options.against))
     began = time.monotonic()
     with workers(min(options.processes, len(mutants))) as team:
         if not options.against:
@@ -109,8 +109,8 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.budget <= 0 or options.processes < 1 or options.mutants < 1 or options.mutant_seconds <= 0:
         parser.error("--budget, --processes, --mutants and --mutant-seconds must be above 0")
-    if options.against and not options.id:
-        parser.error("--against goes with --id")
+    if options.against and not (options.id or options.module):
+        parser.error("--against goes with --id or --module")
     return options
 
 
