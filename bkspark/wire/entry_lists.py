@@ -27,6 +27,7 @@ GROUP_BYTES = 24
 RUNS_MAX = 10_000_000
 """Most sequences that a list may describe: a few bytes must not stand for unlimited memory."""
 
+_I32_MAX, _I64_MAX = (1 << 31) - 1, (1 << 63) - 1
 _HEAD = struct.Struct(">ii")
 _GROUP = np.dtype([("first", ">i8"), ("last", ">i8"), ("size", ">i4"), ("period", ">i4")])
 
@@ -70,8 +71,10 @@ class EntryRuns:
         return at >= 0 and entry_id < int(self.starts[at]) + int(self.sizes[at])
 
 
-def decode_entry_list(data: bytes) -> EntryRuns:
+def decode_entry_list(data: bytes, runs_max: int = RUNS_MAX) -> EntryRuns:
     """Return the entries that a list describes.
+
+    `runs_max`: most sequences that are believed. Time and memory grow with them, not with the bytes.
 
     Raises:
         ProtocolError: it is another version, is cut off, or describes what no ledger can hold.
@@ -85,13 +88,14 @@ def decode_entry_list(data: bytes) -> EntryRuns:
     first, last, size, period = (groups[name].astype(np.int64) for name in ("first", "last", "size", "period"))
     is_single = period == 0
     step = np.where(is_single, 1, period)
-    if not ((first >= 0) & (last >= first) & (size > 0) & (period >= 0) & (~is_single | (last == first))).all():
+    right = (first >= 0) & (last >= first) & (size > 0) & (period >= 0) & (~is_single | (last == first))
+    if not (right & (last <= _I64_MAX - size)).all():
         raise ProtocolError("a list of entries has a group that describes no entries")
     if ((last - first) % step != 0).any():
         raise ProtocolError("a list of entries has a group whose last sequence is not a whole number of periods away")
     runs = np.where(is_single, 1, (last - first) // step + 1)
-    if float(runs.astype(np.float64).sum()) > RUNS_MAX:
-        raise ProtocolError(f"a list of entries describes more than {RUNS_MAX} runs")
+    if float(runs.astype(np.float64).sum()) > runs_max:
+        raise ProtocolError(f"a list of entries describes more than {runs_max} runs")
     within = np.arange(int(runs.sum())) - np.repeat(np.cumsum(runs) - runs, runs)
     starts = np.repeat(first, runs) + within * np.repeat(step, runs)
     sizes = np.repeat(size, runs)
@@ -104,9 +108,10 @@ def decode_entry_list(data: bytes) -> EntryRuns:
 
 def encode_entry_list(runs: EntryRuns, groups_max: int) -> bytes | None:
     """Return the list that describes some runs, in groups as large as they come; None: it takes more groups."""
-    starts, sizes = runs.starts, runs.sizes
+    starts, sizes = _sizes_within_i32(runs)
     steps = np.diff(starts)
-    goes_on = sizes[1:] == sizes[:-1]
+    # Runs of a sparse ledger may lie further apart than a group can say.
+    goes_on = (sizes[1:] == sizes[:-1]) & (steps <= _I32_MAX)
     # Run i + 2 is as far behind run i + 1 as that one is behind run i, and all have one size.
     repeats = goes_on[:-1] & goes_on[1:] & (steps[:-1] == steps[1:])
     ends = np.append(np.flatnonzero(~repeats), len(repeats))
@@ -123,3 +128,12 @@ def encode_entry_list(runs: EntryRuns, groups_max: int) -> bytes | None:
             groups.append((int(starts[at]), int(starts[at]), int(sizes[at]), 0))
         at = last + 1
     return _HEAD.pack(0, len(groups)).ljust(HEAD_BYTES, b"\0") + np.array(groups, _GROUP).tobytes()
+
+
+def _sizes_within_i32(runs: EntryRuns) -> tuple[np.ndarray, np.ndarray]:
+    """Return (starts, sizes) of the same entries in runs that are as long as a group can say at most."""
+    if not len(runs.sizes) or int(runs.sizes.max()) <= _I32_MAX:
+        return runs.starts, runs.sizes
+    pieces = -(-runs.sizes // _I32_MAX)
+    skipped = (np.arange(int(pieces.sum())) - np.repeat(np.cumsum(pieces) - pieces, pieces)) * _I32_MAX
+    return np.repeat(runs.starts, pieces) + skipped, np.minimum(np.repeat(runs.sizes, pieces) - skipped, _I32_MAX)

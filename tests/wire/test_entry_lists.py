@@ -45,6 +45,7 @@ def test_no_groups_are_no_entries():
         entry_list((0, 9, 4, 3)),
         entry_list((0, 0, 5, 0), (4, 4, 1, 0)),
         entry_list((0, (1 << 62), 1, 1)),
+        entry_list(((1 << 63) - 1, (1 << 63) - 1, 2, 0)),
     ],
 )
 def test_what_is_no_list_is_refused(data):
@@ -75,6 +76,35 @@ def test_striped_entries_are_one_group_and_more_groups_than_allowed_are_no_list(
     assert data == entry_list((0, 0, 1, 0), (2, 2996, 2, 3), (2999, 2999, 1, 0))
     assert len(data) == HEAD_BYTES + 3 * GROUP_BYTES
     assert encode_entry_list(striped, 2) is None
+
+
+def test_more_runs_than_the_ledger_can_have_are_no_list():
+    """24 bytes may describe millions of runs, which would take a second and hundreds of megabytes."""
+    data = entry_list((0, 2997, 1, 3))
+    assert len(decode_entry_list(data, runs_max=1000).starts) == 1000
+    with pytest.raises(ProtocolError, match="999 runs"):
+        decode_entry_list(data, runs_max=999)
+    with pytest.raises(ProtocolError, match="10000000 runs"):
+        decode_entry_list(entry_list((0, 20_000_000, 1, 2)))
+
+
+@pytest.mark.parametrize("distance", [(1 << 31) - 1, 1 << 31, 1 << 40])
+def test_entries_of_a_sparse_ledger_far_apart_are_listed(distance):
+    """A group has 32 bits for a distance; ids have 40."""
+    runs = EntryRuns(np.array([0, distance, 2 * distance, 2 * distance + 5]), np.array([1, 1, 1, 2]))
+    data = encode_entry_list(runs, 10)
+    found = decode_entry_list(data)
+    assert (found.starts.tolist(), found.sizes.tolist()) == (runs.starts.tolist(), runs.sizes.tolist())
+    expected_groups = 2 if distance < 1 << 31 else 4
+    assert len(data) == HEAD_BYTES + expected_groups * GROUP_BYTES
+
+
+@pytest.mark.parametrize("size", [(1 << 31) - 1, 1 << 31, (1 << 33) + 1])
+def test_runs_longer_than_a_group_can_say_are_listed_in_pieces(size):
+    runs = EntryRuns(np.array([3, size + 100]), np.array([size, 7]))
+    found = decode_entry_list(encode_entry_list(runs, 10))
+    assert (found.joined().starts.tolist(), found.joined().sizes.tolist()) == ([3, size + 100], [size, 7])
+    assert found.sizes.max() < 1 << 31
 
 
 def test_runs_that_meet_are_joined():
