@@ -198,7 +198,8 @@ class Recordings:
     def executing(self, module: str, lines: tuple[int, ...]) -> list[CoveringTest]:
         """Return the tests that execute one of some lines, cheapest first.
 
-        Lines outside functions are executed by an import: then all tests count that execute anything of the module.
+        Lines outside functions are executed by an import: then all tests count that execute anything of the module,
+        or all that were recorded together with its import where none executes any of its functions.
         """
         functions = self._hashes.functions(module)
         if functions is None:
@@ -208,6 +209,8 @@ class Recordings:
         for recording in self._loaded.values():
             hits = recording["hits"].get(module, {})
             masks = _masks(hits, places)
+            if not hits and module in recording["depends"] and not all(function for function, _ in places):
+                masks = -1
             for number, (name, facts) in enumerate(recording["tests"].items()):
                 if masks >> number & 1 and facts["passed"]:
                     seconds = facts["seconds"] + (SHARED_PROCESSES_S if facts["shares"] else 0.0)
