@@ -17,12 +17,12 @@ _SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
 class Listener:
-    """Hands accepted sockets to `on_accepted` from `start` to `close`. For one event loop."""
+    """Hands accepted sockets, and the hosts they come from, to `on_accepted` from `start` to `close`. For one loop."""
 
     def __init__(
         self,
         listening: socket.socket,
-        on_accepted: Callable[[socket.socket], None],
+        on_accepted: Callable[[socket.socket, str], None],
         on_failure: Callable[[BaseException], None],
     ) -> None:
         """`listening` is bound; it listens from `start` on."""
@@ -49,7 +49,7 @@ class Listener:
     def _accept(self) -> None:
         for _ in range(_ACCEPTED_PER_TURN):
             try:
-                accepted, _ = self._socket.accept()
+                accepted, address = self._socket.accept()
             except (BlockingIOError, InterruptedError, ConnectionError):
                 # A peer that went away before it was accepted is nobody's error.
                 return
@@ -61,7 +61,7 @@ class Listener:
                 logger.warning("no connection can be accepted now: %s", error.strerror)
                 self._timer = self._loop.call_later(_PAUSE_S, self._accept_again)
                 return
-            self._on_accepted(accepted)
+            self._on_accepted(accepted, address[0] if address else "")
 
     def _accept_again(self) -> None:
         self._loop.add_reader(self._socket, self._accept)

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -32,6 +33,7 @@ from bookie_service.storage.journal import JournalOptions
 from bookie_service.storage.journal_thread import JournalEvents, JournalThread
 from bookie_service.storage.ledger_store import StoreOptions
 from bookie_service.storage.opening import Storage, open_storage
+from bookie_service.turns import Turns
 
 logger = logging.getLogger(__name__)
 
@@ -99,6 +101,7 @@ class BookieService:
         self._limbo_check: LimboCheck | None = None
         self._flushed: list[asyncio.Future[None]] = []
         self._admission = Admission(self._loop, options.received_bytes_max, options.reply_bytes_max)
+        self._turns = Turns(self._loop.call_soon, time.monotonic)
         self._fetches = FetchThreads(files, options.fetch_threads, self._post, self._on_failure)
         self._listener: Listener | None = None
         self._local_reads: LocalReads | None = None
@@ -140,8 +143,9 @@ class BookieService:
             self._journals,
             self._checkpoints,
             self._disks,
-            self._fetches.fetch,
+            self._fetches,
             options.bookie,
+            self._turns,
         )
         self._bookie.look_at_disks()
         self._listener = Listener(listener, self._connect, self._on_failure)
@@ -196,7 +200,7 @@ class BookieService:
         if not self._options.local_reads:
             return
         try:
-            self._local_reads = LocalReads(self._storage.store, bookie_id, self._served, self._on_failure)
+            self._local_reads = LocalReads(self._storage.store, bookie_id, self._served)
         except OSError as error:
             logger.info("clients on this host read over the network only: %s", error)
 
@@ -360,7 +364,7 @@ class BookieService:
             self._collector.hurry()
         self.on_mode_change()
 
-    def _connect(self, accepted: socket.socket) -> None:
+    def _connect(self, accepted: socket.socket, address: str) -> None:
         if len(self._connections) >= self._options.connections_max:
             # The others of this second are said together: peers that come again and again must not fill the log.
             if not self._refused:
@@ -370,8 +374,10 @@ class BookieService:
             return
         connection = Connection(
             accepted,
+            address,
             self._bookie,
             self._admission,
+            self._turns,
             self._options.connection,
             self._connections.discard,
             self._on_failure,

@@ -20,7 +20,7 @@ from bookie_service.bookie import Bookie, BookieOptions
 from bookie_service.connection import ConnectionOptions
 from bookie_service.disk_watch import DiskOptions
 from bookie_service.formats.index import LAYOUT, UNKNOWN_KEY
-from bookie_service.reads import SingleReads
+from bookie_service.single_reads import SingleReads
 from bookie_service.storage.ledger_store import StoreOptions
 from bookie_service.storage.log_appender import AppendOptions
 from tests.bookie.faulty_files import FaultyFiles
@@ -385,8 +385,8 @@ def test_failed_checkpoint_ends_the_service_and_loses_nothing(tmp_path: Path) ->
         assert len(split(peer.batch_read(5, 0).body)) == len(PAYLOADS)
 
 
-def test_s28_error_of_our_own_ends_the_service_instead_of_leaving_a_peer_without_answers(tmp_path: Path) -> None:
-    """Scenario S28."""
+def test_s28_error_of_our_own_in_a_change_ends_the_service(tmp_path: Path) -> None:
+    """Scenario S28: state may be half changed; `test_containment` has what happens where nothing can be."""
 
     def bug(operation: str, path: str) -> bool:
         raise RuntimeError(f"{operation} {path}")
@@ -396,7 +396,7 @@ def test_s28_error_of_our_own_ends_the_service_instead_of_leaving_a_peer_without
     files = FaultyFiles()
     with Serving(service_options(tmp_path), files) as serving, serving.connect() as peer:
         files.fault = bug
-        peer.send(v2.encode_reads(5, np.array([0])))
+        peer.send(v2.encode_reads(5, np.array([0]), v2.DO_FENCING, KEY))
         assert peer.frame() is None
         assert isinstance(serving.wait_for_failure(), RuntimeError)
 

@@ -1,0 +1,108 @@
+"""Turns on a virtual clock: no connection does more than its share before others come (issue 15, A.4)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+import pytest
+
+from bookie_service.turns import Turn, TurnLimits, Turns
+
+
+class Loop:
+    """Calls back in turns; time passes only when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._ready: deque[Callable[[], None]] = deque()
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self._ready.append(callback)
+
+    def turn(self) -> None:
+        for _ in range(len(self._ready)):
+            self._ready.popleft()()
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._ready
+
+
+@pytest.fixture
+def loop() -> Loop:
+    return Loop()
+
+
+def test_a_turn_is_over_after_its_requests(loop: Loop) -> None:
+    turn = Turn(lambda: loop.now, TurnLimits(requests=3, seconds=1.0))
+    for _ in range(3):
+        assert not turn.is_over
+        turn.spend()
+    assert turn.is_over
+
+
+def test_a_turn_is_over_after_its_time(loop: Loop) -> None:
+    turn = Turn(lambda: loop.now, TurnLimits(requests=1000, seconds=0.002))
+    loop.now = 0.0019
+    assert not turn.is_over
+    loop.now = 0.002
+    assert turn.is_over
+
+
+def test_one_entry_of_the_queue_is_served_per_turn_of_the_event_loop(loop: Loop) -> None:
+    """So an honest request that arrives meanwhile waits for one turn, not for all that others have sent."""
+    turns = Turns(loop.call_soon, lambda: loop.now)
+    served: list[int] = []
+    for owner in range(5):
+        turns.go_on(owner, lambda _, owner=owner: served.append(owner))
+    for count in range(1, 6):
+        loop.turn()
+        assert served == list(range(count))
+    assert loop.is_idle
+
+
+def test_an_owner_with_much_in_the_queue_waits_behind_each_other_owner(loop: Loop) -> None:
+    turns = Turns(loop.call_soon, lambda: loop.now)
+    served: list[str] = []
+    for number in range(100):
+        turns.go_on("flood", lambda _, number=number: served.append(f"flood {number}"))
+    turns.go_on("honest", lambda _: served.append("honest"))
+    for _ in range(3):
+        loop.turn()
+    assert served == ["flood 0", "honest", "flood 1"]
+
+
+def test_who_is_not_done_comes_again_behind_the_others(loop: Loop) -> None:
+    turns = Turns(loop.call_soon, lambda: loop.now, TurnLimits(requests=2, seconds=1.0))
+    left = {"a": 5, "b": 3}
+    served: list[str] = []
+
+    def serve(owner: str, turn: Turn) -> None:
+        while left[owner] and not turn.is_over:
+            served.append(owner)
+            left[owner] -= 1
+            turn.spend()
+        if left[owner]:
+            turns.go_on(owner, lambda turn: serve(owner, turn))
+
+    for owner in left:
+        turns.go_on(owner, lambda turn, owner=owner: serve(owner, turn))
+    while not loop.is_idle:
+        loop.turn()
+    assert served == ["a", "a", "b", "b", "a", "a", "b", "a"]
+
+
+def test_an_error_of_one_does_not_stop_the_queue(loop: Loop) -> None:
+    turns = Turns(loop.call_soon, lambda: loop.now)
+    served: list[str] = []
+
+    def fail(_: Turn) -> None:
+        raise ValueError("planted")
+
+    turns.go_on("bad", fail)
+    turns.go_on("good", lambda _: served.append("good"))
+    with pytest.raises(ValueError, match="planted"):
+        loop.turn()
+    loop.turn()
+    assert served == ["good"]
