@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -31,6 +31,12 @@ class SingleReads(Reading):
     ledger_ids: np.ndarray
     entry_ids: np.ndarray
     row: int = 0
+    _ends: list[int] = field(default_factory=list)
+    """Where runs of consecutive entries end, for some requests from `row` on; `_run` is the next one's."""
+    _run: int = 0
+    _absent: list[bool] = field(default_factory=list)
+    """Of some runs, from `_absent_from` on, whether their ledgers are not here."""
+    _absent_from: int = 0
 
     def __len__(self) -> int:
         return len(self.entry_ids) - self.row
@@ -40,6 +46,7 @@ class SingleReads(Reading):
         self.ledger_ids, self.entry_ids = self.ledger_ids[rows].copy(), self.entry_ids[rows].copy()
         self.answers = self.answers.take(rows)
         self.row = 0
+        self._ends = []
 
     def refuse(self, status: int) -> None:
         self.refuse_behind(0, status)
@@ -52,6 +59,7 @@ class SingleReads(Reading):
             self.ledger_ids[:first],
             self.entry_ids[:first],
         )
+        self._ends = []
         if refusal:
             self.client.send((refusal,))
 
@@ -65,6 +73,8 @@ class SingleReads(Reading):
         return self.answers.not_found(first, status, ledger_ids, entry_ids) if len(ledger_ids) else b""
 
     def proceed(self, view: View, fetched: Fetched | None, turn: Turn) -> Place | None:
+        # What was absent a turn ago may be here now.
+        self._absent = []
         while len(self) and self.client.is_taking and self.client.is_open and not turn.is_over:
             parts: list[bytes | memoryview] = []
             try:
@@ -84,32 +94,42 @@ class SingleReads(Reading):
             NotCached: the next entry is not at hand.
         """
         room = view.options.replies_bytes_max
-        rows = slice(self.row, self.row + _ROWS_PER_LOOK)
-        ledger_ids, entry_ids = self.ledger_ids[rows], self.entry_ids[rows]
-        breaks = np.flatnonzero((np.diff(ledger_ids) != 0) | (np.diff(entry_ids) != 1) | (entry_ids[:-1] < 0)) + 1
-        bounds = [0, *breaks.tolist(), len(ledger_ids)]
-        run, runs = 0, len(bounds) - 1
-        absent, looked_from = np.empty(0, bool), 0
-        while run < runs and room > 0 and not turn.is_over:
-            if runs > 1:
-                if run == looked_from + len(absent):
-                    looked_from = run
-                    absent = view.absent(ledger_ids[bounds[run : min(run + _LEDGERS_PER_LOOK, runs)]])
-                count = _leading(absent[run - looked_from :])
-                if count:
-                    self._answer_absent(bounds[run + count] - bounds[run], parts)
-                    turn.spend(count * _ABSENT_COST)
-                    run += count
-                    continue
-            left = bounds[run + 1] - bounds[run]
-            while left and room > 0 and not turn.is_over:
-                reply, count = self._read_run(view, left, room, fetched)
-                parts.append(reply)
-                room -= len(reply)
-                left -= count
-                self.row += count
-                turn.spend()
-            run += 1
+        while len(self) and room > 0 and not turn.is_over:
+            end = self._run_end()
+            absent = self._count_absent(view) if len(self._ends) > 1 else 0
+            if absent:
+                self._answer_absent(self._ends[self._run + absent - 1] - self.row, parts)
+                turn.spend(absent * _ABSENT_COST)
+                continue
+            reply, count = self._read_run(view, end - self.row, room, fetched)
+            parts.append(reply)
+            room -= len(reply)
+            self.row += count
+            turn.spend()
+
+    def _run_end(self) -> int:
+        """Return the end of the run of consecutive entries that the next request is in."""
+        if not self._ends or self.row >= self._ends[-1]:
+            rows = slice(self.row, self.row + _ROWS_PER_LOOK)
+            ledger_ids, entry_ids = self.ledger_ids[rows], self.entry_ids[rows]
+            breaks = np.flatnonzero((np.diff(ledger_ids) != 0) | (np.diff(entry_ids) != 1) | (entry_ids[:-1] < 0))
+            self._ends = [*(breaks + self.row + 1).tolist(), self.row + len(ledger_ids)]
+            self._run, self._absent = 0, []
+        while self._ends[self._run] <= self.row:
+            self._run += 1
+        return self._ends[self._run]
+
+    def _count_absent(self, view: View) -> int:
+        """Return how many runs from the next one on are of ledgers that are not here."""
+        at = self._run - self._absent_from
+        if not 0 <= at < len(self._absent):
+            at, self._absent_from = 0, self._run
+            starts = [self.row, *self._ends[self._run : -1][: _LEDGERS_PER_LOOK - 1]]
+            self._absent = view.absent(self.ledger_ids[starts]).tolist()
+        count = 0
+        while at + count < len(self._absent) and self._absent[at + count]:
+            count += 1
+        return count
 
     def _answer_absent(self, count: int, parts: list[bytes | memoryview]) -> None:
         """Answer the next `count` requests, whose ledgers are not here."""
@@ -144,8 +164,3 @@ class SingleReads(Reading):
                 self.answers.found(row + past, ledger_id, first_entry + past, items.buffer, items.sizes, lac)
             )
         return b"".join(replies) if len(replies) > 1 else replies[0], sum(map(len, pieces))
-
-
-def _leading(flags: np.ndarray) -> int:
-    """Return how many flags at the front are set."""
-    return len(flags) if flags.all() else int(np.argmin(flags))

@@ -307,7 +307,7 @@ class BookieTwin:
         self.checkpoints = CheckpointTwin(self.store, self._storage.marks, self.journals)
         self.disks = DiskWatch(files, setup.ledger_paths, setup.journal_paths, DiskOptions())
         self.bookie = Bookie(
-            self.store, self.journals, self.checkpoints, self.disks, _AtHand(), BookieOptions(alone_after=1), AtOnce()
+            self.store, self.journals, self.checkpoints, self.disks, AtHand(), BookieOptions(alone_after=1), AtOnce()
         )
         self.bookie.look_at_disks()
         self.checkpoints.bookie = self.bookie
@@ -490,7 +490,7 @@ def _never(error: BaseException) -> None:
     """Stand in for what ends the process: a pass that is called directly raises instead."""
 
 
-class _AtHand:
+class AtHand:
     """Stands in for the fetching threads."""
 
     def fetch(self, place: Place, on_fetched: Callable[[Fetched], None]) -> None:
