@@ -15,7 +15,6 @@ from bookie_service.storage.items import Items
 from bookie_service.turns import Turn
 
 
-
 @dataclass(slots=True)
 class BatchRead(Reading):
     """One batch read."""

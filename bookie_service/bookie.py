@@ -25,6 +25,7 @@ import numpy as np
 
 from bkspark.errors import StorageDamaged
 from bkspark.wire import v2
+from bkspark.wire.lac import may_add
 from bkspark.wire.v2 import EOK, Status
 from bookie_service import rules
 from bookie_service.adds import AddRun
@@ -207,6 +208,8 @@ class Bookie:
             return None
         if ledger is None or ledger.fenced or ledger.master_key != add.master_key or add.master_key == UNKNOWN_KEY:
             return None
+        if not may_add(add.entry_id, add.lac, is_recovery=False):
+            return None
         return ledger if rules.are_ids(add.ledger_id, add.entry_id, add.entry_id) else None
 
     def _commit(self, client: Client, records: list[Record]) -> int:
@@ -299,6 +302,7 @@ class Bookie:
             run.entry_ids,
             run.flags,
             run.keys_match(octets, key),
+            run.lacs_are_right(octets),
             fenced=was_fenced or (ledger is not None and ledger.fenced),
             read_only=self._disks.is_read_only,
             takes_recovery_adds=self._disks.takes_recovery_adds,

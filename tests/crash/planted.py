@@ -99,7 +99,9 @@ def replay_drops_keys() -> Plant:
 
 def wrong_key_taken() -> Plant:
     def make(old: Any) -> Any:
-        return lambda ledger, ids, flags, match, **named: old(ledger, ids, flags, np.ones_like(match), **named)
+        return lambda ledger, ids, flags, match, *others, **named: old(
+            ledger, ids, flags, np.ones_like(match), *others, **named
+        )
 
     return changed(rules, "add_statuses", make)
 

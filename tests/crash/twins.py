@@ -320,12 +320,12 @@ class BookieTwin:
     ) -> None:
         """Send adds of (entry id, payload) as one run; checkpoints run when the write cache is full.
 
-        As any client does, this one ends each entry with a digest.
+        As any client does, this one ends each entry with a digest. Its entries say that no other is confirmed.
         """
         key = self.history.ledger(ledger_id).master_key if key is None else key
         frames = []
         for entry_id, payload in entries:
-            content = sealed(struct.pack(">qq", ledger_id, entry_id) + payload)
+            content = sealed(struct.pack(">qqq", ledger_id, entry_id, -1) + payload)
             self.history.add_asked(ledger_id, entry_id, content)
             frames.append(struct.pack(">ii", 24 + len(content), v2.header_word(v2.ADD, flags)) + key + content)
         octets, runs = self._runs(self._client, b"".join(frames))
