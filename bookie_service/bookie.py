@@ -362,6 +362,10 @@ class Bookie:
             self.long_polls.touch(ledger_id, is_fenced=True)
         return _Fence(Status.EOK, index, ledger.fence_sequence)
 
+    def owes(self, client: Client) -> bool:
+        """Return whether a client waits for something that may take long."""
+        return self.long_polls.has(client)
+
     def forget(self, client: Client) -> None:
         """Forget who waits, or added: its connection is gone."""
         if client is self._last_adder:

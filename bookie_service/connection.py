@@ -14,8 +14,9 @@ import asyncio
 import logging
 import math
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from typing import Protocol
 
 from bkspark.errors import ProtocolError
 from bkspark.wire import v3
@@ -24,6 +25,7 @@ from bookie_service.admission import Admission
 from bookie_service.bookie import Bookie
 from bookie_service.containment import decoded
 from bookie_service.inbox import Inbox
+from bookie_service.log_limit import no_digits, place_of
 from bookie_service.lone_adds import decode_lone_add
 from bookie_service.outbox import Outbox, Parts
 from bookie_service.requests import Runs
@@ -56,6 +58,19 @@ class ConnectionOptions:
     keep_alive: bool = True
 
 
+class ConnectionEvents(Protocol):
+    """Who is told of a connection."""
+
+    def note_request(self, member: Connection) -> None:
+        """Its first request has come."""
+
+    def discard(self, member: Connection) -> None:
+        """It is closed."""
+
+    def fail(self, error: BaseException) -> None:
+        """An error that is not the peer's: the state of the bookie is not to be trusted any more."""
+
+
 class Connection:
     """Feeds a bookie from a socket. Takes V3 until a V2 frame comes, and then V2 for good. For one event loop.
 
@@ -71,18 +86,16 @@ class Connection:
         admission: Admission,
         turns: Turns,
         options: ConnectionOptions,
-        on_closed: Callable[[Connection], None],
-        on_failure: Callable[[BaseException], None],
+        events: ConnectionEvents,
     ) -> None:
-        """`on_failure` gets an error that is not the peer's: the state of the bookie is then not to be trusted."""
+        """`address`: of the peer's machine."""
         self._socket = connected
         self._address = address
         self._bookie = bookie
         self._admission = admission
         self._turns = turns
         self._options = options
-        self._on_closed = on_closed
-        self._on_failure = on_failure
+        self._events = events
         self._inbox = Inbox(admission, self)
         self._outbox = Outbox(connected, admission, self)
         self._scanned = 0
@@ -98,6 +111,10 @@ class Connection:
         self._is_reading = False
         self._is_writable = True
         self._has_ended = False
+        self._has_sent_request = False
+        self._receptions = self._seen = 0
+        """How often something came, and what that was when it was looked at last."""
+        self._idle_since = admission.loop.time()
         self._progress_at = 0.0
         self._frame_since = math.inf
         """Since when the peer could have sent the rest of the frame that the inbox begins with."""
@@ -116,11 +133,19 @@ class Connection:
         try:
             step()
         except ProtocolError as error:
-            self.give_up(str(error))
+            self.give_up(str(error), place_of(error))
         except Exception as error:
-            self._on_failure(error)
+            self._events.fail(error)
 
     def _receive(self) -> None:
+        if self._turns.is_crowded:
+            # Very many are ready at once: this one comes behind those that wait, and sockets are looked at between.
+            self._pause()
+            self._take_turn_later()
+        else:
+            self._receive_now()
+
+    def _receive_now(self) -> None:
         space = self._inbox.space()
         if space is None:
             self._frame_since = math.inf
@@ -137,6 +162,7 @@ class Connection:
             self._end()
             return
         self._inbox.end += received
+        self._receptions += 1
         self._is_scanned = False
         if self._is_v2 and self._is_writable and self._inbox.end == received and self._add_alone():
             self._inbox.end = 0
@@ -215,7 +241,11 @@ class Connection:
 
     def resume(self) -> None:
         """Go on, in the next turn, with requests that could not be served."""
-        if self._waiting and not self._has_turn:
+        if self._waiting:
+            self._take_turn_later()
+
+    def _take_turn_later(self) -> None:
+        if not self._has_turn:
             self._has_turn = True
             self._turns.go_on(self, self._take_turn)
 
@@ -223,6 +253,9 @@ class Connection:
         self._has_turn = False
         if self._waiting:
             self._guarded(lambda: self._go_on(turn))
+        elif self._is_open:
+            self._read_on()
+            self._guarded(self._receive_now)
 
     def go_on_receiving(self) -> None:
         """Receive again, now that there is room."""
@@ -242,9 +275,18 @@ class Connection:
                 f"{self._inbox.end} bytes of it came"
             )
 
-    def give_up(self, why: str) -> None:
-        """Close the connection and say why."""
-        logger.warning("closed the connection from %s: %s", self._peer(), why)
+    def idle_s(self, now: float) -> float:
+        """Return for how long nothing came while nothing was owed, as far as that was noticed; 0 while something is."""
+        if self._receptions != self._seen or self._waiting or self._outbox.size or self._bookie.owes(self):
+            self._seen, self._idle_since = self._receptions, now
+        return now - self._idle_since
+
+    def give_up(self, why: str, kind: Hashable = None) -> None:
+        """Close the connection and say why; `kind`: what lines in the log are counted together.
+
+        Without it those that differ in numbers alone are.
+        """
+        logger.warning("closed the connection from %s: %s", self._peer(), why, extra={"kind": kind or no_digits(why)})
         self.close()
 
     def close(self) -> None:
@@ -261,7 +303,7 @@ class Connection:
         self._outbox.clear()
         self._socket.close()
         self._call_waiting()
-        self._on_closed(self)
+        self._events.discard(self)
 
     def _call_waiting(self) -> None:
         """Let those go on that wait to send; not from here, for they send."""
@@ -329,6 +371,9 @@ class Connection:
         table = scan_frames(
             inbox.octets.data, inbox.end, self._options.frame_bytes_max, self._scanned, _FRAMES_PER_SCAN
         )
+        if len(table) and not self._has_sent_request:
+            self._has_sent_request = True
+            self._events.note_request(self)
         self._scanned = table.consumed
         self._is_scanned = len(table) < _FRAMES_PER_SCAN
         v3_frames = 0 if self._is_v2 else v3.count_frames(inbox.octets, table)

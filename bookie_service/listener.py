@@ -8,6 +8,8 @@ import logging
 import socket
 from collections.abc import Callable
 
+from bookie_service.turns import ENDLESS, Turn
+
 logger = logging.getLogger(__name__)
 
 _BACKLOG = 1024
@@ -24,12 +26,14 @@ class Listener:
         listening: socket.socket,
         on_accepted: Callable[[socket.socket, str], None],
         on_failure: Callable[[BaseException], None],
+        begin_turn: Callable[[], Turn] = lambda: ENDLESS,
     ) -> None:
         """`listening` is bound; it listens from `start` on."""
         self._loop = asyncio.get_running_loop()
         self._socket = listening
         self._on_accepted = on_accepted
         self._on_failure = on_failure
+        self._begin_turn = begin_turn
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
@@ -47,7 +51,11 @@ class Listener:
         self._socket.close()
 
     def _accept(self) -> None:
+        turn = self._begin_turn()
         for _ in range(_ACCEPTED_PER_TURN):
+            if turn.is_over:
+                return
+            turn.spend()
             try:
                 accepted, address = self._socket.accept()
             except (BlockingIOError, InterruptedError, ConnectionError):

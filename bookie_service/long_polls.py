@@ -92,6 +92,10 @@ class LongPolls:
         waiter.timer = poll.client.call_later(min(seconds, self._seconds_max), lambda: self._time_is_over(waiter))
         return True
 
+    def has(self, client: PollClient) -> bool:
+        """Return whether a connection waits for something."""
+        return client in self._by_client
+
     def touch(self, ledger_id: int, *, is_fenced: bool = False) -> None:
         """Note that the LAC of a ledger may have advanced, or that its writer adds no more."""
         if ledger_id in self._by_ledger:

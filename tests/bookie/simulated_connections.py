@@ -205,10 +205,18 @@ class ServedBookie:
             self.admission,
             self.turns,
             options or ConnectionOptions(),
-            lambda connection: None,
-            self.failures.append,
+            self,
         )
         return connected
+
+    def note_request(self, member: Connection) -> None:
+        """Its first request has come."""
+
+    def discard(self, member: Connection) -> None:
+        """It is closed."""
+
+    def fail(self, error: BaseException) -> None:
+        self.failures.append(error)
 
     def turn(self) -> None:
         """Let the event loop have a turn; what was journaled in it is durable afterwards."""

@@ -18,6 +18,7 @@ from bkspark.wire.digest import master_key
 from bkspark.wire.v2 import Status
 from bookie_service.bookie import Bookie, BookieOptions
 from bookie_service.connection import ConnectionOptions
+from bookie_service.connections import ConnectionLimits
 from bookie_service.disk_watch import DiskOptions
 from bookie_service.formats.index import LAYOUT, UNKNOWN_KEY
 from bookie_service.single_reads import SingleReads
@@ -444,14 +445,16 @@ def test_peer_that_never_reads_its_replies_does_not_stop_others(tmp_path: Path) 
 
 
 def test_connection_above_the_limit_is_closed_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    options = service_options(tmp_path, connections_max=1)
+    options = service_options(tmp_path, connections=ConnectionLimits(1))
     with Serving(options) as serving, serving.connect() as first:
         assert first.add(5, 0, [b"x"]) == [Status.EOK]
         with serving.connect() as second:
             second.send(adds(5, 1, [b"x"]))
             assert second.frame() is None
         assert first.add(5, 1, [b"x"]) == [Status.EOK]
-    assert "refused a connection: the limit (maxConnections) is 1" in caplog.messages
+    assert (
+        "refused a connection from 127.0.0.1: its address has 1 already (maxConnectionsPerAddress)" in caplog.messages
+    )
 
 
 def test_largest_entry_that_fits_a_frame_is_stored(peer: Peer) -> None:
