@@ -123,3 +123,8 @@ def encode_entry_list(runs: EntryRuns, groups_max: int) -> bytes | None:
             groups.append((int(starts[at]), int(starts[at]), int(sizes[at]), 0))
         at = last + 1
     return _HEAD.pack(0, len(groups)).ljust(HEAD_BYTES, b"\0") + np.array(groups, _GROUP).tobytes()
+
+
+def list_of_groups(groups: bytes) -> bytes:
+    """Return the list that consists of groups: what stands behind the heads of other lists, back to back."""
+    return _HEAD.pack(0, len(groups) // GROUP_BYTES).ljust(HEAD_BYTES, b"\0") + groups
