@@ -19,6 +19,7 @@ import numpy as np
 from bkspark.core import effects
 from bkspark.core.metadata import LedgerMetadata
 from bkspark.core.owed import Runs, stripe, with_sent, without_answered
+from bkspark.core.probing import Trial
 from bkspark.core.striping import write_set_masks
 from bkspark.wire.digest import SealedEntries
 from bkspark.wire.framing import equal_step
@@ -105,8 +106,8 @@ class AddPipeline:
         self._refusals: dict[int, _Refusal] = {}
         # Slots that take no part, with the bookie that failed there.
         self._absent: dict[int, str] = {}
-        # Slots that take part again and hold no caller back yet, and since when.
-        self._trials: dict[int, int] = {}
+        # Slots that take part again and hold no caller back yet.
+        self._trials: dict[int, Trial] = {}
         # Slots whose connection takes no more bytes for now.
         self._congested: Collection[int] = ()
         self._now_ns = 0
@@ -293,6 +294,8 @@ class AddPipeline:
 
     def _owes(self, slot: int, last_entry: int) -> bool:
         """Whether a slot's bookie may yet refuse an entry of the batch that ends at `last_entry`."""
+        if slot in self._trials:
+            return False
         oldest = self._oldest_owed(slot)
         return oldest is not None and oldest <= last_entry
 

@@ -14,7 +14,7 @@ import numpy as np
 from bkspark.core import effects
 from bkspark.core.add_pipeline import AddPipeline, WriterLimits
 from bkspark.core.metadata import LedgerMetadata
-from bkspark.core.probing import Pauses, Probe
+from bkspark.core.probing import Pauses, Probe, Trial
 from bkspark.core.striping import mask_of, write_set_masks
 from bkspark.wire.digest import SealedEntries
 
@@ -99,7 +99,7 @@ class LeftOutBookies(AddPipeline):
             return []
         done: list[effects.Effect] = []
         for slot in range(len(self._ensemble)):
-            if slot in self._absent or not self._lags(slot):
+            if not self.may_hold_back(slot) or not self._lags(slot):
                 continue
             if self._behind_ns(slot) > self._limits.hold_back_ns_max and self._can_do_without(slot):
                 done += self._leave_out_slot(slot)
@@ -120,21 +120,46 @@ class LeftOutBookies(AddPipeline):
         return [effects.DropIfSilent(bookie), *self._release()]
 
     def _end_trials(self) -> list[effects.Effect]:
-        """Leave bookies out again that do not keep up on trial; end the trial of those that did, or are needed."""
+        """Judge the bookies on trial: those that pass, or are needed, get all that is pending; others are left out."""
         done: list[effects.Effect] = []
-        limits = self._limits
-        for slot, since_ns in tuple(self._trials.items()):
+        for slot, trial in tuple(self._trials.items()):
             if self.state is not WriterState.ACTIVE:
                 continue
-            oldest = self._oldest_owed(slot)
-            is_late = oldest is not None and self._waited_ns(slot, oldest) > limits.hold_back_ns_max
-            if not self._can_do_without(slot):
-                del self._trials[slot]
-            elif is_late or self._lags(slot):
+            if not self._can_do_without(slot) or self._passes(slot, trial):
+                self._take_back(slot)
+                done += self._resume({slot})
+            elif self._fails(slot, trial):
                 done += self._leave_out_slot(slot)
-            elif self._now_ns - since_ns >= limits.trial_ns and (oldest is None or not self._has_skipped(slot, oldest)):
-                del self._trials[slot]
         return done
+
+    def _passes(self, slot: int, trial: Trial) -> bool:
+        """Whether the bookie in `slot` kept up with the others until its trial is over, and skipped nothing."""
+        if self._now_ns - trial.since_ns < self._limits.trial_ns or slot in self._congested:
+            return False
+        oldest = self._oldest_owed(slot)
+        if oldest is not None and self._has_skipped(slot, oldest):
+            return False
+        return trial.has_kept_up(self._stripes[slot].rank(self.next_entry), self._outstanding[slot])
+
+    def _fails(self, slot: int, trial: Trial) -> bool:
+        """Whether the bookie in `slot` is silent on trial, or did not pass in twice the time that it takes."""
+        is_silent = self._outstanding[slot] > 0 and (
+            self._now_ns - self._progress_ns[slot] > self._limits.hold_back_ns_max
+        )
+        return is_silent or slot in self._congested or self._now_ns - trial.since_ns >= 2 * self._limits.trial_ns
+
+    def _send_on_trials(self, entries: SealedEntries) -> list[effects.SendAdds]:
+        return [send for slot in self._trials for send in self._send_on_trial(slot, entries)]
+
+    def _send_on_trial(self, slot: int, entries: SealedEntries) -> list[effects.SendAdds]:
+        """Return the send of entries to a bookie on trial, if there is room for them on their way."""
+        trial = self._trials[slot]
+        if not trial.has_room(self._outstanding[slot], len(entries), len(entries.buffer)):
+            return []
+        before = self._outstanding[slot]
+        sends = self._send(slot, entries)
+        self._trials[slot] = trial.with_sent(self._outstanding[slot] - before)
+        return sends
 
     def _look_after_absent(self) -> list[effects.Effect]:
         """Probe the bookies that are left out, and look for spare ones every now and then."""
@@ -199,14 +224,15 @@ class LeftOutBookies(AddPipeline):
         if self.state is not WriterState.ACTIVE:
             self._probes[slot] = probe.failed(self._pauses, self._now_ns)
             return []
-        self._trials[slot] = self._now_ns
         self._probes[slot] = probe.answered(self._now_ns)
         self._take_back(slot)
-        return self._resume({slot})
+        self._trials[slot] = Trial(self._now_ns, self._stripes[slot].rank(self.next_entry))
+        return []
 
     def _take_back(self, slot: int) -> None:
         """A bookie that was left out takes part again: its votes count from what it gets now on."""
         self._absent.pop(slot, None)
+        self._trials.pop(slot, None)
         self._failed.pop(slot, None)
         self._reported.pop(slot, None)
         self._sought_from_ns.pop(slot, None)
@@ -235,6 +261,9 @@ class LeftOutBookies(AddPipeline):
         """The bookie in `slot` refuses load (TOOMANYREQUESTS)."""
         if slot in self._absent:
             return self._on_probe_failed(slot)
-        if slot in self._trials and self.state is WriterState.ACTIVE and self._can_do_without(slot):
+        if slot not in self._trials:
+            return self._hold_back(slot, entry_ids)
+        if self._can_do_without(slot):
             return self._leave_out_slot(slot)
-        return self._hold_back(slot, entry_ids)
+        # It is needed: it gets all that is pending, or will when the change of the ensemble is over.
+        return self._end_trials()

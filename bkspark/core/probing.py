@@ -1,10 +1,19 @@
-"""When a bookie that a writer left out is asked whether it is back: one entry, then a pause that doubles."""
+"""How a bookie that a writer left out comes back: a probe of one entry after a pause that doubles, then a trial.
+
+On trial a bookie gets some of the entries, as many as it answers for: never more than a window is on its way to it, so
+it costs as much memory as the window, whatever it does.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
 NOT_SENT = -1
+TRIAL_ENTRIES_MAX = 1024
+TRIAL_BYTES_MAX = 4 * 1024 * 1024
+"""What may be on its way to a bookie on trial."""
+TRIAL_PACE_MIN = 4
+"""A bookie passes when it has answered for one of so many entries that it was to store: all, if it had been asked."""
 FORGIVEN_PAUSES = 4
 """After so many of the longest pauses in which a bookie took part, the next pause is the shortest again."""
 
@@ -59,3 +68,25 @@ class Probe:
     def answered(self, now_ns: int) -> Probe:
         """The bookie takes part again."""
         return Probe(self.pause_ns, self.due_ns, returned_ns=now_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A trial of one slot: since when, from which rank of its entries on, and how many of these were sent to it."""
+
+    since_ns: int
+    first_rank: int
+    sent: int = 0
+
+    def has_room(self, outstanding: int, count: int, size_bytes: int) -> bool:
+        """Return whether a batch of so many entries and bytes may be sent, too."""
+        entries_max = min(TRIAL_ENTRIES_MAX, TRIAL_BYTES_MAX * count // max(1, size_bytes))
+        return outstanding == 0 or outstanding + count <= entries_max
+
+    def with_sent(self, count: int) -> Trial:
+        """So many entries were sent."""
+        return replace(self, sent=self.sent + count)
+
+    def has_kept_up(self, rank: int, outstanding: int) -> bool:
+        """Return whether enough is answered, when the next entry has this rank."""
+        return (self.sent - outstanding) * TRIAL_PACE_MIN >= rank - self.first_rank or outstanding == 0

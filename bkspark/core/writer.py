@@ -21,10 +21,12 @@ Invariants:
   nothing, as a bookie that hangs stays registered. The pause before the next probe doubles up to a limit, also when a
   bookie that came back is left out again soon. A bookie that registers anew is probed at once. Only where the writer
   would fail without it is a registered bookie taken back unasked.
-* A bookie that is back gets what is pending and what comes, and is on trial for `trial_ns`. It holds no caller back: as
-  soon as it lags, refuses load, or has owed an answer for `hold_back_ns_max`, it is left out again. What was
-  acknowledged while it was left out it never gets from the writer: those entries have Qa copies or more, and the
-  periodic check of autorecovery finds and copies what it lacks (docs/autorecovery.md).
+* A bookie that answered its probe is on trial for `trial_ns`. It gets new entries while few are on their way to it, and
+  holds no caller back, nor the bytes of any entry. It is left out again as soon as it refuses load or is silent for
+  `hold_back_ns_max`, and when it has skipped an entry or answered for too few. Then it gets all that is pending, and
+  what comes. What was acknowledged before that it never gets from the writer: those entries have Qa copies or more,
+  and the periodic check of autorecovery finds and copies what it lacks (docs/autorecovery.md). A bookie without which
+  the writer would fail is on trial no longer.
 * A bookie that lags holds callers back, and only for so long: once it is `hold_back_ns_max` behind the acknowledgements
   it is left out, where every write set has Qa others. One that is merely slower than the others sets the pace.
 * A bookie that stays silent for `add_timeout_ns`, or answers for later entries and not for an earlier one for as long,
@@ -134,7 +136,7 @@ class WriterCore(LeftOutBookies):
             if self._is_served(slot)
             for send in self._send_or_hold(slot, entries)
         ]
-        return sends + self._end_trials() if self._trials else sends
+        return [*sends, *self._send_on_trials(entries)] if self._trials else sends
 
     def on_add_replies(
         self,
@@ -340,7 +342,7 @@ class WriterCore(LeftOutBookies):
         self._lag_since = {
             slot: self._lag_since.get(slot, self._now_ns)
             for slot in range(len(self._ensemble))
-            if slot not in self._absent and slot not in self._refusals and self._lags(slot)
+            if self.may_hold_back(slot) and slot not in self._refusals and self._lags(slot)
         }
         for slot, since_ns in self._lag_since.items():
             if self._now_ns - since_ns > self._limits.slow_lag_ns:
@@ -354,7 +356,7 @@ class WriterCore(LeftOutBookies):
         """Whether entries go to the bookie in `slot`; to one that lives they do also while a spare is looked for."""
         if slot in self._refusals or slot in self._lag_since:
             return True
-        return slot not in self._failed and slot not in self._absent
+        return slot not in self._failed and self.may_hold_back(slot)
 
     def _leave_out(self) -> list[effects.Effect]:
         """Go on without the failed bookies for now, and without a change."""

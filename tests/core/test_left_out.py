@@ -9,7 +9,7 @@ import pytest
 
 from bkspark.core import effects
 from bkspark.core.add_pipeline import WriterLimits
-from bkspark.core.probing import Pauses, Probe
+from bkspark.core.probing import TRIAL_ENTRIES_MAX, Pauses, Probe
 from bkspark.core.writer import WriterState
 from bkspark.errors import LedgerFenced, MetadataError
 from bkspark.wire.v2 import Status
@@ -146,14 +146,18 @@ def test_failed_probe_closes_a_connection_that_is_silent():
     assert writer.core.state is WriterState.ACTIVE
 
 
-def test_answer_to_the_probe_brings_the_bookie_back_with_all_that_is_pending():
+def test_answer_to_the_probe_begins_a_trial_and_all_that_is_pending_goes_out_at_its_end():
     writer = left_out()
     append(writer, 3, 0, 1)
     writer.add(2, 3 * SECOND)
     tick(writer, 3)
     slot, entry = probed(tick(writer, 4.1))
-    assert sent_to(writer.reply(slot, entry, now_ns=5 * SECOND)) == {"b3": [21, 22]}
+    assert writer.reply(slot, entry, now_ns=5 * SECOND) == []
     assert set(sent_to(writer.add(1, 5 * SECOND))) == {"b1", "b2", "b3"}
+    writer.reply(2, 23, now_ns=6 * SECOND)
+    assert sent_to(tick(writer, 6.9)) == {}
+    assert sent_to(tick(writer, 7)) == {"b3": [21, 22, 23]}
+    assert writer.core.may_hold_back(2)
 
 
 def test_late_answers_to_what_was_sent_before_bring_nobody_back():
@@ -187,28 +191,73 @@ def test_probe_of_a_fenced_ledger_ends_the_writer():
     assert isinstance(writer.core.error, LedgerFenced)
 
 
-def test_bookie_on_trial_holds_no_caller_back_and_is_left_out_as_soon_as_it_lags():
+def test_bookie_on_trial_holds_no_caller_back_and_gets_no_more_than_a_window():
     writer = left_out()
     returned(writer, 3)
-    append(writer, 4.1, 0, 1, count=9)
-    assert writer.core.outstanding_max == 0
-    # Slow as before: ten acknowledged entries that it owes are enough, at the next add.
-    append(writer, 4.2, 0, 1, count=2)
-    append(writer, 4.3, 0, 1)
-    assert set(sent_to(append(writer, 4.4, 0, 1))) == {"b1", "b2"}
+    sent = 0
+    for step in range(100):
+        done = append(writer, 4.1 + step / 100, 0, 1, count=100)
+        sent += len(sent_to(done).get("b3", ()))
+        assert (writer.core.outstanding_max, writer.core.kept_bytes) == (0, 0)
+    assert sent == TRIAL_ENTRIES_MAX // 100 * 100
+    # Silent as before: it is left out again.
+    tick(writer, 6.2)
+    assert set(sent_to(append(writer, 6.3, 0, 1))) == {"b1", "b2"}
 
 
-def test_bookie_on_trial_that_owes_one_answer_for_long_is_left_out():
+@pytest.mark.parametrize(("share", "passes"), [(100, False), (5, False), (3, True), (1, True)])
+def test_bookie_on_trial_passes_when_it_keeps_a_quarter_of_the_pace(share, passes):
+    writer = left_out()
+    returned(writer, 3)
+    owed: list[int] = []
+    for step in range(200):
+        now = 4.1 + step / 100
+        owed += sent_to(append(writer, now, 0, 1, count=100)).get("b3", ())
+        count = 100 // share
+        if owed:
+            writer.reply(2, *owed[:count], now_ns=round(now * SECOND))
+            owed = owed[count:]
+        tick(writer, now)
+    assert writer.core.may_hold_back(2) is passes
+
+
+def test_bookie_on_trial_that_skips_entries_is_left_out():
     """One that answers every second request answers every second probe, too."""
     writer = left_out()
     returned(writer, 3)
-    writer.add(2, round(4.1 * SECOND))
-    for slot, ids in ((0, (21, 22)), (1, (21, 22)), (2, (22,))):
-        writer.reply(slot, *ids, now_ns=round(4.1 * SECOND))
-    tick(writer, 6.0)
-    assert "b3" in sent_to(append(writer, 6.0, 0, 1, 2))
-    tick(writer, 6.2)
-    assert set(sent_to(append(writer, 6.3, 0, 1))) == {"b1", "b2"}
+    now = 4.1
+    while now < 8.2:
+        for entry in sent_to(append(writer, now, 0, 1, count=2)).get("b3", ())[::2]:
+            writer.reply(2, entry, now_ns=round(now * SECOND))
+        tick(writer, now)
+        assert not writer.core.may_hold_back(2)
+        now += 0.1
+    assert set(sent_to(append(writer, now, 0, 1))) == {"b1", "b2"}
+
+
+def test_bookie_on_trial_that_refuses_load_is_left_out_at_once():
+    writer = left_out()
+    returned(writer, 3)
+    append(writer, 4.1, 0, 1)
+    writer.reply(2, 21, status=Status.ETOOMANYREQUESTS, now_ns=round(4.1 * SECOND))
+    assert set(sent_to(append(writer, 4.2, 0, 1))) == {"b1", "b2"}
+
+
+@pytest.mark.parametrize("how", ["tick", "refusal"])
+def test_bookie_on_trial_that_is_needed_gets_all_that_is_pending(how):
+    writer = left_out()
+    returned(writer, 3)
+    writer.add(3, round(4.1 * SECOND))
+    writer.add(1500, round(4.1 * SECOND))
+    writer.fail(1, now_ns=round(4.2 * SECOND))
+    writer.take(writer.core.on_writable_bookies({"b1", "b3"}))
+    assert writer.core.state is WriterState.ACTIVE
+    if how == "tick":
+        done = tick(writer, 4.3)
+    else:
+        done = writer.reply(2, 21, status=Status.ETOOMANYREQUESTS, now_ns=round(4.3 * SECOND))
+    assert sent_to(done)["b3"] == [*range(21, 1524)]
+    assert writer.core.may_hold_back(2)
 
 
 def test_bookie_that_passes_its_trial_may_hold_callers_back_again():
