@@ -18,11 +18,10 @@ import numpy as np
 
 from bkspark.core import effects
 from bkspark.core.metadata import LedgerMetadata
-from bkspark.core.owed import Runs, stripe, with_sent, without_answered
+from bkspark.core.owed import Runs, stripe, with_sent, without_answered, without_run
 from bkspark.core.probing import Trial
 from bkspark.core.striping import write_set_masks
 from bkspark.wire.digest import SealedEntries
-from bkspark.wire.framing import equal_step
 
 _MASKS_MIN = 1024
 
@@ -94,6 +93,7 @@ class AddPipeline:
         # When each batch of `_pending` was added.
         self._added_ns: deque[int] = deque()
         size, quorum = metadata.ensemble_size, metadata.write_quorum
+        self._is_striped = quorum < size
         self._stripes = tuple(stripe(slot, size, quorum) for slot in range(size))
         # What each slot was sent since it began to take part, and has not answered; and how many entries that is.
         self._owed: list[Runs] = [()] * size
@@ -151,13 +151,12 @@ class AddPipeline:
         """Whether the bookie in `slot` owes an answer."""
         return self._outstanding[slot] > 0
 
-    def _pending_rows(self, entry_ids: np.ndarray) -> slice | np.ndarray:
-        """Return where in `_votes` those of the entries stand that are pending."""
-        count = len(entry_ids)
+    def _pending_rows(self, entry_ids: np.ndarray, span: tuple[int, int] | None) -> slice | np.ndarray:
+        """Return where in `_votes` those of the entries stand that are pending; `span` as `consecutive` has it."""
         first_pending = self.acknowledged + 1
-        if equal_step(entry_ids) == 1:
-            first = entry_ids.item(0) - first_pending
-            return slice(max(0, first), max(0, min(first + count, self._pending_count)))
+        if span is not None:
+            first, end = span
+            return slice(max(0, first - first_pending), max(0, min(end - first_pending, self._pending_count)))
         at = entry_ids - first_pending
         return at[(at >= 0) & (at < self._pending_count)]
 
@@ -183,7 +182,9 @@ class AddPipeline:
             return []
         if self._outstanding[slot] == 0:
             self._progress_ns[slot] = self._now_ns
-        first = self._stripes[slot].rank(entries.first_entry + begin)
+        first = entries.first_entry + begin
+        if self._is_striped:
+            first = self._stripes[slot].rank(first)
         self._owed[slot] = with_sent(self._owed[slot], first, first + count)
         self._outstanding[slot] += count
         return [effects.SendAdds(slot, self._ensemble[slot], entries, positions)]
@@ -220,11 +221,17 @@ class AddPipeline:
         self._resent_ns[slot] = self._now_ns
         return list(self._refusals.pop(slot).held)
 
-    def _count_answers(self, slot: int, entry_ids: np.ndarray) -> None:
-        """The bookie in `slot` has these entries: it owes them no more."""
-        self._answered_to[slot] = max(self._answered_to[slot], entry_ids.item(-1))
-        ranks = self._stripes[slot].ranks(entry_ids)
-        self._owed[slot], count = without_answered(self._owed[slot], ranks)
+    def _count_answers(self, slot: int, entry_ids: np.ndarray, span: tuple[int, int] | None) -> None:
+        """The bookie in `slot` has these entries: it owes them no more. `span` as `consecutive` has it."""
+        last_entry = entry_ids.item(-1)
+        if last_entry > self._answered_to[slot]:
+            self._answered_to[slot] = last_entry
+        runs = self._owed[slot]
+        run = self._stripes[slot].run(entry_ids) if self._is_striped else span
+        if run is not None:
+            self._owed[slot], count = without_run(runs, run[0], run[1])
+        else:
+            self._owed[slot], count = without_answered(runs, self._stripes[slot].ranks(entry_ids))
         self._outstanding[slot] -= count
 
     def _forgive(self, slot: int) -> None:
@@ -280,10 +287,12 @@ class AddPipeline:
         """Let go of the bytes of entries that are acknowledged and owed by nobody."""
         while self._pending:
             last_entry = self._pending[0].first_entry + len(self._pending[0]) - 1
-            if last_entry > self._kept_behind or any(
-                self._owes(slot, last_entry) for slot in range(len(self._ensemble))
-            ):
+            if last_entry > self._kept_behind:
                 return
+            for slot, runs in enumerate(self._owed):
+                # A rank is at most the entry's id.
+                if runs and runs[0][0] <= last_entry and self._owes(slot, last_entry):
+                    return
             self._pending_bytes -= len(self._pending.popleft().buffer)
             self._added_ns.popleft()
 

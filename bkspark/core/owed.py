@@ -44,6 +44,15 @@ class Stripe:
             return rank
         return rank // self._quorum * self._size + self._residues[rank % self._quorum]
 
+    def run(self, entry_ids: np.ndarray) -> tuple[int, int] | None:
+        """Return (first rank, after the last) of ascending entries that are all that the slot stores in their range.
+
+        None: they are not. Ids that the slot does not store are taken for those that it does: nobody answers for them.
+        """
+        first, end = self.rank(entry_ids.item(0)), self.rank(entry_ids.item(-1) + 1)
+        is_whole = end - first == len(entry_ids) and bool((entry_ids[1:] > entry_ids[:-1]).all())
+        return (first, end) if is_whole else None
+
     def ranks(self, entry_ids: np.ndarray) -> np.ndarray:
         """Return the ranks of those of the entries that the slot stores."""
         if self._quorum == self._size:
@@ -59,6 +68,11 @@ def stripe(slot: int, ensemble_size: int, write_quorum: int) -> Stripe:
     return Stripe(slot, ensemble_size, write_quorum)
 
 
+def consecutive(entry_ids: np.ndarray) -> tuple[int, int] | None:
+    """Return (first, after the last) of entries that follow each other, at least one; None where they do not."""
+    return (entry_ids.item(0), entry_ids.item(-1) + 1) if equal_step(entry_ids) == 1 else None
+
+
 def with_sent(runs: Runs, first: int, end: int) -> Runs:
     """Return the runs with ranks [first, end), which lie above all of them."""
     if runs and runs[-1][1] == first:
@@ -71,18 +85,19 @@ def without_answered(runs: Runs, ranks: np.ndarray) -> tuple[Runs, int]:
     if not len(ranks):
         return runs, 0
     if equal_step(ranks) == 1:
-        return _without(runs, ranks.item(0), ranks.item(-1) + 1)
+        return without_run(runs, ranks.item(0), ranks.item(-1) + 1)
     ranks = np.unique(ranks)
     starts = np.flatnonzero(np.diff(ranks, prepend=ranks[0] - 2) != 1)
     ends = np.append(starts[1:], len(ranks)) - 1
     owed = 0
     for first, last in zip(ranks[starts].tolist(), ranks[ends].tolist()):
-        runs, count = _without(runs, first, last + 1)
+        runs, count = without_run(runs, first, last + 1)
         owed += count
     return runs, owed
 
 
-def _without(runs: Runs, first: int, end: int) -> tuple[Runs, int]:
+def without_run(runs: Runs, first: int, end: int) -> tuple[Runs, int]:
+    """`without_answered` of ranks [first, end)."""
     if not runs:
         return runs, 0
     begin, stop = runs[0]

@@ -55,6 +55,7 @@ from bkspark.core import effects
 from bkspark.core.add_pipeline import WriterLimits
 from bkspark.core.left_out import LeftOutBookies, WriterState
 from bkspark.core.metadata import Fragment, LedgerMetadata, LedgerState, change_ensemble
+from bkspark.core.owed import consecutive
 from bkspark.core.placement import FLAT, RandomSource, Topology, choose_replacements
 from bkspark.core.striping import ENSEMBLE_SIZE_MAX, write_set_masks
 from bkspark.errors import BookKeeperError, LedgerClosed, LedgerFenced, NotEnoughBookies, UnauthorizedAccess
@@ -130,12 +131,10 @@ class WriterCore(LeftOutBookies):
         self.length += payload_bytes
         if self._absent:
             self._recent = entries
-        sends = [
-            send
-            for slot in range(len(self._ensemble))
-            if self._is_served(slot)
-            for send in self._send_or_hold(slot, entries)
-        ]
+        slots = range(len(self._ensemble))
+        if not (self._absent or self._failed or self._refusals or self._trials):
+            return [send for slot in slots for send in self._send(slot, entries)]
+        sends = [send for slot in slots if self._is_served(slot) for send in self._send_or_hold(slot, entries)]
         return [*sends, *self._send_on_trials(entries)] if self._trials else sends
 
     def on_add_replies(
@@ -167,13 +166,14 @@ class WriterCore(LeftOutBookies):
                 done += self._refused(slot, entry_ids[statuses != EOK])
             entry_ids = entry_ids[statuses == EOK]
         if len(entry_ids):
-            self._count_answers(slot, entry_ids)
+            span = consecutive(entry_ids)
+            self._count_answers(slot, entry_ids, span)
             if slot in self._absent:
                 done += self._on_probe_answered(slot, entry_ids)
             if self._refusals and slot in self._refusals and (entry_ids == self._refusals[slot].probed).any():
                 done += self._taken_again(slot)
-        # A vote counts only for entries whose write set names the slot.
-        self._votes[self._pending_rows(entry_ids)] |= np.uint64(1 << slot)
+            # A vote counts only for entries whose write set names the slot.
+            self._votes[self._pending_rows(entry_ids, span)] |= np.uint64(1 << slot)
         done += self._release()
         self._forget()
         return done + self.on_bookie_failed(slot, bookie, now_ns) if has_failed else done

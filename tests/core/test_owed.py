@@ -18,6 +18,10 @@ def test_ranks_count_the_entries_that_a_slot_stores(quorums):
         assert [stripe.rank(entry) for entry in stored] == list(range(len(stored)))
         assert [stripe.entry(rank) for rank in range(len(stored))] == stored
         assert stripe.ranks(np.arange(60)).tolist() == list(range(len(stored)))
+        assert stripe.run(np.array(stored[3:11])) == (3, 11)
+        assert stripe.run(np.array(stored[3:8] + stored[9:11])) is None
+        assert stripe.run(np.array([stored[3], stored[3], stored[5]])) is None
+        assert stripe.run(np.array(stored[3:11][::-1])) is None
         assert [stripe.rank(entry) for entry in range(60)] == [
             sum(other < entry for other in stored) for entry in range(60)
         ]
