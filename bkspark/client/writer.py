@@ -249,8 +249,12 @@ class LedgerWriter:
             return True
         if core.outstanding_max >= options.lag_entries_max:
             return True
-        unsent = [link.channel.unsent_bytes for link in self._links.values() if link.channel]
-        return max(unsent, default=0) >= options.lag_bytes_max
+        return any(core.may_hold_back(slot) for slot in self._congested())
+
+    def _congested(self) -> list[int]:
+        """Return the slots whose connection has so many bytes waiting that callers do, too."""
+        limit = self._options.lag_bytes_max
+        return [slot for slot, link in self._links.items() if link.channel and link.channel.unsent_bytes >= limit]
 
     async def sync(self) -> int:
         """Wait until everything appended so far is acknowledged, and durable on Qa bookies; return the last such entry.
@@ -287,7 +291,7 @@ class LedgerWriter:
         try:
             async with asyncio.timeout(self._options.close_timeout_s):
                 await self.sync()
-                await reach(self._links.values())
+                await reach(link for slot, link in self._links.items() if core.may_hold_back(slot))
                 await self._settled.wait()
                 while core.state is not WriterState.CLOSED:
                     if core.state is not WriterState.CLOSING:  # by another call
@@ -361,11 +365,10 @@ class LedgerWriter:
                 self._settled.clear()
                 for bookie in effect.failed:
                     self._services.view.on_failure(bookie)
-                for link in self._links.values():
-                    if link.bookie in effect.failed and link.channel is not None:
-                        # Later: who hears of it may be this writer, in the middle of its effects.
-                        self._loop.call_soon(link.channel.close_if_silent)
+                    self._drop_if_silent(bookie)
                 self._spawn(self._find_bookies())
+            elif isinstance(effect, effects.DropIfSilent):
+                self._drop_if_silent(effect.bookie)
             elif isinstance(effect, effects.WriteMetadata):
                 self._settled.clear()
                 self._spawn(self._write_metadata(effect))
@@ -375,6 +378,12 @@ class LedgerWriter:
             self._settled.set()
         if self._room is not None and not self._room.done() and not self._is_full():
             self._room.set_result(None)
+
+    def _drop_if_silent(self, bookie: str) -> None:
+        for link in self._links.values():
+            if link.bookie == bookie and link.channel is not None:
+                # Later: who hears of it may be this writer, in the middle of its effects.
+                self._loop.call_soon(link.channel.close_if_silent)
 
     def _send(self, send: effects.SendAdds) -> None:
         link = self._links.get(send.slot)
@@ -523,7 +532,7 @@ class LedgerWriter:
 
     def _tick(self) -> None:
         self._ticker = self._loop.call_later(TICK_S, self._tick)
-        self._perform(self._core.on_tick(self._now_ns()))
+        self._perform(self._core.on_tick(self._now_ns(), self._congested()))
 
     def _call_after(self, delay_ns: int) -> None:
         """Tick once more, soon; of several requests the first is kept, as the core asks again after each tick."""
@@ -532,7 +541,7 @@ class LedgerWriter:
 
     def _tick_once(self) -> None:
         self._extra_tick = None
-        self._perform(self._core.on_tick(self._now_ns()))
+        self._perform(self._core.on_tick(self._now_ns(), self._congested()))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.ensure_future(work)
