@@ -27,7 +27,7 @@ VIEWS = ("ledgers", "logs", "bookies", "fragments")
 LEDGER_TYPES = tuple(it.value for it in LedgerType)
 PAYLOAD_FORMATS = ("raw", "json", "msgpack", "arrow")
 DIGESTS = ("crc32c", "crc32", "mac", "dummy")
-APPEND, ERROR, IGNORE = "append", "error", "ignore"
+APPEND, ERROR, IGNORE, SKIP = "append", "error", "ignore", "skip"
 MALFORMED_MODES = ("FAILFAST", "PERMISSIVE", "DROPMALFORMED")
 
 READ, STREAM, WRITE = "a batch read", "a stream read", "a write"
@@ -103,6 +103,9 @@ OPTIONS = (
     Option("ifExists", "if_exists", values.one_of(APPEND, ERROR, IGNORE), _WRITE, "what a log that holds ledgers does"),
     Option("txnAppId", "txn_app_id", values.publisher, _WRITE, "name under which versions are published once"),
     Option("txnVersion", "txn_version", values.version, _WRITE, "version of this write; of a stream: of its epoch 0"),
+    Option(
+        "ifPublished", "if_published", values.one_of(ERROR, SKIP), _WRITE, "what a version that another published does"
+    ),
     Option("maxLedgerBytes", "ledger_bytes_max", values.size, _WRITE, "roll to a new ledger at this size, about"),
     Option("maxLedgerAge", "ledger_age_ms", values.age, _WRITE, "roll a shared ledger at this age"),
     Option("inlineBytes", "inline_bytes", values.inline_size, _WRITE, "rows that the driver appends for a task"),
@@ -183,6 +186,7 @@ class SourceOptions:
     if_exists: str = APPEND
     txn_app_id: str | None = None
     txn_version: int | None = None
+    if_published: str = ERROR
     ledger_bytes_max: int = 1 << 30
     ledger_age_ms: int = 3_600_000
     inline_bytes: int = MIB // 2
@@ -385,6 +389,8 @@ class SourceOptions:
         self._require_log(WRITE)
         if self.txn_version is not None and self.txn_app_id is None:
             raise ConfigurationError("option 'txnVersion' needs 'txnAppId': set that, too")
+        if "ifpublished" in self.given and self.txn_app_id is None:
+            raise ConfigurationError("option 'ifPublished' needs 'txnAppId': set that, too, or remove it")
         for key in self.ledger_metadata:
             if key in _OWN_METADATA or key.startswith("bkspark."):
                 raise ConfigurationError(
