@@ -36,6 +36,7 @@ from bookie_service.identity import Identity
 from bookie_service.registration import Registration
 from bookie_service.service import BookieService, ServiceOptions
 from bookie_service.storage.files import LocalFiles
+from bookie_service.users import current_user
 
 logger = logging.getLogger("bookie_service")
 
@@ -52,6 +53,7 @@ def main(argv: Sequence[str], ending: Ending) -> int:
         if sys.flags.optimize:
             raise ConfigurationError("a bookie does not run under python -O: its assertions guard the data")
         configuration = load(arguments.config, arguments.set)
+        _check_user(configuration.permitted_users)
     except ConfigurationError as error:
         return fail(_PROGRAM, error, 2)
     if arguments.check:
@@ -62,6 +64,8 @@ def main(argv: Sequence[str], ending: Ending) -> int:
         return control.run_collect(configuration.service.ledger_directories, arguments.json)
     if configuration.unused_keys:
         logger.warning("configuration keys without effect in this bookie: %s", ", ".join(configuration.unused_keys))
+    for note in configuration.notes:
+        logger.warning("%s", note)
     for danger in configuration.dangers:
         logger.warning("%s", danger)
     try:
@@ -71,6 +75,13 @@ def main(argv: Sequence[str], ending: Ending) -> int:
     except MemoryError as error:
         return fail(_PROGRAM, f"out of memory ({error}): give the bookie more, or lower skipListSizeLimit", 1)
     return 0
+
+
+def _check_user(permitted: Sequence[str]) -> None:
+    """Raise ConfigurationError unless the user of this process may run the bookie."""
+    user = current_user()
+    if permitted and user not in permitted:
+        raise ConfigurationError(f"permittedStartupUsers does not name the user {user!r}: start the bookie as another")
 
 
 def _parser() -> argparse.ArgumentParser:
