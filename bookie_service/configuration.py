@@ -44,6 +44,7 @@ from bookie_service.storage.key_values import KeyValueOptions
 from bookie_service.storage.ledger_store import ReadAheadOptions, StoreOptions
 from bookie_service.storage.log_appender import AppendOptions
 from bookie_service.storage.storage_class import StorageClass
+from bookie_service.users import group_id, user_ids
 
 OPEN_FILES, OPEN_FILES_MIN = 20_000, 16
 FLUSH_MS = 10_000
@@ -124,6 +125,7 @@ class Configuration:
     `notes`: a line for each value that is not used as it was given.
     `dangers`: a line for each thing that was asked for and costs acknowledged entries.
     `permitted_users`: names of users who may run the bookie; empty: everybody may.
+    `file_group`: the group that may read the bookie's files; None: its user alone may.
     """
 
     address: AddressOptions
@@ -136,6 +138,7 @@ class Configuration:
     notes: tuple[str, ...]
     dangers: tuple[str, ...]
     permitted_users: tuple[str, ...] = ()
+    file_group: int | None = None
 
 
 def load(path: Path | None, settings: Iterable[tuple[str, str]]) -> Configuration:
@@ -184,6 +187,7 @@ def _configured(keys: Values, values: Mapping[str, str]) -> Configuration:
             notes=(),
             dangers=(),
             permitted_users=tuple(name for name in keys.names("permittedStartupUsers") if name != NULL),
+            file_group=keys.parsed("permittedFileGroup", group_id, default="none but the bookie's user"),
         )
     except ValueError as error:
         raise ConfigurationError(str(error)) from None
@@ -231,6 +235,10 @@ def _checked_host(host: str) -> str:
     return host
 
 
+def _user_ids(names: str) -> frozenset[int]:
+    return user_ids(name.strip() for name in names.split(",") if name.strip())
+
+
 def _service(keys: Values) -> ServiceOptions:
     syncs = keys.flag("journalSyncData", True)
     page_cache_ms = keys.number("journalPageCacheFlushIntervalMSec", 1000, least=1, unit="ms, if journalSyncData=false")
@@ -246,6 +254,8 @@ def _service(keys: Values) -> ServiceOptions:
         connections_max=keys.number("maxConnections", 10_000, least=1, unit="connections", raises=False, lowers=False),
         fetch_threads=fetch_threads,
         local_reads=keys.flag("localReadsEnabled", True, "clients on this host read entry logs themselves"),
+        local_readers=keys.parsed("permittedLocalReadUsers", _user_ids, default="the bookie's own and root")
+        or frozenset(),
         received_bytes_max=keys.number(
             "receiveBuffersMaxBytes",
             128 * _MIB,

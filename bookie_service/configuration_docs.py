@@ -38,6 +38,10 @@ A key in none of these lists is accepted without effect, too, and named at start
 it. But one that is nearly the name of a key that there is, and one that by its name may protect something (TLS,
 authentication), end the start.
 
+The bookie's files are for its user alone: 0600, directories 0700. *permittedFileGroup* lets a group read them (0640,
+2750); the bookie's user must be in it. Files that were there before keep their mode: `chgrp -R` and `chmod -R g+rX`
+them once. *permittedLocalReadUsers* names users, commas between, whose clients may read entry logs themselves.
+
 Files are read as Apache's bookies read them. `key = value`, `key: value` and `key value` are the same; `\\` joins
 lines. Whole numbers may be written `0x10`; true is also yes, on, y, t, 1. The first of several values of one key
 counts, those of lists (directories, servers) are joined. `include = FILE` and `includeoptional = FILE` read another

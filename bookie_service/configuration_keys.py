@@ -111,6 +111,8 @@ OWN_KEYS = frozenset(
         "gcDeletedShareMax",
         "localReadsEnabled",
         "maxConnections",
+        "permittedFileGroup",
+        "permittedLocalReadUsers",
         "receiveBuffersMaxBytes",
         "replyBuffersMaxBytes",
         "rereplicationInFlightMaxBytes",

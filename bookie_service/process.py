@@ -25,7 +25,7 @@ from bkspark.metadata.ledgers import read_manager
 from bkspark.metadata.registration import BookieAddress
 from bkspark.metadata.tree import Tree
 from bkspark.metadata.zookeeper import open_tree
-from bookie_service import address, check, control, rebuild
+from bookie_service import address, check, control, layout, rebuild
 from bookie_service.address import BoundAddress
 from bookie_service.arguments import Parser, add_configuration, describe, fail
 from bookie_service.census import Census
@@ -35,7 +35,7 @@ from bookie_service.file_limit import allowed_open_files
 from bookie_service.identity import Identity
 from bookie_service.registration import Registration
 from bookie_service.service import BookieService, ServiceOptions
-from bookie_service.storage.files import LocalFiles
+from bookie_service.storage.files import LocalFiles, make_private
 from bookie_service.users import current_user
 
 logger = logging.getLogger("bookie_service")
@@ -58,6 +58,7 @@ def main(argv: Sequence[str], ending: Ending) -> int:
         return fail(_PROGRAM, error, 2)
     if arguments.check:
         return check.run(configuration, arguments.json)
+    make_private(group=configuration.file_group is not None)
     if arguments.rebuild_index is not None:
         return rebuild.run(configuration, arguments.rebuild_index, arguments.json)
     if arguments.collect:
@@ -171,13 +172,21 @@ async def _metadata(configuration: Configuration) -> AsyncIterator[Tree]:
 async def _identified(
     configuration: Configuration, registry: BookieRegistry, bound: BoundAddress
 ) -> AsyncIterator[LocalFiles]:
-    files = LocalFiles()
+    files = LocalFiles(configuration.file_group)
     identity = Identity(files, configuration.service.journal_directories, configuration.service.ledger_directories)
     try:
         await identity.establish(registry, bound.bookie_id)
+        _protect(files, configuration.service)
         yield files
     finally:
         identity.release()
+
+
+def _protect(files: LocalFiles, options: ServiceOptions) -> None:
+    """Let nobody else into the directories; an older release, and Apache's bookies, let everybody."""
+    directories = dict.fromkeys(map(layout.current, [*options.journal_directories, *options.ledger_directories]))
+    if said := [line for line in map(files.protect, directories) if line is not None]:
+        logger.warning("%s", "; ".join(said))
 
 
 @contextlib.asynccontextmanager

@@ -109,7 +109,7 @@ class _Known:
 def run(configuration: Configuration, named: Sequence[str], as_json: bool) -> int:
     """Rebuild the index in the configured directories and print what came of it; return the exit code."""
     service = configuration.service
-    files = LocalFiles()
+    files = LocalFiles(configuration.file_group)
     try:
         wanted = _wanted(named)
     except ConfigurationError as error:

@@ -39,6 +39,8 @@ WRONG_TEXTS = {
     "metadataServiceUri": ("zk", "http://h/ledgers", "zk://", "zk://h", "zk://h:0/l", "zk://h:x/l", "zk+other://h/l"),
     "zkServers": ("h:0", "h:65536", "h:x", "a b", ",", "h:" + "9" * 5000),
     "zkLedgersRootPath": ("ledgers", "/", "//", "/a//b", "/a/../b"),
+    "permittedFileGroup": ("no such group", "a,b"),
+    "permittedLocalReadUsers": ("no such user", "root,no-such-user"),
     "ledgerStorageClass": ("Fast", "sortedledgerstorage", "Fast\nStorage"),
 }
 """Of keys that are text and have a form; the others take any text, or what the system tells when the bookie starts."""
