@@ -181,8 +181,7 @@ def first_to_read(head: LogHead, name: str, position: Position) -> tuple[int, in
     """
     if position < head.start:
         raise DataLoss(
-            f"log {name} begins at {head.start}; what follows {position} has been truncated or overwritten: start "
-            f"from earliest, or allow the loss (failOnDataLoss=false)",
+            f"log {name} begins at {head.start}; what follows {position} has been truncated or overwritten",
             ledger_id=None if position.ledger_id == NO_LEDGER else position.ledger_id,
         )
     if position.ordinal > head.end_ordinal or (
