@@ -101,7 +101,7 @@ class RebuildReport:
 class _Known:
     """What journals tell of a ledger."""
 
-    master_key: bytes | None = None
+    master_key: bytes | None = field(default=None, repr=False)
     is_fenced: bool = False
     explicit_lac: bytes = b""
 
