@@ -66,8 +66,9 @@ PROTECTING = {
 _PROTECTING_NAME = re.compile("(?i)(.*[._-])?(tls|ssl|sasl|auth|acl|kerberos|security)")
 """What names of keys begin with that may protect something: unknown, they are refused and not ignored."""
 
-_NEARLY = 0.85
-"""An unknown key so like a known one, as difflib measures it, is taken for a mistake."""
+_NEARLY, _ALIKE = 0.92, 0.8
+"""How like a known key, as difflib measures it, an unknown one is: from the first on it is taken for a mistake, from
+the second on the known one is named."""
 
 HARMLESS = frozenset(
     {
@@ -157,10 +158,9 @@ def configure(values: Mapping[str, str], notes: Sequence[str] = ()) -> Configura
     Args:
         notes: lines about values that were left out.
     """
-    for key in values:
-        _check_key(key)
     keys = Values(values)
     keys.notes += notes
+    keys.notes += [note for note in map(_check_key, values) if note]
     return _configured(keys, values)
 
 
@@ -512,17 +512,23 @@ def _compaction(keys: Values, kind: str, threshold: float, interval_s: int) -> C
     )
 
 
-def _check_key(key: str) -> None:
-    """Refuse an unknown key that must not be ignored: one that is a mistake, and one that may protect something."""
+def _check_key(key: str) -> str | None:
+    """Refuse an unknown key that must not be ignored: one that is a mistake, and one that may protect something.
+
+    Returns:
+        A line about an unknown key that is ignored and is like a known one.
+    """
     if key in APACHE_KEYS or key in OWN_KEYS or key.startswith(APACHE_PREFIXES):
-        return
+        return None
     by_lower = {known.lower(): known for known in APACHE_KEYS | OWN_KEYS}
-    nearest = difflib.get_close_matches(key.lower(), by_lower, n=1, cutoff=_NEARLY)
-    if nearest or not key.strip():
-        known = f"; did you mean {by_lower[nearest[0]]}?" if nearest else ":"
-        raise ConfigurationError(f"configuration key {key!r} does not exist{known} docs/configuration.md lists all")
+    alike = difflib.get_close_matches(key.lower(), by_lower, n=1, cutoff=_ALIKE)
+    hint = f"; did you mean {by_lower[alike[0]]}?" if alike else ":"
+    is_mistake = alike and difflib.SequenceMatcher(None, alike[0], key.lower()).ratio() >= _NEARLY
+    if is_mistake or not key.strip():
+        raise ConfigurationError(f"configuration key {key!r} does not exist{hint} docs/configuration.md lists all")
     if _PROTECTING_NAME.match(key):
         raise ConfigurationError(
             f"configuration key {key!r} does not exist, and by its name it may protect something: remove it to go "
             "without. docs/configuration.md lists all keys"
         )
+    return f"configuration key {key!r} is unknown, and without effect{hint[:-1]}?" if alike else None

@@ -104,7 +104,7 @@ def is_repeated(head: LogHead, log: str, publisher: Publisher) -> bool:
     Raises:
         VersionPublished: the version, or a later one, was published under the name by somebody else.
     """
-    of_name = [_publisher(item) for item in head.last_epochs if item[0] == publisher.name]
+    of_name = [Publisher(*item) for item in head.last_epochs if item[0] == publisher.name]
     if not of_name or publisher.version > of_name[-1].version:
         return False
     if any(item.query == publisher.query and publisher.version <= item.version for item in of_name):
@@ -125,17 +125,13 @@ def published(head: LogHead, publisher: Publisher) -> LogHead:
     LAST_EPOCHS_MAX publishers are remembered, those that published most recently; of one name QUERIES_OF_A_NAME_MAX.
     """
     name, version, query = publisher
-    others = [item for item in head.last_epochs if _publisher(item)._replace(version=version) != publisher]
-    of_name = [item for item in others if item[0] == name]
-    dropped = set(of_name[: max(0, len(of_name) + 1 - QUERIES_OF_A_NAME_MAX)])
     item: LastEpoch = (name, version) if query is None else (name, version, query)
+    others = [each for each in head.last_epochs if each[0] != name or each[2:] != item[2:]]
+    of_name = [each for each in others if each[0] == name]
+    dropped = set(of_name[: max(0, len(of_name) + 1 - QUERIES_OF_A_NAME_MAX)])
     kept = (*(each for each in others if each not in dropped), item)[-LAST_EPOCHS_MAX:]
     # A head that names a query has the format version of one with slices, and more.
     return replace(head, last_epochs=kept, has_slices=head.has_slices or query is not None)
-
-
-def _publisher(item: LastEpoch) -> Publisher:
-    return Publisher(*item)
 
 
 def truncated(head: LogHead, before: Position, first_ordinal: int) -> LogHead:

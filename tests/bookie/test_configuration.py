@@ -160,6 +160,9 @@ def test_mistakes_are_told_in_one_line(values: dict[str, str], complaint: str) -
 def test_every_key_of_apache_is_accepted_and_what_has_no_effect_is_told() -> None:
     configuration = configure({**dict.fromkeys(APACHE_KEYS, ""), "httpServerPort": "1", "dlog.bkcEnsembleSize": "3"})
     assert configuration.unused_keys == ("dlog.bkcEnsembleSize", "httpServerPort")
+    assert configure({"journalQueueSizeLimit": "1"}).notes == (
+        "configuration key 'journalQueueSizeLimit' is unknown, and without effect; did you mean journalQueueSize?",
+    )
     # Another release's, a vendor's, a test's.
     assert configure({"qqqqqqqq": "1", "test.slowStorage.addDelay": "1"}).unused_keys == (
         "qqqqqqqq", "test.slowStorage.addDelay"
