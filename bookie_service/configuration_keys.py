@@ -119,6 +119,8 @@ OWN_KEYS = frozenset(
         "maxEntryListsPerAddress",
         "maxLongPolls",
         "maxLongPollsPerAddress",
+        "permittedFileGroup",
+        "permittedLocalReadUsers",
         "receiveBuffersMaxBytes",
         "replyBuffersMaxBytes",
         "rereplicationInFlightMaxBytes",

@@ -24,6 +24,9 @@ class LoneAdd(NamedTuple):
     master_key: bytes
     size: int
 
+    def __repr__(self) -> str:
+        return f"LoneAdd(ledger_id={self.ledger_id}, entry_id={self.entry_id}, size={self.size})"
+
 
 def decode_lone_add(buffer: memoryview, end: int, frame_bytes_max: int) -> LoneAdd | None:
     """Return the add that buffer[:end] consists of; None: it is anything else, which is then for `V2Runs` to judge."""

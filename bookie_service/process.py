@@ -26,7 +26,7 @@ from bkspark.metadata.ledgers import read_manager
 from bkspark.metadata.registration import BookieAddress
 from bkspark.metadata.tree import Tree
 from bkspark.metadata.zookeeper import open_tree
-from bookie_service import address, check, control, event_loop, rebuild
+from bookie_service import address, check, control, event_loop, layout, rebuild
 from bookie_service.address import BoundAddress
 from bookie_service.arguments import Parser, add_configuration, describe, fail
 from bookie_service.census import Census
@@ -39,7 +39,8 @@ from bookie_service.identity import Identity
 from bookie_service.log_limit import LogLimiter
 from bookie_service.registration import Registration
 from bookie_service.service import BookieService, Repeating, ServiceOptions
-from bookie_service.storage.files import LocalFiles
+from bookie_service.storage.files import LocalFiles, make_private
+from bookie_service.users import current_user
 
 logger = logging.getLogger("bookie_service")
 
@@ -58,16 +59,20 @@ def main(argv: Sequence[str], ending: Ending) -> int:
             raise ConfigurationError("a bookie does not run under python -O: its assertions guard the data")
         configuration = load(arguments.config, arguments.set)
         recorder = _recorder()
+        _check_user(configuration.permitted_users)
     except ConfigurationError as error:
         return fail(_PROGRAM, error, 2)
     if arguments.check:
         return check.run(configuration, arguments.json)
+    make_private(group=configuration.file_group is not None)
     if arguments.rebuild_index is not None:
         return rebuild.run(configuration, arguments.rebuild_index, arguments.json)
     if arguments.collect:
         return control.run_collect(configuration.service.ledger_directories, arguments.json)
     if configuration.unused_keys:
         logger.warning("configuration keys without effect in this bookie: %s", ", ".join(configuration.unused_keys))
+    for note in configuration.notes:
+        logger.warning("%s", note)
     for danger in configuration.dangers:
         logger.warning("%s", danger)
     try:
@@ -103,6 +108,13 @@ def _log_to_stderr() -> LogLimiter:
     handler.addFilter(limiter)
     logging.basicConfig(handlers=[handler], format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
     return limiter
+
+
+def _check_user(permitted: Sequence[str]) -> None:
+    """Raise ConfigurationError unless the user of this process may run the bookie."""
+    user = current_user()
+    if permitted and user not in permitted:
+        raise ConfigurationError(f"permittedStartupUsers does not name the user {user!r}: start the bookie as another")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -197,13 +209,21 @@ async def _metadata(configuration: Configuration) -> AsyncIterator[Tree]:
 async def _identified(
     configuration: Configuration, registry: BookieRegistry, bound: BoundAddress
 ) -> AsyncIterator[LocalFiles]:
-    files = LocalFiles()
+    files = LocalFiles(configuration.file_group)
     identity = Identity(files, configuration.service.journal_directories, configuration.service.ledger_directories)
     try:
         await identity.establish(registry, bound.bookie_id)
+        _protect(files, configuration.service)
         yield files
     finally:
         identity.release()
+
+
+def _protect(files: LocalFiles, options: ServiceOptions) -> None:
+    """Let nobody else into the directories; an older release, and Apache's bookies, let everybody."""
+    directories = dict.fromkeys(map(layout.current, [*options.journal_directories, *options.ledger_directories]))
+    if said := [line for line in map(files.protect, directories) if line is not None]:
+        logger.warning("%s", "; ".join(said))
 
 
 @contextlib.asynccontextmanager

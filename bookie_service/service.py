@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import socket
 import time
@@ -16,6 +17,7 @@ from functools import partial
 from typing import Protocol
 
 from bkspark.errors import DiskFull
+from bkspark.wire.local_reads import socket_name
 from bookie_service import layout
 from bookie_service.admission import Admission
 from bookie_service.bookie import Bookie, BookieOptions
@@ -53,6 +55,7 @@ class ServiceOptions:
     """What one bookie needs to serve. Directories are the configured ones, absolute.
 
     received_bytes_max, reply_bytes_max: what all connections together hold at most, see `admission`.
+    local_readers: ids of users whose clients read entry logs themselves, besides this one's and root.
     """
 
     journal_directories: Sequence[str]
@@ -63,6 +66,7 @@ class ServiceOptions:
     checkpoint_interval_s: float = 10.0
     fetch_threads: int = 8
     local_reads: bool = True
+    local_readers: frozenset[int] = frozenset()
     bookie: BookieOptions = field(default_factory=BookieOptions)
     connection: ConnectionOptions = field(default_factory=ConnectionOptions)
     flush: FlushLimits = field(default_factory=FlushLimits)
@@ -210,9 +214,17 @@ class BookieService:
         if not self._options.local_reads:
             return
         try:
-            self._local_reads = LocalReads(self._storage.store, bookie_id, self._served)
+            self._local_reads = LocalReads(self._storage.store, bookie_id, self._served, self._options.local_readers)
         except OSError as error:
-            logger.info("clients on this host read over the network only: %s", error)
+            if error.errno == errno.EADDRINUSE:
+                name = socket_name(self._served[1])[1:].decode()
+                logger.warning(
+                    "another process has the socket %s, where clients on this host would look for local reads: they "
+                    "read over the network. Find out which it is (ss -xlp)",
+                    name,
+                )
+            else:
+                logger.info("clients on this host read over the network only: %s", error)
 
     async def collect_garbage(self) -> PassReport:
         """Collect garbage now, with a major compaction; return what came of it.

@@ -104,7 +104,7 @@ CHANGING_CALLS = _words(
 
 SERVER_FILE_MODULES = (
     "bookie_service.storage.files",
-    "bookie_service.configuration",
+    "bookie_service.configuration_file",
     "bookie_service.address",
     "bookie_service.control",
 )
@@ -113,7 +113,8 @@ network interface with fcntl, and the control socket."""
 
 FILE_LIBRARIES = _words("io shutil tempfile fcntl mmap glob")
 OS_WITHOUT_FILES = _words(
-    "os.PathLike os._exit os.cpu_count os.environ os.fspath os.getpid os.getppid os.nice os.sched_getaffinity "
+    "os.PathLike os._exit os.cpu_count os.environ os.fspath os.geteuid os.getpid os.getppid os.nice "
+    "os.sched_getaffinity "
     "os.strerror os.path os.path.abspath os.path.basename os.path.commonpath os.path.dirname os.path.isabs "
     "os.path.join os.path.normpath os.path.relpath os.path.split os.path.splitext"
 )
