@@ -7,11 +7,12 @@ import heapq
 import itertools
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from random import Random
 
 from bkspark.cli.child_process import ChildProcess
+from bkspark.errors import BookKeeperError
 from tests.soak import drivers, floods
 from tests.soak.drivers import SparkDriver
 from tests.soak.machines import FULL, Machines, SoakBookie
@@ -22,6 +23,8 @@ PAUSE_S = 8.0
 KINDS = ("kill", "kill", "long kill", "stop", "pause", "zookeeper", "driver", "full disk", "flood", "flood")
 FLOOD_S = 8.0
 TICK_S = 0.1
+HEAL_S = 120.0
+START_AGAIN_S = 1.0
 _BALLAST_PIECE = bytes(1 << 16)
 
 Note = Callable[[str], None]
@@ -47,6 +50,8 @@ class Faults:
         self._numbers = itertools.count()
         self._agenda: list[tuple[float, int, Callable[[], None]]] = []
         self._away: SoakBookie | None = None
+        self._down: set[SoakBookie] = set()
+        """Those that are not expected to run."""
         self._is_full = False
         self._has_zookeeper = True
         self._floods: list[ChildProcess] = []
@@ -61,10 +66,18 @@ class Faults:
             time.sleep(TICK_S)
 
     def heal(self) -> None:
-        """End every fault now."""
-        self._agenda = [item for item in self._agenda if item[2] != self._strike_next]
-        while self._agenda:
-            heapq.heappop(self._agenda)[2]()
+        """End every fault now; what cannot be ended within HEAL_S is a finding."""
+        if not self._has_zookeeper:
+            self._start_zookeeper()
+        end_s = time.monotonic() + HEAL_S
+        while self._agenda and time.monotonic() < end_s:
+            due, self._agenda = self._agenda, []
+            for _, _, act in sorted(due):
+                if act not in (self._strike_next, self._start_zookeeper):
+                    act()
+            time.sleep(TICK_S)
+        if self._agenda:
+            self._found(f"{len(self._agenda)} faults could not be ended")
         for flood in self._floods:
             flood.stop(FLOOD_S)
         self._look_for_the_dead()
@@ -84,9 +97,9 @@ class Faults:
     def _look_for_the_dead(self) -> None:
         """Start again what ended without a fault; that it did is a finding."""
         for bookie in self._machines.bookies:
-            if bookie is not self._away and not bookie.is_running:
+            if bookie not in self._down and not bookie.is_running:
                 self._found(f"bookie {bookie.id} {bookie.ending()}: {_last_line(bookie.log)}")
-                bookie.restart()
+                self._start(bookie)
         if self._has_zookeeper and self._machines.zookeeper.exit_code is not None:
             self._found("ZooKeeper ended")
             self._machines.zookeeper.start()
@@ -138,21 +151,33 @@ class Faults:
         bookie = self._take()
         if bookie is None:
             return None
+        self._down.add(bookie)
         bookie.kill()
-        self._after(seconds, lambda: self._bring_back(bookie))
+        self._after(seconds, lambda: self._start(bookie))
         return f"{bookie.id} for {seconds:.0f} s"
 
     def _stop(self) -> str | None:
         bookie = self._take()
         if bookie is None:
             return None
+        self._down.add(bookie)
         bookie.stop()
-        self._after(self._random.uniform(0.0, 4.0), lambda: self._bring_back(bookie))
+        self._after(self._random.uniform(0.0, 4.0), lambda: self._start(bookie))
         return bookie.id
 
-    def _bring_back(self, bookie: SoakBookie) -> None:
-        bookie.restart()
-        self._away = None
+    def _start(self, bookie: SoakBookie, settings: Mapping[str, str] | None = None) -> None:
+        """Start a bookie again, later where there is no ZooKeeper now; any other reason not to start is a finding."""
+        self._down.add(bookie)
+        try:
+            bookie.restart_with(settings or {})
+        except BookKeeperError as error:
+            if self._has_zookeeper:
+                self._found(str(error))
+            self._after(START_AGAIN_S, lambda: self._start(bookie, settings))
+            return
+        self._down.discard(bookie)
+        if bookie is self._away:
+            self._away = None
 
     def _stand_still(self) -> str | None:
         bookie = self._take()
@@ -196,7 +221,7 @@ class Faults:
         self._is_full = True
         disk = self._machines.small_disk
         if disk is None:
-            bookie.restart_with(FULL)
+            self._start(bookie, FULL)
             self._after(self._random.uniform(10.0, 30.0), lambda: self._empty_by_setting(bookie))
             return f"{bookie.id}, by diskUsageThreshold"
         ballast = disk / "ballast"
@@ -211,10 +236,8 @@ class Faults:
         self._is_full = False
 
     def _empty_by_setting(self, bookie: SoakBookie) -> None:
-        if self._away is bookie:  # it is started anew in any case
-            self._after(1.0, lambda: self._empty_by_setting(bookie))
-            return
-        bookie.restart_with({})
+        if bookie is not self._away:  # that one is started without these settings in any case
+            self._start(bookie)
         self._is_full = False
 
     def _flood(self) -> str | None:

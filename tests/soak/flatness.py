@@ -140,7 +140,7 @@ def draw(samples: Sequence[dict[str, Any]], path: Path, end_s: float, jvm_roles:
         axis.set_ylim(bottom=0)
         axis.set_xlabel("minutes")
         if axis.get_legend_handles_labels()[0]:
-            axis.legend(loc="upper left", fontsize=8)
+            axis.legend(loc="lower right", fontsize=8)
     page.savefig(path, dpi=80)
     pyplot.close(page)
 

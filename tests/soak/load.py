@@ -112,9 +112,10 @@ class Load:
         self._copies = copies
         self._random = random.Random()
         self._kept: dict[Kind, list[Ledger]] = {kind: [] for kind in KINDS}
-        self._report = Report(copied=dict.fromkeys(copies, 0))
+        self.report = Report(copied=dict.fromkeys(copies, 0))
         self._places: list[tuple[int, Position]] = []
         """Of the source: (rows before it, position), ascending, back to where it may be truncated."""
+        self._seen: Counter[str] = Counter()
         self._copied_to: dict[str, Place] = dict.fromkeys(copies, EARLIEST)
 
     async def run(self) -> Report:
@@ -122,25 +123,25 @@ class Load:
         for log in (SOURCE, *self._copies):
             await self._insist(f"create {log}", self._client.log(log).create, exist_ok=True)
         always = [self._spawn(work) for work in (self._tell(), self._truncate(), self._vacuum())]
-        following = [self._spawn(self._verify_copy(sink)) for sink in self._copies]
+        following = [self._spawn(self.verify_copy(sink)) for sink in self._copies]
         writing = [self._spawn(self._write_ledgers(kind)) for kind in KINDS] + [self._spawn(self._produce())]
         await self._ended(writing, "writers")
         await self._ended([self._spawn(self._until_copied())], "copies of the log")
         for task in (*following, *always):
             task.cancel()
         await self._ended([self._spawn(self._reread_all())], "a last look at all ledgers")
-        self._report.is_finished = True
+        self.report.is_finished = True
         self._print()
-        return self._report
+        return self.report
 
     @property
     def _is_finishing(self) -> bool:
         return self._finish.exists()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        return asyncio.ensure_future(self._guarded(work))
+        return asyncio.ensure_future(self.guarded(work))
 
-    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+    async def guarded(self, work: Coroutine[Any, Any, None]) -> None:
         """An exception that nobody expects is a finding, and ends one part of the load only."""
         try:
             await work
@@ -167,14 +168,14 @@ class Load:
             await asyncio.sleep(REPORT_S)
 
     def _print(self) -> None:
-        print(json.dumps(vars(self._report)), flush=True)
+        print(json.dumps(vars(self.report)), flush=True)
 
     def _violated(self, text: str) -> None:
-        if len(self._report.violations) < 100:
-            self._report.violations.append(f"{time.strftime('%T')} {text}")
+        if len(self.report.violations) < 100:
+            self.report.violations.append(f"{time.strftime('%T')} {text}")
 
     def _met(self, what: str, error: BookKeeperError) -> None:
-        self._report.errors[f"{what}: {type(error).__name__}"] += 1
+        self.report.errors[f"{what}: {type(error).__name__}"] += 1
 
     async def _insist(self, what: str, call: Any, *arguments: Any, **named: Any) -> Any:
         """Call until it works."""
@@ -197,7 +198,7 @@ class Load:
                 ack_quorum=2,
                 ledger_type=kind.ledger_type,
             )
-            self._report.ledgers += 1
+            self.report.ledgers += 1
             ledger = Ledger(writer.ledger_id, kind)
             follower = self._spawn(self._follow(ledger))
             await self._write(writer, ledger)
@@ -217,7 +218,7 @@ class Load:
                     break
                 batch = [payload(ledger.ledger_id, entry_id) for entry_id in range(first, first + BATCH)]
                 acknowledged = await writer.append_many(batch) + 1
-                self._report.acknowledged += BATCH
+                self.report.acknowledged += BATCH
                 if not ledger.kind.is_relaxed:
                     ledger.promised = acknowledged
                 elif first // BATCH % SYNC_BATCHES == SYNC_BATCHES - 1:
@@ -242,7 +243,7 @@ class Load:
                         self._violated(f"{_named(ledger)}: entry {batch.first_entry} follows {position - 1}")
                     self._check(ledger, batch.first_entry, batch)
                     position = batch.end_entry
-                    self._report.followed += len(batch)
+                    self.report.followed += len(batch)
                 if position != reader.last_entry + 1:
                     self._violated(f"{_named(ledger)}: followed to {position}, it ends at {reader.last_entry}")
                 return
@@ -268,11 +269,11 @@ class Load:
         kept = self._kept[kind]
         while len(kept) > KEPT:
             ledger = kept.pop(self._random.randrange(len(kept)))
-            await self._reread(ledger)
+            await self.reread(ledger)
             await self._insist("delete", self._client.delete, ledger.ledger_id)
-            self._report.deleted += 1
+            self.report.deleted += 1
 
-    async def _reread(self, ledger: Ledger) -> None:
+    async def reread(self, ledger: Ledger) -> None:
         """Read a closed ledger from its first entry to its last."""
         assert ledger.length is not None
         position = 0
@@ -285,7 +286,7 @@ class Load:
                 async for batch in reader.batches(position):
                     self._check(ledger, batch.first_entry, batch)
                     position = batch.end_entry
-                    self._report.reread += len(batch)
+                    self.report.reread += len(batch)
             except NoSuchEntry as error:
                 self._violated(f"{_named(ledger)}: entry {position} of {ledger.length} is lost: {error}")
                 return
@@ -296,7 +297,7 @@ class Load:
     async def _reread_all(self) -> None:
         for kept in self._kept.values():
             for ledger in kept:
-                await self._reread(ledger)
+                await self.reread(ledger)
 
     # ---- the log that is copied ----
 
@@ -310,7 +311,7 @@ class Load:
                 while not self._is_finishing:
                     positions = await writer.append_many([row(n) for n in range(number, number + BATCH)])
                     number += BATCH
-                    self._report.rows = number
+                    self.report.rows = number
                     self._places.append((number, positions.end))
                     await asyncio.sleep(BATCH / RATE)
                 await writer.close()
@@ -319,7 +320,7 @@ class Load:
             finally:
                 writer.abandon()
         await self._insist("recover the log", log.recover)
-        self._report.rows = await self._insist("read the log", self._rows_in_source)
+        self.report.rows = await self._insist("read the log", self._rows_in_source)
 
     async def _rows_in_source(self) -> int:
         """Return how many rows the source has: its numbers go on where its last one stands."""
@@ -331,30 +332,35 @@ class Load:
                 count += 1
         return count
 
-    async def _verify_copy(self, sink: str) -> None:
+    def seen_of(self, copy: str) -> int:
+        """How many rows of a copy were looked at, whichever these were."""
+        return self._seen[copy]
+
+    async def verify_copy(self, sink: str) -> None:
         """Follow a copy: it has every row of the source once, in order."""
         log = self._client.log(sink)
         while True:
             try:
                 async for batch in log.follow(self._copied_to[sink]):
                     for found in batch:
-                        number, expected = number_of(found), self._report.copied[sink]
+                        number, expected = number_of(found), self.report.copied[sink]
                         if number != expected:
                             self._violated(f"{sink}: row {number} follows row {expected - 1}")
-                        self._report.copied[sink] = number + 1
+                        self.report.copied[sink] = number + 1
+                        self._seen[sink] += 1
                     self._copied_to[sink] = batch.end
             except BookKeeperError as error:
                 self._met(f"follow {sink}", error)
             await asyncio.sleep(RETRY_S)
 
     async def _until_copied(self) -> None:
-        while self._copied < self._report.rows:
+        while self._copied < self.report.rows:
             await asyncio.sleep(RETRY_S)
 
     @property
     def _copied(self) -> int:
         """How many rows every copy has."""
-        return min(self._report.copied.values(), default=self._report.rows)
+        return min(self.report.copied.values(), default=self.report.rows)
 
     async def _truncate(self) -> None:
         """Let go of the rows that nobody needs any more."""

@@ -89,8 +89,9 @@ class SoakBookie(ClusterBookie):
         return [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
 
     def restart_with(self, settings: Mapping[str, str]) -> None:
-        """Stop, and start again with some settings changed."""
-        self.stop()
+        """Stop if it runs, and start again with some settings changed. Raises BookieUnavailable."""
+        if self.is_running:
+            self.stop()
         self._process = BookieProcess(*self._facts, {**self.settings, **settings})
         self.launch()
         self.wait_until_serving()
