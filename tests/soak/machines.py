@@ -41,8 +41,6 @@ SETTINGS = {
     "lostBookieRecoveryDelay": "8",
     "auditorPeriodicBookieCheckInterval": "60",
     "auditorPeriodicCheckInterval": "120",
-    # A writer that went on without a bookie for a while leaves a hole in the middle of what that bookie has.
-    "auditorLedgerVerificationPercentage": "100",
     "openLedgerRereplicationGracePeriod": "10000",
     "rwRereplicateBackoffMs": "1000",
     "lockReleaseOfFailedLedgerGracePeriod": "20000",
