@@ -76,6 +76,11 @@ class SparkDriver:
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
+    @property
+    def is_done(self) -> bool:
+        """Whether it ended as planned."""
+        return self._process is not None and self._process.poll() == 0
+
     def pids(self) -> list[int]:
         """Return its processes, the driver's own first."""
         if self._process is None or not self.is_running:

@@ -105,7 +105,9 @@ class Faults:
             self._machines.zookeeper.start()
         for driver in self._spark:
             if not driver.is_running:
-                self._found(f"{driver.name} ended: {driver.last_words()}")
+                if not driver.is_done:
+                    self._found(f"{driver.name} ended: {driver.last_words()}")
+                driver.kill()  # what it left of its session
                 driver.start()
 
     def _found(self, text: str) -> None:

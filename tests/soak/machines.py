@@ -37,6 +37,10 @@ SETTINGS = {
     "dbStorage_writeCacheMaxSizeMb": "32",
     "dbStorage_readAheadCacheMaxSizeMb": "16",
     "diskCheckInterval": "1000",
+    # The small disk is to fill up, not the machine's own, which others use, too.
+    "diskUsageThreshold": "0.99",
+    "diskUsageWarnThreshold": "0.985",
+    "diskUsageLwmThreshold": "0.99",
     "autoRecoveryDaemonEnabled": "true",
     "lostBookieRecoveryDelay": "8",
     "auditorPeriodicBookieCheckInterval": "60",
