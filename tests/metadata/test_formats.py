@@ -129,6 +129,14 @@ def test_cookie_of_apaches_example_is_read_and_written():
             cookies.decode(damaged, "VERSION")
 
 
+def test_registration_with_a_property_that_is_no_text_is_refused():
+    """protobuf hands over bytes for what is not UTF-8; `BookieAddress` promises text."""
+    whole = registration.encode(BookieAddress("10.0.0.1", 3181, {"rack": "/r1"}))
+    for text in (b"rack", b"/r1"):
+        with pytest.raises(MetadataFormat, match="registration of bookie b-1 cannot be read"):
+            registration.decode(whole.replace(text, b"\xff" + text[1:]), "b-1")
+
+
 def test_registration_is_read_as_written_and_empty_means_the_id():
     address = BookieAddress("10.0.0.1", 3181, {"k": "v"})
     assert registration.decode(registration.encode(address), "b") == address
