@@ -74,7 +74,7 @@ class LedgerMetadata:
     last_entry: int = NO_ENTRY
     length: int = 0
     digest: DigestType = DigestType.CRC32C
-    password: bytes | None = b""
+    password: bytes | None = field(default=b"", repr=False)
     custom_metadata: Mapping[str, bytes] = field(default_factory=dict)
     ctime: int | None = None
     ctoken: int = 0

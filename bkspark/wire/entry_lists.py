@@ -137,3 +137,8 @@ def _sizes_within_i32(runs: EntryRuns) -> tuple[np.ndarray, np.ndarray]:
     pieces = -(-runs.sizes // _I32_MAX)
     skipped = (np.arange(int(pieces.sum())) - np.repeat(np.cumsum(pieces) - pieces, pieces)) * _I32_MAX
     return np.repeat(runs.starts, pieces) + skipped, np.minimum(np.repeat(runs.sizes, pieces) - skipped, _I32_MAX)
+
+
+def list_of_groups(groups: bytes) -> bytes:
+    """Return the list that consists of groups: what stands behind the heads of other lists, back to back."""
+    return _HEAD.pack(0, len(groups) // GROUP_BYTES).ljust(HEAD_BYTES, b"\0") + groups

@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from bookie_service.runs import Runs
 
 from bkspark.errors import BookKeeperError, ProtocolError
 from bkspark.net.answers import BatchAnswer, EntryAnswers
@@ -21,7 +22,6 @@ from bkspark.net.v3_channel import BookieV3Channel
 from bkspark.wire import v2, v3, v3_reads
 from bkspark.wire.digest import DigestType, EntryDigest
 from bkspark.wire.framing import scan_frames
-from bookie_service.runs import Runs
 from bookie_service.v2_requests import V2Runs
 from bookie_service.v3_requests import V3Runs
 from tests.crash.history import History

@@ -49,7 +49,7 @@ type record struct {
 	Entry     int64    `json:"entry"`
 	Lac       int64    `json:"lac"`
 	LastEntry int64    `json:"last_entry"`
-	Length    int64    `json:"length"`
+	Length    *int64   `json:"length"`
 
 	Writer string `json:"writer"`
 	At     *place `json:"at"`

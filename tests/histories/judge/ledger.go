@@ -112,7 +112,7 @@ func confirm(lac int64) func(any) (any, string) {
 	}
 }
 
-func end(last, length int64) func(any) (any, string) {
+func end(last int64, length *int64) func(any) (any, string) {
 	return func(state any) (any, string) {
 		s := state.(ledger)
 		switch {
@@ -122,8 +122,8 @@ func end(last, length int64) func(any) (any, string) {
 			return nil, fmt.Sprintf("entries %d to %d are lost: the end is said to be %d, the ledger holds %s", last+1, count(s.last)-1, last, held(s.last))
 		case last > count(s.last)-1:
 			return nil, fmt.Sprintf("the end is said to be %d: the ledger holds %s", last, held(s.last))
-		case length != s.bytes:
-			return nil, fmt.Sprintf("the ledger is said to be %d bytes long: its entries are %d", length, s.bytes)
+		case length != nil && *length != s.bytes:
+			return nil, fmt.Sprintf("the ledger is said to be %d bytes long: its entries are %d", *length, s.bytes)
 		}
 		return ledger{s.last, s.bytes, true}, ""
 	}

@@ -142,7 +142,7 @@ func describe(r *record) string {
 	case r.Op == "truncate" && r.At != nil:
 		what = fmt.Sprintf("truncate before %s", *r.At)
 	case r.Log == "" && r.isOk():
-		what = fmt.Sprintf("%s: last entry %d, %d bytes", r.Op, r.LastEntry, r.Length)
+		what = fmt.Sprintf("%s: last entry %d", r.Op, r.LastEntry)
 	}
 	return fmt.Sprintf("%s: %s, %s [%.3f to %.3f ms]", r.Client, what, r.Result, milliseconds(r.Call), milliseconds(r.end()))
 }
