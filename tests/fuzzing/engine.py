@@ -114,7 +114,7 @@ class Outcome:
     failure: str | None
     failing_input: bytes | None
     corpus: list[bytes]
-    """With `keeps_corpus`: inputs that together cover what all do."""
+    """With `keeps_corpus`: inputs that each reached something new, and what the run began with."""
 
 
 def run(
@@ -133,7 +133,7 @@ def run(
     began = time.monotonic()
     room = Path(tempfile.mkdtemp(prefix="bkspark-fuzzing-"))
     try:
-        for folder in ("corpus", "found", "merged"):
+        for folder in ("corpus", "found"):
             (room / folder).mkdir()
         for number, data in enumerate({*target.seeds(), *corpus_of(target.name)}):
             (room / "corpus" / f"{number:06}").write_bytes(data)
@@ -144,10 +144,9 @@ def run(
         failure = None
         if code or failing is not None:
             failure = (room / "error").read_text() if (room / "error").exists() else _last_lines(log)
-        merged = []
-        if keeps_corpus and atheris and failure is None:
-            _forked(room, lambda: _merge(target, atheris, room))
-            merged = [path.read_bytes() for path in sorted((room / "merged").iterdir())]
+        # libFuzzer adds an input to this folder when it reaches a new branch. (It can also choose the fewest that cover
+        # as much, but starts itself again for that, which Python's cannot.)
+        kept = [path.read_bytes() for path in sorted((room / "corpus").iterdir())] if keeps_corpus and atheris else []
         return Outcome(
             target.name,
             _executed(room, log),
@@ -155,7 +154,7 @@ def run(
             max((int(found[0]) for found in _COVERED.findall(log)), default=0),
             failure,
             failing.read_bytes() if failing is not None else None,
-            merged,
+            kept,
         )
     finally:
         shutil.rmtree(room, ignore_errors=True)
@@ -235,12 +234,6 @@ def _fuzz(target: Target, atheris: ModuleType | None, room: Path, seed: int, sec
         *([f"-dict={room}/words"] if target.words else []),
     ]
     atheris.Setup([target.name, *options, str(room / "corpus")], one_input)
-    atheris.Fuzz()
-
-
-def _merge(target: Target, atheris: ModuleType, room: Path) -> None:
-    options = ["-merge=1", f"-max_len={INPUT_BYTES_MAX}", f"-artifact_prefix={room}/"]
-    atheris.Setup([target.name, *options, str(room / "merged"), str(room / "corpus")], target.execute)
     atheris.Fuzz()
 
 

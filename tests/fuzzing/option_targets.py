@@ -101,12 +101,12 @@ def _offset_seeds() -> Iterator[bytes]:
 
 
 def _configuration(data: bytes) -> configuration.Configuration:
-    """As `configuration.load` does with a file and without one."""
+    """As `configuration_file.read` and `configure` do, but no other file is included."""
     try:
-        values = properties.parse(data.decode())
+        pairs = properties.pairs(data.decode())
     except ValueError as error:
         raise ConfigurationError(str(error)) from None
-    return configuration.configure(values)
+    return configuration.configure(dict(pairs))
 
 
 def _configuration_seeds() -> Iterator[bytes]:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import struct
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from bookie_service.runs import Runs
 
 from bkspark.errors import BookKeeperError, ProtocolError
 from bkspark.net.answers import BatchAnswer, EntryAnswers
@@ -22,6 +22,8 @@ from bkspark.net.v3_channel import BookieV3Channel
 from bkspark.wire import v2, v3, v3_reads
 from bkspark.wire.digest import DigestType, EntryDigest
 from bkspark.wire.framing import scan_frames
+from bookie_service import containment
+from bookie_service.requests import Runs
 from bookie_service.v2_requests import V2Runs
 from bookie_service.v3_requests import V3Runs
 from tests.crash.history import History
@@ -36,6 +38,37 @@ _ENTRY_ID_END = 1 << 16
 
 
 # ---- a bookie ----
+
+
+class _Contained(logging.Handler):
+    """Collects what `containment` logs. A bookie survives these errors, and each is a defect all the same."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.records: list[logging.LogRecord] = []
+        containment.logger.addHandler(self)
+        containment.logger.propagate = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+    def raise_first(self) -> None:
+        """Raise the first error since the last call."""
+        records, self.records = self.records, []
+        for record in records:
+            if record.exc_info and record.exc_info[1] is not None:
+                raise record.exc_info[1]
+            raise AssertionError(record.getMessage())
+
+
+_CONTAINED: list[_Contained] = []
+
+
+def _contained() -> _Contained:
+    """Return what collects in this process; it is made with the first input."""
+    if not _CONTAINED:
+        _CONTAINED.append(_Contained())
+    return _CONTAINED[0]
 
 
 class _Peer(TakingClient):
@@ -118,7 +151,8 @@ def _is_far(body: bytes) -> bool:
 def _serve(data: bytes) -> tuple[BookieTwin, list[_Peer]]:
     """Let connections send, in the order and the pieces that the input says; journals and checkpoints take turns."""
     draw = Draw(data)
-    loop = _loop()
+    loop, contained = _loop(), _contained()
+    contained.records.clear()
     twin = BookieTwin(Setup().new_disk(), Setup(), History())
     peers = [_Peer(twin, loop) for _ in range(_CONNECTIONS)]
     while not draw.is_empty:
@@ -140,6 +174,7 @@ def _serve(data: bytes) -> tuple[BookieTwin, list[_Peer]]:
     for peer in peers:
         peer.go_on()
     twin.settle()
+    contained.raise_first()
     return twin, peers
 
 
