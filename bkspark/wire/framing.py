@@ -8,7 +8,6 @@ only where sizes differ does a Python loop step from frame to frame.
 from __future__ import annotations
 
 import struct
-import sys
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +18,8 @@ FRAME_BYTES_MAX = 5 * 1024 * 1024 + 10 * 1024
 """Default limit of a frame body: Apache's 5 MiB, plus the 10 KiB by which Pulsar's brokers exceed it."""
 
 LENGTH_BYTES = 4
+NO_LIMIT = 2**63 - 1
+"""A count that no buffer reaches."""
 _LENGTH = struct.Struct(">i")
 _I32, _I64 = np.dtype(">i4"), np.dtype(">i8")
 _RUN_PROBE_MIN = 4
@@ -46,7 +47,7 @@ def scan_frames(
     end: int,
     frame_bytes_max: int = FRAME_BYTES_MAX,
     start: int = 0,
-    frames_max: int = sys.maxsize,
+    frames_max: int = NO_LIMIT,
 ) -> FrameTable:
     """Return the complete frames of buffer[start:end]. Half a frame at the end is not an error.
 
@@ -109,7 +110,7 @@ def _equal_run(octets: np.ndarray, position: int, stride: int, fits: int) -> int
 
 
 def split_items(
-    buffer: bytes | bytearray | memoryview, start: int, end: int, items_max: int = sys.maxsize
+    buffer: bytes | bytearray | memoryview, start: int, end: int, items_max: int = NO_LIMIT
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return (starts, ends) of the first `items_max` of the `i32 length, entry` items in buffer[start:end].
 
