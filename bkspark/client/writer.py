@@ -16,6 +16,7 @@ from bkspark.client.explicit_lac import tell_lac
 from bkspark.client.link import Link, forced, frames, reach
 from bkspark.client.metadata_steps import is_away, write_metadata
 from bkspark.client.ownership import Ownership
+from bkspark.client.turns import Singles, Turn, Turns
 from bkspark.client.writer_options import WriterOptions
 from bkspark.core import effects
 from bkspark.core.explicit_lac import ExplicitLac
@@ -27,7 +28,6 @@ from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.ledgers import LedgerStore
 from bkspark.net.connection import AddListener
 from bkspark.net.pool import BookiePool, Channel
-from bkspark.net.shared_work import start_shared
 from bkspark.net.v3_channel import BookieV3Channel
 from bkspark.wire.adds import AddFlags, AddSealer, WireProtocol
 from bkspark.wire.digest import EntryDigest, master_key
@@ -88,10 +88,10 @@ class LedgerWriter:
         self._waits: deque[tuple[int, asyncio.Future[int]]] = deque()
         self._sync_waits: deque[tuple[int, asyncio.Future[int]]] = deque()
         self._room: asyncio.Future[None] | None = None
-        self._admission = asyncio.Lock()
+        self._turns = Turns()
         self._pending_bytes = 0
-        self._singles: list[bytes] = []
-        self._singles_sent: asyncio.Future[int] | None = None
+        # Entries that `append` gathers, until something is submitted after them.
+        self._singles: Singles[int] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._settled = asyncio.Event()
         self._settled.set()
@@ -145,7 +145,8 @@ class LedgerWriter:
     async def append(self, entry: bytes) -> int:
         """Append one entry; return its id once it is acknowledged.
 
-        One that finds nothing under way goes out at once; calls made while others are under way travel together.
+        One that finds nothing under way goes out at once; calls made while others are under way travel together. Calls
+        of `append`, `append_many` and `submit` are served in their order.
 
         Raises:
             LedgerFenced, LedgerClosed, NotEnoughBookies, UnauthorizedAccess, MetadataError: the writer has ended;
@@ -159,26 +160,31 @@ class LedgerWriter:
         self._check_open()
         # Here, as it would fail all that it travels with.
         check_entry_size(len(data), self.entry_bytes_max)
-        position = len(self._singles)
-        self._singles.append(data)
-        if self._singles_sent is None:
-            self._singles_sent = start_shared(self._send_singles())
-        first_entry = await asyncio.shield(self._singles_sent)
-        return first_entry + position
+        singles = self._singles
+        if singles is None or singles.is_closed:
+            singles = self._singles = Singles(self._turns.take(), self._send_singles)
+        position = len(singles.entries)
+        singles.entries.append(data)
+        return await asyncio.shield(singles.sent) + position
 
     def _is_quiet(self) -> bool:
         """Return whether there is nothing that an entry could travel with, and so nothing to wait for."""
-        return not (self._singles or self._core.pending_count or self._admission.locked())
+        return not (self._core.pending_count or self._turns.is_taken)
+
+    def _take_turn(self) -> Turn:
+        """Return the turn after all calls so far; entries that `append` is given from now on come after it."""
+        if self._singles is not None:
+            self._singles.is_closed = True
+        return self._turns.take()
 
     def _check_open(self) -> None:
         if self._is_closing:
             raise self._core.error or LedgerClosed(f"ledger {self.ledger_id} is closed", ledger_id=self.ledger_id)
 
-    async def _send_singles(self) -> int:
-        await asyncio.sleep(0)  # one turn of the loop: whoever appends in it joins this batch
-        singles, self._singles, self._singles_sent = self._singles, [], None
-        last_entry = await (await self.submit_batch(as_batch(singles), None))
-        return last_entry - len(singles) + 1
+    async def _send_singles(self, turn: Turn, entries: list[bytes]) -> int:
+        async with turn:
+            sent = await self._submit_in_turn(as_batch(entries), None)
+        return await sent - len(entries) + 1
 
     async def append_many(self, entries: Any) -> int:
         """Append entries (iterable of bytes, EntryBatch or Arrow binary array); return the last one's id.
@@ -200,14 +206,17 @@ class LedgerWriter:
     async def submit_batch(self, batch: EntryBatch, length_before: int | None) -> asyncio.Future[int]:
         """`submit`, with the cumulative length before the batch set by the caller (recovery knows the original one)."""
         check_entry_sizes(batch, self.entry_bytes_max)
-        async with self._admission:
-            for piece in batch.split(PIECE_ENTRIES_MAX, PIECE_BYTES_MAX):
-                await self._wait_for_room()
-                if length_before is not None:
-                    self._core.length = length_before
-                    length_before = length_before + piece.payload_bytes
-                self._add(piece)
-            return self._wait_for(self._core.next_entry - 1)
+        async with self._take_turn():
+            return await self._submit_in_turn(batch, length_before)
+
+    async def _submit_in_turn(self, batch: EntryBatch, length_before: int | None) -> asyncio.Future[int]:
+        for piece in batch.split(PIECE_ENTRIES_MAX, PIECE_BYTES_MAX):
+            await self._wait_for_room()
+            if length_before is not None:
+                self._core.length = length_before
+                length_before = length_before + piece.payload_bytes
+            self._add(piece)
+        return self._wait_for(self._core.next_entry - 1)
 
     def _wait_for(self, last_entry: int) -> asyncio.Future[int]:
         """Return a future done when `last_entry`, the newest one, is acknowledged."""
@@ -234,7 +243,7 @@ class LedgerWriter:
 
     async def _wait_for_room(self) -> None:
         while self._is_full():
-            # One waits at a time: `submit_batch` holds the admission lock.
+            # One waits at a time: it is its turn.
             self._room = self._loop.create_future()
             await self._room
 
@@ -261,11 +270,12 @@ class LedgerWriter:
 
         With relaxed durability bookies are made to sync; without, what is acknowledged is durable. Raises as `append`.
         """
-        if self._singles_sent is not None:
-            await asyncio.wait([self._singles_sent])
-        async with self._admission:
+        singles = self._singles
+        async with self._take_turn():
             waiting = self._wait_for(self._core.next_entry - 1)
         target = await waiting
+        if singles is not None:
+            await asyncio.wait([singles.sent])  # calls of `append` before this one return first
         if target > self._core.lac:
             synced: asyncio.Future[int] = self._loop.create_future()
             self._sync_waits.append((target, synced))
