@@ -110,7 +110,10 @@ class LedgerWriter:
 
     @property
     def last_entry(self) -> int:
-        """The last acknowledged entry (LAC); -1 when there is none."""
+        """The LAC: the last entry that is acknowledged and durable on Qa bookies; -1 when there is none.
+
+        With relaxed durability `append` returns earlier: entries above the LAC are acknowledged, and not yet synced.
+        """
         return self._core.lac
 
     @property
@@ -291,8 +294,11 @@ class LedgerWriter:
         From the call on nothing more is taken.
 
         Raises:
-            LedgerFenced, LedgerClosed, MetadataError: the ledger was not closed by us at our last entry.
-            RequestTimeout: pending entries were not acknowledged in time; the ledger is left open, for recovery.
+            LedgerFenced, LedgerClosed: the ledger was not closed by us at our last entry.
+            RequestTimeout: it took longer than `close_timeout_s`. Where entries or ensemble changes were pending, the
+                ledger is left open, for recovery. Where its closing write was, whether it is closed is unknown. The
+                message says which.
+            MetadataError: whether it is closed is unknown.
         """
         core = self._core
         if core.state is WriterState.CLOSED:
@@ -302,15 +308,20 @@ class LedgerWriter:
             async with asyncio.timeout(self._options.close_timeout_s):
                 await self.sync()
                 await reach(link for slot, link in self._links.items() if core.may_hold_back(slot))
-                await self._settled.wait()
                 while core.state is not WriterState.CLOSED:
-                    if core.state is not WriterState.CLOSING:  # by another call
+                    # An ensemble change may begin in the turn of the event loop in which another one ends, and another
+                    # call may have begun to close.
+                    if core.state not in (WriterState.CHANGING, WriterState.CLOSING):
                         self._perform(core.close())
                     await self._settled.wait()
         except TimeoutError:
+            outcome = (
+                f"whether it was closed at entry {core.lac} is unknown: its metadata could not be written for certain"
+                if core.state is WriterState.CLOSING
+                else f"it is left open, its last acknowledged entry is {core.lac}"
+            )
             raise RequestTimeout(
-                f"ledger {core.ledger_id} did not settle in {self._options.close_timeout_s:g} s; it is left open at "
-                f"entry {core.lac}",
+                f"ledger {core.ledger_id} did not settle in {self._options.close_timeout_s:g} s; {outcome}",
                 ledger_id=core.ledger_id,
                 entry_id=core.lac + 1,
             ) from None
@@ -372,7 +383,6 @@ class LedgerWriter:
             elif isinstance(effect, effects.CallAfter):
                 self._call_after(effect.delay_ns)
             elif isinstance(effect, effects.FindBookies):
-                self._settled.clear()
                 for bookie in effect.failed:
                     self._services.view.on_failure(bookie)
                     self._drop_if_silent(bookie)
@@ -380,11 +390,12 @@ class LedgerWriter:
             elif isinstance(effect, effects.DropIfSilent):
                 self._drop_if_silent(effect.bookie)
             elif isinstance(effect, effects.WriteMetadata):
-                self._settled.clear()
                 self._spawn(self._write_metadata(effect))
             elif isinstance(effect, effects.Fail):
                 self._fail(effect.error)
-        if self._core.state not in (WriterState.CHANGING, WriterState.CLOSING):
+        if self._core.state in (WriterState.CHANGING, WriterState.CLOSING):
+            self._settled.clear()
+        else:
             self._settled.set()
         if self._room is not None and not self._room.done() and not self._is_full():
             self._room.set_result(None)

@@ -233,7 +233,10 @@ class LedgerStore:
             raise NoSuchLedger(f"ledger {ledger_id} does not exist any more", ledger_id=ledger_id) from None
         except MetadataVersion as error:
             raise MetadataVersion(f"the metadata of ledger {ledger_id}: {error}", ledger_id=ledger_id) from None
-        raise MetadataError(f"the metadata of ledger {ledger_id} was not written: the connection was lost repeatedly")
+        raise MetadataError(
+            f"the metadata of ledger {ledger_id}: the connection was lost {WRITE_TRIES_MAX} times; "
+            "whether the write took effect is unknown"
+        )
 
     async def _write_once(self, path: str, data: bytes, version: int) -> Stat | None:
         """Write a node; None where the connection was lost and the write has not taken effect."""
