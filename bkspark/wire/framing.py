@@ -21,6 +21,8 @@ NO_LIMIT = 1 << 62
 """As a number of frames or items: more than any buffer holds."""
 
 LENGTH_BYTES = 4
+NO_LIMIT = 2**63 - 1
+"""A count that no buffer reaches."""
 _LENGTH = struct.Struct(">i")
 _I32, _I64 = np.dtype(">i4"), np.dtype(">i8")
 _RUN_PROBE_MIN = 4
