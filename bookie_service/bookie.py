@@ -51,7 +51,9 @@ from bookie_service.turns import Turns
 
 logger = logging.getLogger(__name__)
 
-LONG_POLLS, ENTRY_LISTS = ShareLimits.of(10_000), ShareLimits.of(64)
+LONG_POLLS = ShareLimits.of(10_000)
+ENTRY_LISTS = ShareLimits.of(4096)
+"""Apache's auditor asks for 500 lists at once on one connection."""
 FORCES_MAX = 10_000
 """Forces that wait for a flush; more are refused as too many."""
 
