@@ -83,6 +83,8 @@ class Gate:
                 await self._open[direction].wait()
                 if self.delay_s:
                     await asyncio.sleep(self.delay_s)
+                if writer.transport.is_closing():
+                    break
                 writer.write(received)
                 await writer.drain()
         writer.transport.abort()
