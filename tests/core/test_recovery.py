@@ -7,7 +7,7 @@ import pytest
 
 from bkspark.core import effects
 from bkspark.core.metadata import Fragment, LedgerMetadata, LedgerState
-from bkspark.core.recovery import WINDOW_BYTES_MAX, WINDOW_ENTRIES_MAX, RecoveryCore, RecoveryState
+from bkspark.core.recovery import WINDOW_BYTES_MAX, WINDOW_ENTRIES_MAX, WINDOW_FIRST, RecoveryCore, RecoveryState
 from bkspark.core.recovery_window import Answer
 from bkspark.errors import BookieUnavailable, LedgerRecoveryFailed, ReadFailed, UnauthorizedAccess
 
@@ -483,16 +483,6 @@ def reading(last_entry=3):
     return core
 
 
-def test_bookie_that_refuses_a_part_of_what_was_asked_is_asked_for_that_part_again():
-    core = reading(last_entry=3)
-    answers = np.array([Answer.FOUND, Answer.REFUSED], np.uint8)
-    done = core.on_read_answers(0, np.array([0, 3]), answers, [b"x" * 10, None], np.array([10, 0]))
-    assert effects.Rest(0, 5_000_000) in done
-    asked = [effect for effect in core.on_rested(0) if isinstance(effect, effects.RecoveryRead) and effect.slot == 0]
-    assert core.on_rested(0) == []
-    assert all(3 in effect.entry_ids for effect in asked)
-
-
 def test_answers_after_the_end_of_reading_change_nothing():
     core = reading(last_entry=0)
     (rewrite,) = [
@@ -525,3 +515,46 @@ def test_lengths_of_several_entries_together_stay_below_63_bits():
     assert rewrite.length_before == 2**63 - 1 - 30
     (written,) = core.on_rewritten()
     assert written.metadata.length == 2**63 - 1
+
+
+def alone(last_entry, length):
+    """A core with one bookie that told of its last entry; return it and the ids that it reads first."""
+    core = RecoveryCore(5, LedgerMetadata(1, 1, 1, (Fragment(0, ("b1",)),), state=LedgerState.IN_RECOVERY), 0)
+    core.start()
+    (read,) = core.on_fence_answer(0, Answer.FOUND, -1, length, last_entry=last_entry)
+    return core, read.entry_ids.tolist()
+
+
+@pytest.mark.parametrize(
+    ("last_entry", "length", "count"),
+    [
+        (0, 10, 2),
+        (100, WINDOW_BYTES_MAX, 102),
+        (100, WINDOW_BYTES_MAX + 1, WINDOW_FIRST),
+        (WINDOW_ENTRIES_MAX - 2, 10, WINDOW_ENTRIES_MAX),
+        (WINDOW_ENTRIES_MAX - 1, 10, WINDOW_FIRST),
+    ],
+)
+def test_all_that_a_bookie_told_of_is_one_window_unless_that_is_large(last_entry, length, count):
+    assert alone(last_entry, length)[1] == list(range(count))
+
+
+def test_bytes_that_were_read_already_do_not_count_for_the_next_window():
+    """The length that a bookie tells is cumulative."""
+    core, first = alone(WINDOW_FIRST + 99, WINDOW_BYTES_MAX + 10)
+    found = np.full(len(first), Answer.FOUND, np.uint8)
+    payloads = [b"x"] * len(first)
+    core.on_read_answers(0, np.array(first), found, payloads, np.arange(1, len(first) + 1) + 100)
+    assert core.length == len(first) + 100
+    (read,) = core.on_rewritten()
+    assert read.entry_ids.tolist() == list(range(WINDOW_FIRST, WINDOW_FIRST + 101))
+
+
+def test_entry_that_was_refused_is_read_again_after_the_pause():
+    core, _ = alone(0, 10)
+    answers = np.array([Answer.FOUND, Answer.REFUSED], np.uint8)
+    (rest,) = core.on_read_answers(0, np.arange(2), answers, [b"x" * 10, None], np.array([10, 0]))
+    assert rest == effects.Rest(0, 5_000_000)
+    (read,) = core.on_rested(0)
+    assert (read.slot, read.entry_ids.tolist()) == (0, [1])
+    assert core.on_rested(0) == []
