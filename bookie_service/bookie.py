@@ -51,7 +51,9 @@ from bookie_service.turns import Turns
 
 logger = logging.getLogger(__name__)
 
-LONG_POLLS, ENTRY_LISTS = ShareLimits.of(10_000), ShareLimits.of(64)
+LONG_POLLS = ShareLimits.of(10_000)
+ENTRY_LISTS = ShareLimits.of(4096)
+"""Apache's auditor asks for 500 lists at once on one connection."""
 FORCES_MAX = 10_000
 """Forces that wait for a flush; more are refused as too many."""
 
@@ -326,13 +328,31 @@ class Bookie:
             return False
         return True
 
-    def fence_and_read(self, ledger_id: int, master_key: bytes, reading: Reading) -> None:
-        """Fence a ledger, which is created if it is unknown; read, and answer, once the fence is durable."""
+    def fence_and_read(self, client: Client, ledger_id: int, master_key: bytes, reading: Reading) -> int | None:
+        """Fence a ledger, which is created if it is unknown; read, and answer, once the fence is durable.
+
+        Returns:
+            None; 0: nothing was done, for an unknown ledger finds no room: wait for `client.resume`.
+        """
         fence = self._fence(ledger_id, master_key)
+        if fence is None:
+            self._blocked[client] = None
+            return 0
         if fence.status != Status.EOK:
             reading.refuse(fence.status)
         else:
             self._read_after_fence(fence, reading)
+        return None
+
+    def _room_for_ledger(self) -> Status | None:
+        """Return EOK where an unknown ledger finds room in the write cache; None: it must wait for a flush.
+
+        Ledgers without entries take nothing else there, and could otherwise be made without end between two flushes.
+        """
+        if self._store.filling.room > 0 or (self.checkpoint(moves_mark=False) and self._store.filling.room > 0):
+            return Status.EOK
+        # There will be no room until somebody makes space on the disks: waiting would look like a hang.
+        return Status.ETOOMANYREQUESTS if self._disks.is_stuck else None
 
     def _read_after_fence(self, fence: _Fence, reading: Reading) -> None:
         if fence.sequence <= self._durable[fence.journal_index]:
@@ -341,14 +361,17 @@ class Bookie:
             reply = _WaitingReply(fence.sequence, reading.client, (), read=reading)
             self._waiting[fence.journal_index].append(reply)
 
-    def _fence(self, ledger_id: int, key: bytes) -> _Fence:
+    def _fence(self, ledger_id: int, key: bytes) -> _Fence | None:
+        """Fence a ledger, unless the answer is a refusal; None: there is no room for an unknown one now."""
         try:
             ledger = self._store.ledger(ledger_id)
         except (StorageDamaged, OSError) as error:
             return _Fence(failed(error))
-        status = rules.fence_status(ledger_id, None if ledger is None else ledger.master_key, key)
+        status: Status | None = rules.fence_status(ledger_id, None if ledger is None else ledger.master_key, key)
+        if status == Status.EOK and ledger is None:
+            status = self._room_for_ledger()
         if status != Status.EOK:
-            return _Fence(status)
+            return None if status is None else _Fence(status)
         index = ledger_id % len(self._journals)
         records = []
         if ledger is None or ledger.master_key == UNKNOWN_KEY:
@@ -376,14 +399,18 @@ class Bookie:
 
     def write_lac(
         self, client: Client, ledger_id: int, master_key: bytes, packet: bytes, encode: Callable[[Status], Parts]
-    ) -> None:
-        """Keep an explicit LAC; send encode(status), EOK once it or a higher one is durable."""
+    ) -> int | None:
+        """Keep an explicit LAC; send encode(status), EOK once it or a higher one is durable.
+
+        Returns:
+            None; 0: nothing was done, for an unknown ledger finds no room: wait for `client.resume`.
+        """
         try:
             ledger = self._store.ledger(ledger_id)
         except (StorageDamaged, OSError) as error:
             client.send(encode(failed(error)))
-            return
-        status = rules.explicit_lac_status(
+            return None
+        status: Status | None = rules.explicit_lac_status(
             ledger_id,
             None if ledger is None else ledger.master_key,
             master_key,
@@ -391,9 +418,14 @@ class Bookie:
             read_only=self._disks.is_read_only,
             is_deleted=ledger is None and ledger_id in self._store.tombstones,
         )
+        if status == Status.EOK and ledger is None:
+            status = self._room_for_ledger()
+        if status is None:
+            self._blocked[client] = None
+            return 0
         if status != Status.EOK:
             client.send(encode(status))
-            return
+            return None
         index = ledger_id % len(self._journals)
         records = []
         if ledger is None or ledger.master_key == UNKNOWN_KEY:
@@ -407,6 +439,7 @@ class Bookie:
             client.send(encode(status))
         else:
             self._send_when_durable(index, ledger.lac_sequence, client, encode(status), 0)
+        return None
 
     # ---- durability ----
 

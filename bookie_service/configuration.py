@@ -276,7 +276,7 @@ def _service(keys: Values) -> ServiceOptions:
             journals_entries=keys.flag("journalWriteData", True),
             long_polls=_shares(keys, "maxLongPolls", 10_000, "reads that wait for a LAC"),
             long_poll_s_max=keys.number("longPollTimeoutMaxMs", 300_000, least=1, unit="ms that a read waits") / 1000,
-            entry_lists=_shares(keys, "maxEntryLists", 64, "lists of entries that wait to be made, one by one"),
+            entry_lists=_shares(keys, "maxEntryLists", 4096, "lists of entries that wait to be made, one by one"),
             reads=ReadOptions(
                 in_flight_max=max(
                     0, keys.number("maxReadsInProgressLimit", 0, least=-1, unit="reads, 0 or less: no limit")

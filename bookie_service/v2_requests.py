@@ -63,7 +63,7 @@ class V2Runs(Runs):
             fencing = self._single_reads(row + count)
             fencing.keep(count)
             ledger_id, key = requests.ledger_ids.item(row), self._key(octets, v2.READ_BYTES)
-            return Change(lambda: self._bookie.fence_and_read(ledger_id, key, fencing)), count
+            return Change(lambda: self._bookie.fence_and_read(self._client, ledger_id, key, fencing)), count
         reads = self._single_reads(row + self._count_plain(end))
         return reads, len(reads)
 
@@ -99,7 +99,7 @@ class V2Runs(Runs):
         request = BatchRead(self._client, ledger_id, first_entry, *limits)
         if requests.flags.item(row) & v2.DO_FENCING:
             key = self._key(octets, v2.BATCH_READ_BYTES)
-            return Change(lambda: self._bookie.fence_and_read(ledger_id, key, request))
+            return Change(lambda: self._bookie.fence_and_read(self._client, ledger_id, key, request))
         return request
 
     def _key(self, octets: np.ndarray, offset: int) -> bytes:

@@ -1,13 +1,13 @@
 """GET_LIST_OF_ENTRIES_OF_LEDGER: which entries of a ledger are held here (`bkspark.wire.entry_lists`).
 
-What waits to be flushed is looked at on the event loop, the index afterwards, beside it (`entry_lists`): what a flush
-takes from the one is in the other by then.
+What waits to be flushed is looked at on the event loop when the list's turn comes, the index afterwards, beside it
+(`entry_lists`): what a flush takes from the one is in the other by then.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from bookie_service.answers import v3_status
 from bookie_service.entry_lists import EntryLists, ListClient
 from bookie_service.reads import Reading, View, failed
 from bookie_service.storage.byte_source import Fetched, Place
-from bookie_service.storage.ledger_storage import IndexView
+from bookie_service.storage.ledger_storage import Ledger
 from bookie_service.turns import Turn
 from bookie_service.v3_answers import answer
 
@@ -44,8 +44,7 @@ class EntryList(Reading):
         self._request = request
         self._ledger_id = request.getListOfEntriesOfLedgerRequest.ledgerId
         self._is_begun = False
-        self._waiting: list[np.ndarray] = []
-        self._index_view: Callable[[int], IndexView]
+        self._view: View
         self._frame = b""
 
     def __len__(self) -> int:
@@ -56,31 +55,38 @@ class EntryList(Reading):
         self.client.send((answer(self._request, v3_status(status)),))
 
     def proceed(self, view: View, fetched: Fetched | None, turn: Turn) -> Place | None:
+        self._view = view
+        # What is not here is told at once.
+        if self._held() is not None and not self._lists.add(self):
+            self.refuse(Status.ETOOMANYREQUESTS)
+        self._is_begun = True
+        return None
+
+    def _held(self) -> Ledger | None:
+        """Return the ledger; None where the request was refused, because there is no list of it."""
         try:
-            ledger = view.ledger(self._ledger_id)
-            if ledger is None or view.is_in_limbo(self._ledger_id):
-                # What is not in a list counts as missing, which of a ledger in limbo nobody knows.
-                self.refuse(view.absence(self._ledger_id, None))
-                return None
-            self._waiting = view.waiting_entries(ledger)
+            ledger = self._view.ledger(self._ledger_id)
         except (StorageDamaged, OSError) as error:
             self.refuse(failed(error))
             return None
-        self._index_view = view.index_view
-        if self._lists.add(self):
-            self._is_begun = True
-        else:
-            self.refuse(Status.ETOOMANYREQUESTS)
-        return None
+        if ledger is None or self._view.is_in_limbo(self._ledger_id):
+            # What is not in a list counts as missing, which of a ledger in limbo nobody knows.
+            self.refuse(self._view.absence(self._ledger_id, None))
+            return None
+        return ledger
 
-    def steps(self) -> Iterator[None]:
+    def begin(self) -> Iterator[None] | None:
+        ledger = self._held()
+        return None if ledger is None else self._steps(self._view.waiting_entries(ledger))
+
+    def _steps(self, waiting_entries: list[np.ndarray]) -> Iterator[None]:
         waiting = EntryRuns.none()
-        for ids in self._waiting:
+        for ids in waiting_entries:
             for first in range(0, len(ids), _IDS_PER_STEP):
                 waiting = _union(waiting, EntryRuns.of(ids[first : first + _IDS_PER_STEP]))
                 yield
         groups = _Groups()
-        index = self._index_view(_OPEN_FILES)
+        index = self._view.index_view(_OPEN_FILES)
         try:
             for first, positions in index.extents(self._ledger_id):
                 before, waiting = _split(waiting, first + len(positions))

@@ -74,7 +74,7 @@ class V3Runs(Runs):
         return self._fence(reads.ledger_ids.item(0), reads.fencing_key, run), len(reads)
 
     def _fence(self, ledger_id: int, key: bytes, reads: SingleReads) -> Change:
-        return Change(lambda: self._bookie.fence_and_read(ledger_id, key, reads))
+        return Change(lambda: self._bookie.fence_and_read(self._client, ledger_id, key, reads))
 
     # ---- one at a time ----
 
@@ -150,8 +150,8 @@ class V3Runs(Runs):
     def _write_lac(self, request: protocol.Request) -> Step:
         given = request.writeLacRequest
 
-        def write() -> None:
-            self._bookie.write_lac(
+        def write() -> int | None:
+            return self._bookie.write_lac(
                 self._client,
                 given.ledgerId,
                 given.masterKey,

@@ -20,7 +20,7 @@ from bkspark.net.channel import BookieChannel
 from bkspark.net.connection import AddListener
 from bkspark.wire import v2
 from bkspark.wire.digest import WholeEntries
-from bkspark.wire.entry_lists import RUNS_MAX, EntryRuns
+from bkspark.wire.entry_lists import CLOSED_RUNS_MAX, RUNS_MAX, EntryRuns
 
 PIECES_IN_FLIGHT_MAX = 4
 """Of one writer: beyond, `send` waits."""
@@ -158,7 +158,7 @@ class HeldEntries:
         self._ledger_id = ledger_id
         self._digest = WholeEntries(metadata.digest, password, metadata.lac_bounds)
         # A bookie that lists more is not believed: a few bytes of its answer may describe millions of runs.
-        self._runs_max = min(RUNS_MAX, metadata.last_entry + 1) if metadata.is_closed else RUNS_MAX
+        self._runs_max = min(CLOSED_RUNS_MAX, metadata.last_entry + 1) if metadata.is_closed else RUNS_MAX
 
     async def missing(self, bookie: str, entry_ids: np.ndarray) -> np.ndarray:
         """Return those of `entry_ids` (ascending) that the bookie does not give, or gives damaged.

@@ -21,8 +21,12 @@ NO_LIMIT = 1 << 62
 """As a number of frames or items: more than any buffer holds."""
 
 LENGTH_BYTES = 4
+NO_LIMIT = 2**63 - 1
+"""A count that no buffer reaches."""
 _LENGTH = struct.Struct(">i")
 _I32, _I64 = np.dtype(">i4"), np.dtype(">i8")
+EQUAL_FRAMES_MAX = 8192
+"""So many frames of equal size are taken at once: what is done with them takes a few milliseconds."""
 _RUN_PROBE_MIN = 4
 """A strided look costs about as much as this many steps of the loop."""
 
@@ -53,7 +57,7 @@ def scan_frames(
     """Return the complete frames of buffer[start:end]. Half a frame at the end is not an error.
 
     `consumed` counts from the buffer's beginning: the first byte that belongs to no complete frame. The look ends once
-    there are `frames_max` frames; a run of equal ones is taken whole.
+    there are `frames_max` frames; of a run of equal ones up to `EQUAL_FRAMES_MAX` are taken together.
 
     Raises:
         ProtocolError: a length word is negative or above `frame_bytes_max`.
@@ -79,7 +83,7 @@ def scan_frames(
         run = 1
         # A cheap look at the second frame first: sizes that alternate would make every strided look a waste.
         if fits >= _RUN_PROBE_MIN and _LENGTH.unpack_from(buffer, position + stride)[0] == length:
-            run = _equal_run(np.frombuffer(buffer, np.uint8, end), position, stride, fits)
+            run = _equal_run(np.frombuffer(buffer, np.uint8, end), position, stride, min(fits, EQUAL_FRAMES_MAX))
         if run == 1:
             singles.append(position + LENGTH_BYTES)
             single_lengths.append(length)

@@ -181,12 +181,18 @@ class LedgerStore(ABC):
         if ledger is None:
             ledger = self._remember(LedgerHeader(ledger_id, 0, False, master_key))
         ledger.master_key = master_key
-        self._changed.add(ledger_id)
+        self._note_changed(ledger_id)
         return ledger
+
+    def _note_changed(self, ledger_id: int) -> None:
+        """Have a ledger's header flushed with the half that fills, where it takes room until then."""
+        if ledger_id not in self._changed:
+            self._changed.add(ledger_id)
+            self.filling.note_header()
 
     def fence(self, ledger: Ledger) -> None:
         ledger.fenced = True
-        self._changed.add(ledger.ledger_id)
+        self._note_changed(ledger.ledger_id)
 
     def advance_lac(self, ledger: Ledger, packet: bytes) -> bool:
         ledger_id, lac = index_format.decode_lac(packet)
@@ -195,7 +201,7 @@ class LedgerStore(ABC):
         if ledger.explicit_lac and lac <= index_format.decode_lac(ledger.explicit_lac)[1]:
             return False
         ledger.explicit_lac = packet
-        self._changed.add(ledger.ledger_id)
+        self._note_changed(ledger.ledger_id)
         return True
 
     # ---- entries ----

@@ -23,6 +23,8 @@ _MERGED_MAX = 64 * 1024
 _LOOK_MAX = 1024
 """How many ids are looked at together where entries came out of order."""
 _LEDGER_BYTES = 600
+_HEADER_BYTES = 1024
+"""What a changed header takes in memory until it is flushed, the ledger that it belongs to included."""
 
 
 class _Run:
@@ -201,7 +203,7 @@ class CacheHalf:
 
     @property
     def room(self) -> int:
-        """Bytes of items that still fit; memory for finding them counts too."""
+        """Bytes of items that still fit; memory for finding them, and for headers, counts too. It may be below 0."""
         return len(self.memory) - self.used - self._index_bytes
 
     def place(self, octets: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
@@ -242,6 +244,10 @@ class CacheHalf:
     def insert_one(self, ledger_id: int, entry_id: int, address: int) -> None:
         """Note that an entry lies at `address`, as `place_one` returned it."""
         self._index_bytes += self._writes(ledger_id).append_one(entry_id, address)
+
+    def note_header(self) -> None:
+        """Count the memory for a header that is flushed together with this half. It need not fit."""
+        self._index_bytes += _HEADER_BYTES
 
     def _writes(self, ledger_id: int) -> LedgerWrites:
         writes = self.ledgers.get(ledger_id)

@@ -14,8 +14,9 @@ from collections.abc import Callable
 from typing import Any
 
 from bookie_service.admission import Admission
-from bookie_service.bookie import Bookie, BookieOptions
+from bookie_service.bookie import ENTRY_LISTS, Bookie, BookieOptions
 from bookie_service.connection import Connection, ConnectionOptions
+from bookie_service.entry_lists import EntryLists
 from bookie_service.storage.journal import JournalOptions
 from bookie_service.storage.ledger_store import StoreOptions
 from bookie_service.turns import Turn, TurnLimits, Turns
@@ -173,9 +174,14 @@ class CountedTurn(Turn):
 class ServedBookie:
     """A bookie and its connections; `turn` is one turn of its event loop."""
 
-    def __init__(self, limits: TurnLimits | None = None, options: BookieOptions | None = None) -> None:
+    def __init__(
+        self,
+        limits: TurnLimits | None = None,
+        options: BookieOptions | None = None,
+        cache_half_bytes: int = 16 * _MIB,
+    ) -> None:
         self.loop = SteppedLoop()
-        setup = Setup(store=StoreOptions(cache_half_bytes=16 * _MIB), journal=JournalOptions())
+        setup = Setup(store=StoreOptions(cache_half_bytes=cache_half_bytes), journal=JournalOptions())
         twin = BookieTwin(setup.new_disk(), setup, History())
         self.twin = twin
         self.turns = CountingTurns(self.loop, limits or TurnLimits())
@@ -188,17 +194,20 @@ class ServedBookie:
             options or BookieOptions(),
             self.turns,
         )
+        # By the clock, how long lists pause would depend on the machine.
+        self.bookie.entry_lists = EntryLists(ENTRY_LISTS, AtHand().run, self.loop.time)
         self.bookie.look_at_disks()
         for journal in twin.journals:
             journal.bookie = self.bookie
         twin.checkpoints.bookie = self.bookie
         self.admission = Admission(self.loop, 128 * _MIB, 256 * _MIB)  # type: ignore[arg-type]
         self.failures: list[BaseException] = []
+        self.connections: dict[SimulatedSocket, Connection] = {}
 
     def connect(self, address: str = "10.0.0.1", options: ConnectionOptions | None = None) -> SimulatedSocket:
         """Return the bookie's end of a new connection."""
         connected = SimulatedSocket()
-        Connection(
+        self.connections[connected] = Connection(
             connected,  # type: ignore[arg-type]
             address,
             self.bookie,

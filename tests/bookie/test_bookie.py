@@ -16,7 +16,7 @@ from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v2
 from bkspark.wire.digest import master_key
 from bkspark.wire.v2 import Status
-from bookie_service.bookie import Bookie, BookieOptions
+from bookie_service.bookie import Bookie, BookieOptions, Client
 from bookie_service.connection import ConnectionOptions
 from bookie_service.connections import ConnectionLimits
 from bookie_service.disk_watch import DiskOptions
@@ -316,9 +316,9 @@ def test_fencing_reads_of_a_recovery_are_one_run(peer: Peer, monkeypatch: pytest
     runs = []
     serve = Bookie.fence_and_read
 
-    def noting(bookie: Bookie, ledger_id: int, key: bytes, reads: SingleReads) -> None:
+    def noting(bookie: Bookie, client: Client, ledger_id: int, key: bytes, reads: SingleReads) -> int | None:
         runs.append((ledger_id, key, len(reads)))
-        serve(bookie, ledger_id, key, reads)
+        return serve(bookie, client, ledger_id, key, reads)
 
     monkeypatch.setattr(Bookie, "fence_and_read", noting)
     peer.send(b"".join(v2.encode_reads(ledger, np.arange(40), v2.DO_FENCING, KEY) for ledger in (5, 6)))

@@ -76,6 +76,27 @@ def test_connections_with_much_to_do_take_turns(served: ServedBookie) -> None:
     assert max(done) - min(done) <= LIMITS.requests
 
 
+def test_connections_that_ask_for_lists_take_turns(served: ServedBookie) -> None:
+    """Lists are made one at a time: who asks for one does not wait for all that another connection asked for."""
+    greedy, honest = served.connect(), served.connect("10.0.0.2")
+    greedy.received += REQUESTS["V3 lists of a sparse ledger"](COUNT)
+    served.turn()
+    honest.received += REQUESTS["V3 lists of a sparse ledger"](1)
+    served.turns_until(lambda: replies(honest) == 1)
+    assert replies(greedy) <= 5
+
+
+def test_lists_that_wait_for_a_connection_that_is_gone_are_dropped(served: ServedBookie) -> None:
+    greedy = served.connect()
+    greedy.received += REQUESTS["V3 lists of a sparse ledger"](COUNT)
+    served.turns_until(lambda: len(served.bookie.entry_lists) > 100)
+    served.connections[greedy].close()
+    honest = served.connect()
+    honest.received += REQUESTS["V3 lists of a sparse ledger"](1)
+    served.turns_until(lambda: replies(honest) == 1, turns_max=20)
+    assert not len(served.bookie.entry_lists)
+
+
 def test_a_turn_ends_by_its_time_as_well() -> None:
     served = ServedBookie(TurnLimits(requests=1000, seconds=0.002))
     served.loop.look_s = 0.0003

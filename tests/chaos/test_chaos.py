@@ -32,3 +32,4 @@ def test_gray_command_measures_a_bookie_that_neither_works_nor_fails(capsys: pyt
     found = json.loads(capsys.readouterr().out)
     assert found["kind"] == "cut"
     assert found["back_s"] is not None
+    assert found["followed"] == found["to_follow"] > 0

@@ -558,3 +558,12 @@ def test_entry_that_was_refused_is_read_again_after_the_pause():
     (read,) = core.on_rested(0)
     assert (read.slot, read.entry_ids.tolist()) == (0, [1])
     assert core.on_rested(0) == []
+
+
+def test_ensemble_too_large_for_masks_is_a_failed_recovery():
+    """Other peers may store up to 1,000 bookies a fragment; ours recover up to 64."""
+    metadata = LedgerMetadata(65, 3, 2, (Fragment(0, tuple(f"b{slot}:1" for slot in range(65))),))
+    (failed,) = RecoveryCore(5, metadata, 0).start()
+    assert isinstance(failed, effects.Fail)
+    assert isinstance(failed.error, LedgerRecoveryFailed)
+    assert "an ensemble of 65 bookies" in str(failed.error)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -32,7 +33,7 @@ def read(ledger_id: int, entry_id: int, flags: int = 0, key: bytes | None = None
 def explicit_lac(number: int) -> bytes:
     ledger_id = UNKNOWN + number
     packet = struct.pack(">qq", ledger_id, 0) + bytes(4)
-    fields = {"ledgerId": ledger_id, "lac": 0, "masterKey": KEY, "body": packet}
+    fields: dict[str, Any] = {"ledgerId": ledger_id, "lac": 0, "masterKey": KEY, "body": packet}
     return v3.encode_message(request(protocol.WRITE_LAC, number, **fields))
 
 

@@ -206,7 +206,7 @@ def test_write_ends_with_an_error_where_the_connection_is_lost_again_and_again()
         ledgers = await store_of(store.session(), MetadataUri.parse("zk://h:1/ledgers"))
         ledger_id, stored = await ledgers.create(METADATA)
         store.faults.update(dict.fromkeys(range(store.writes, store.writes + 100), Fault.LOST_BEFORE))
-        with pytest.raises(MetadataError, match="not written"):
+        with pytest.raises(MetadataError, match="whether the write took effect is unknown"):
             await ledgers.write(ledger_id, stored.metadata.closed(3, 30), stored.version)
         assert (await ledgers.read(ledger_id)).version == stored.version
 

@@ -6,7 +6,6 @@ import contextlib
 import heapq
 import itertools
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from random import Random
@@ -21,7 +20,10 @@ from tests.soak.sampling import Samples
 PAUSE_S = 8.0
 """Between two faults, on average. Most last longer: several go on at once."""
 KINDS = ("kill", "kill", "long kill", "stop", "pause", "zookeeper", "driver", "full disk", "flood", "flood")
+"""All of them strike, in an order by chance, before one comes again. One that cannot strike now waits for its turn."""
 FLOOD_S = 8.0
+FLOOD_ENDS_S = 4.0
+"""A flood has ended so long after its time."""
 TICK_S = 0.1
 HEAL_S = 120.0
 START_AGAIN_S = 1.0
@@ -40,7 +42,10 @@ class Faults:
     def __init__(
         self, machines: Machines, spark: list[SparkDriver], samples: Samples, folder: Path, random: Random
     ) -> None:
-        self.struck: Counter[str] = Counter()
+        self._kinds = [kind for kind in KINDS if spark or kind != "driver"]
+        self.struck: dict[str, int] = dict.fromkeys(self._kinds, 0)
+        self.flood_bytes: dict[str, int] = dict.fromkeys(floods.KINDS, 0)
+        """What bookies took of each kind of flood."""
         self.ended_by_themselves: list[str] = []
         self._machines = machines
         self._spark = spark
@@ -54,8 +59,10 @@ class Faults:
         """Those that are not expected to run."""
         self._is_full = False
         self._has_zookeeper = True
-        self._floods: list[ChildProcess] = []
+        self._flood: tuple[str, ChildProcess] | None = None
         self._flood_kinds = itertools.cycle(random.sample(sorted(floods.KINDS), len(floods.KINDS)))
+        self._turn: list[str] = []
+        """Kinds that have not struck yet since the turn began."""
 
     def strike_until(self, end_s: float, is_well: Callable[[], bool]) -> None:
         """Strike until `time.monotonic()` is `end_s`, or `is_well` says that there is no use in going on."""
@@ -78,8 +85,7 @@ class Faults:
             time.sleep(TICK_S)
         if self._agenda:
             self._found(f"{len(self._agenda)} faults could not be ended")
-        for flood in self._floods:
-            flood.stop(FLOOD_S)
+        self._end_flood()
         self._look_for_the_dead()
 
     def _after(self, seconds: float, act: Callable[[], None]) -> None:
@@ -119,7 +125,8 @@ class Faults:
 
     def _strike_next(self) -> None:
         self._after(self._pause(), self._strike_next)
-        kind = self._random.choice(KINDS)
+        if not self._turn:
+            self._turn = self._random.sample(self._kinds, len(self._kinds))
         acts = {
             "kill": self._kill,
             "long kill": self._kill_for_long,
@@ -128,12 +135,15 @@ class Faults:
             "zookeeper": self._restart_zookeeper,
             "driver": self._kill_driver,
             "full disk": self._fill,
-            "flood": self._flood,
+            "flood": self._start_flood,
         }
-        about = acts[kind]()
-        if about is not None:
-            self.struck[kind] += 1
-            self._samples.note(event=kind, what=about)
+        for kind in self._turn:
+            about = acts[kind]()
+            if about is not None:
+                self._turn.remove(kind)
+                self.struck[kind] += 1
+                self._samples.note(event=kind, what=about)
+                return
 
     def _take(self) -> SoakBookie | None:
         """Return the bookie that is away from now on; None while another one is."""
@@ -242,15 +252,24 @@ class Faults:
             self._start(bookie)
         self._is_full = False
 
-    def _flood(self) -> str | None:
-        self._floods = [flood for flood in self._floods if flood.exit_code is None]
+    def _start_flood(self) -> str | None:
         bookie = self._random.choice(self._machines.bookies)
-        if self._floods or bookie is self._away:
+        if self._flood is not None or bookie is self._away:
             return None
         kind = next(self._flood_kinds)
         port = int(bookie.id.rpartition(":")[2])
-        self._floods.append(drivers.flood(kind, port, FLOOD_S, self._folder / "floods.log"))
+        self._flood = (kind, drivers.flood(kind, port, FLOOD_S, self._folder / "floods.log"))
+        self._after(FLOOD_S + FLOOD_ENDS_S, self._end_flood)
         return f"{kind} at {bookie.id}"
+
+    def _end_flood(self) -> None:
+        """End the flood and count what was taken of it: nothing, where its bookie was killed before it had begun."""
+        if self._flood is not None:
+            kind, process = self._flood
+            if process.wait(FLOOD_S):
+                self.flood_bytes[kind] += sum(map(int, process.lines()))
+            process.stop(FLOOD_ENDS_S)
+            self._flood = None
 
 
 def _last_line(log: Path) -> str:

@@ -18,6 +18,7 @@ import numpy as np
 
 WARM_S = 60.0
 SAMPLES_MIN = 20
+TOO_FEW = "too few samples"
 MIB = 1 << 20
 
 
@@ -60,7 +61,7 @@ class Line:
 
     @property
     def is_bad(self) -> bool:
-        return self.verdict not in ("flat", "too few samples")
+        return self.verdict not in ("flat", TOO_FEW)
 
 
 def series(samples: Sequence[dict[str, Any]], role: str, name: str, warm_s: float = WARM_S) -> np.ndarray:
@@ -81,15 +82,17 @@ def roles(samples: Sequence[dict[str, Any]]) -> list[str]:
     return list(dict.fromkeys(sample["role"] for sample in samples if "role" in sample))
 
 
-def judge(samples: Sequence[dict[str, Any]], end_s: float, jvm_roles: Sequence[str] = ()) -> list[Line]:
+def judge(
+    samples: Sequence[dict[str, Any]], end_s: float, jvm_roles: Sequence[str] = (), warm_s: float = WARM_S
+) -> list[Line]:
     """Judge every figure of every role over the second half of a soak that ended its load at `end_s`."""
-    return list(_judged(samples, end_s, jvm_roles))
+    return list(_judged(samples, end_s, jvm_roles, warm_s))
 
 
-def _judged(samples: Sequence[dict[str, Any]], end_s: float, jvm_roles: Sequence[str]) -> Iterator[Line]:
+def _judged(samples: Sequence[dict[str, Any]], end_s: float, jvm_roles: Sequence[str], warm_s: float) -> Iterator[Line]:
     for role in roles(samples):
         for figure in FIGURES:
-            rows = series(samples, role, figure.name)
+            rows = series(samples, role, figure.name, warm_s)
             rows = rows[(rows[:, 0] >= end_s / 2) & (rows[:, 0] <= end_s)]
             if not len(rows) or (role, figure.name) in UNJUDGED:
                 continue
@@ -101,7 +104,7 @@ def judge_line(role: str, figure: Figure, rows: np.ndarray, half_s: float, share
     """Judge rows of (seconds, value) of a half that is `half_s` long."""
     mean = float(rows[:, 1].mean())
     bound = max(figure.floor, share * mean)
-    rise, verdict = 0.0, "too few samples"
+    rise, verdict = 0.0, TOO_FEW
     if len(rows) >= SAMPLES_MIN:
         rise = float(np.polyfit(rows[:, 0], rows[:, 1], 1)[0]) * half_s
         verdict = "flat" if rise <= bound else "RISES"

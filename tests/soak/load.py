@@ -85,6 +85,11 @@ class Ledger:
     """Entries that must survive everything: acknowledged ones, of a relaxed ledger synced ones."""
     length: int | None = None
     """Entries once it is closed."""
+    bookies: frozenset[str] | None = None
+    """Those that it was closed with."""
+
+
+DONE = ("entries acknowledged", "entries followed", "closed by the writer", "closed by recovery", "deleted")
 
 
 @dataclass
@@ -94,8 +99,12 @@ class Report:
     acknowledged: int = 0
     followed: int = 0
     reread: int = 0
-    ledgers: int = 0
-    deleted: int = 0
+    kinds: dict[str, dict[str, int]] = field(
+        default_factory=lambda: {kind.name: dict.fromkeys(DONE, 0) for kind in KINDS}
+    )
+    """Of each kind of ledger, what `DONE` lists."""
+    repaired: int = 0
+    """Ledgers that had other bookies, when they were read again, than they were closed with."""
     rows: int = 0
     copied: dict[str, int] = field(default_factory=dict)
     errors: Counter[str] = field(default_factory=Counter)
@@ -186,6 +195,9 @@ class Load:
                 self._met(what, error)
                 await asyncio.sleep(RETRY_S)
 
+    def _did(self, ledger: Ledger, what: str, count: int = 1) -> None:
+        self.report.kinds[ledger.kind.name][what] += count
+
     # ---- ledgers ----
 
     async def _write_ledgers(self, kind: Kind) -> None:
@@ -198,12 +210,15 @@ class Load:
                 ack_quorum=2,
                 ledger_type=kind.ledger_type,
             )
-            self.report.ledgers += 1
             ledger = Ledger(writer.ledger_id, kind)
             follower = self._spawn(self._follow(ledger))
             await self._write(writer, ledger)
+            is_open = not (await self._insist("look", self._client.metadata, ledger.ledger_id)).is_closed
             metadata: LedgerMetadata = await self._insist("recover", self._client.recover, ledger.ledger_id)
+            if is_open:
+                self._did(ledger, "closed by recovery")
             ledger.length = metadata.last_entry + 1
+            ledger.bookies = _bookies(metadata)
             if ledger.length < ledger.promised:
                 self._violated(f"{_named(ledger)} is closed with {ledger.length} of {ledger.promised} promised entries")
             await self._ended_after_close(follower, ledger)
@@ -218,6 +233,7 @@ class Load:
                     break
                 batch = [payload(ledger.ledger_id, entry_id) for entry_id in range(first, first + BATCH)]
                 acknowledged = await writer.append_many(batch) + 1
+                self._did(ledger, "entries acknowledged", BATCH)
                 self.report.acknowledged += BATCH
                 if not ledger.kind.is_relaxed:
                     ledger.promised = acknowledged
@@ -227,6 +243,7 @@ class Load:
             # Every second one is left for recovery to close.
             if ledger.ledger_id % 2:
                 ledger.promised = (await writer.close()).last_entry + 1
+                self._did(ledger, "closed by the writer")
         except BookKeeperError as error:
             self._met(f"write {ledger.kind.name}", error)
         finally:
@@ -243,12 +260,14 @@ class Load:
                         self._violated(f"{_named(ledger)}: entry {batch.first_entry} follows {position - 1}")
                     self._check(ledger, batch.first_entry, batch)
                     position = batch.end_entry
+                    self._did(ledger, "entries followed", len(batch))
                     self.report.followed += len(batch)
                 if position != reader.last_entry + 1:
                     self._violated(f"{_named(ledger)}: followed to {position}, it ends at {reader.last_entry}")
                 return
             except NoSuchEntry as error:
                 self._violated(f"{_named(ledger)}: a confirmed entry does not exist: {error}")
+                return
             except BookKeeperError as error:
                 self._met("follow", error)
             await asyncio.sleep(RETRY_S)
@@ -271,7 +290,7 @@ class Load:
             ledger = kept.pop(self._random.randrange(len(kept)))
             await self.reread(ledger)
             await self._insist("delete", self._client.delete, ledger.ledger_id)
-            self.report.deleted += 1
+            self._did(ledger, "deleted")
 
     async def reread(self, ledger: Ledger) -> None:
         """Read a closed ledger from its first entry to its last."""
@@ -280,6 +299,9 @@ class Load:
         while position < ledger.length:
             try:
                 reader = await self._client.open(ledger.ledger_id)
+                if ledger.bookies is not None and ledger.bookies != _bookies(reader.metadata):
+                    self.report.repaired += 1
+                    ledger.bookies = _bookies(reader.metadata)
                 if reader.last_entry + 1 != ledger.length:
                     self._violated(f"{_named(ledger)} was closed with {ledger.length} entries: {reader.last_entry + 1}")
                     return
@@ -288,7 +310,7 @@ class Load:
                     position = batch.end_entry
                     self.report.reread += len(batch)
             except NoSuchEntry as error:
-                self._violated(f"{_named(ledger)}: entry {position} of {ledger.length} is lost: {error}")
+                self._violated(f"{_named(ledger)}: one of {ledger.length} entries is lost: {error}")
                 return
             except BookKeeperError as error:
                 self._met("read", error)
@@ -390,6 +412,11 @@ class Load:
                     await self._client.log(log).vacuum(older_than_s=VACUUM_AGE_S)
                 except BookKeeperError as error:
                     self._met(f"vacuum {log}", error)
+
+
+def _bookies(metadata: LedgerMetadata) -> frozenset[str]:
+    """Return the bookies that metadata name."""
+    return frozenset(bookie for fragment in metadata.fragments for bookie in fragment.bookies)
 
 
 def _named(ledger: Ledger) -> str:

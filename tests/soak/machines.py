@@ -14,6 +14,7 @@ from bkspark.cli.zookeeper_process import HOST, ZooKeeperProcess
 from bookie_service.storage.storage_class import StorageClass
 from tests.bookie.small_disks import MountRefused, small_disk
 from tests.cluster import SESSION_TIMEOUT_MS, ClusterBookie
+from tests.soak.planted import python_options
 
 BOOKIES = 5
 SMALL_DISK_BYTES = 96 << 20
@@ -59,10 +60,13 @@ FULL = {"diskUsageThreshold": "0.000001", "diskUsageWarnThreshold": "0.000001", 
 class SoakBookie(ClusterBookie):
     """One bookie, whose settings may change from one start to the next."""
 
-    def __init__(self, number: int, port: int, directory: Path, uri: str, settings: Mapping[str, str]) -> None:
+    def __init__(
+        self, number: int, port: int, directory: Path, uri: str, settings: Mapping[str, str], defect: str | None = None
+    ) -> None:
         self._facts = (number, port, directory, uri)
+        self._options = python_options(defect)
         self.settings = dict(settings)
-        super().__init__(BookieProcess(*self._facts, self.settings))
+        super().__init__(BookieProcess(*self._facts, self.settings, self._options))
 
     @property
     def log(self) -> Path:
@@ -94,7 +98,7 @@ class SoakBookie(ClusterBookie):
         """Stop if it runs, and start again with some settings changed. Raises BookieUnavailable."""
         if self.is_running:
             self.stop()
-        self._process = BookieProcess(*self._facts, {**self.settings, **settings})
+        self._process = BookieProcess(*self._facts, {**self.settings, **settings}, self._options)
         self.launch()
         self.wait_until_serving()
 
@@ -103,10 +107,14 @@ class Machines:
     """A context manager: starts everything, ends everything.
 
     The thread that enters must outlive the bookies, and restart them: they die with the thread that started them.
+
+    Args:
+        defect: of `planted.DEFECTS`, in every bookie; None for none.
     """
 
-    def __init__(self, folder: Path, bookies: int = BOOKIES) -> None:
+    def __init__(self, folder: Path, bookies: int = BOOKIES, defect: str | None = None) -> None:
         self._folder = folder
+        self._defect = defect
         self._ports = free_ports(bookies + 1)
         self._stack = contextlib.ExitStack()
         self.zookeeper = ZooKeeperProcess(folder / "zookeeper", port=self._ports[-1])
@@ -127,7 +135,8 @@ class Machines:
             asyncio.run(initialize(self.uri))
             for number, port in enumerate(self._ports[:-1], start=1):
                 directory = self._folder / f"bookie{number}"
-                self.bookies.append(SoakBookie(number, port, directory, self.uri, self._settings(number, directory)))
+                settings = self._settings(number, directory)
+                self.bookies.append(SoakBookie(number, port, directory, self.uri, settings, self._defect))
             for bookie in self.bookies:
                 bookie.launch()
             for bookie in self.bookies:

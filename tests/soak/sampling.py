@@ -60,7 +60,7 @@ class Samples:
 
     def note(self, **facts: Any) -> None:
         """Write a line of one's own, with the time."""
-        line = {"seconds": round(time.monotonic() - self._began_s, 1), **facts}
+        line = {"seconds": round(time.monotonic() - self._began_s, 2), **facts}
         with self._lock:
             self._file.write(json.dumps(line) + "\n")
             self._file.flush()
