@@ -356,3 +356,20 @@ def test_search_for_bookies_begins_at_the_readers_own_slot():
     for first_slot in range(5):
         tail = Tail(metadata_of((5, 5, 5)), -1, first_slot=first_slot)
         assert polls(tail.wait(0)) == [f"b{first_slot}"]
+
+
+def test_bookie_that_answers_polls_keeps_the_patience_though_looks_fail():
+    tail = Tail(metadata_of((1, 1, 1)), -1)
+    tail.wait(0)
+    heard = LIMITS.patience_ns - SECOND
+    tail.on_polled("b0", None, heard)
+    todo = tail.on_look_failed(AWAY, heard + LIMITS.patience_ns, may_pass=True)
+    assert effects.Fail(AWAY) not in todo
+    assert tail.on_look_failed(AWAY, heard + LIMITS.patience_ns + 1, may_pass=True) == [effects.Fail(AWAY)]
+
+
+def test_poll_that_took_half_its_time_is_sent_again_at_once_and_a_shorter_one_after_a_pause():
+    for took, again in ((LIMITS.poll_ns // 2, ["b0"]), (LIMITS.poll_ns // 2 - 1, [])):
+        tail = Tail(metadata_of((1, 1, 1)), -1)
+        tail.wait(0)
+        assert polls(tail.on_polled("b0", -1, took)) == again
