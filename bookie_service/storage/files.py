@@ -330,10 +330,14 @@ class LocalFiles(ReadOnlyFiles):
         group_id: a group that may read what is made here.
     """
 
+    # Of the class, so that files of a kind of their own, which count or damage, have them without a call of `__init__`.
+    _group_id: int | None = None
+    _file_mode, _directory_mode = 0o600, 0o700
+
     def __init__(self, group_id: int | None = None) -> None:
-        self._group_id = group_id
-        self._file_mode = 0o600 if group_id is None else 0o640
-        self._directory_mode = 0o700 if group_id is None else 0o2750
+        if group_id is not None:
+            self._group_id = group_id
+            self._file_mode, self._directory_mode = 0o640, 0o2750
 
     def protect(self, directory: str) -> str | None:
         """Let nobody but those who may into a directory that exists; return what was done, None if nothing had to be.
