@@ -469,15 +469,20 @@ def _collection(keys: Values) -> CollectionOptions:
         minor=_compaction(keys, "minor", 0.2, 3600),
         major=_compaction(keys, "major", 0.8, 86_400),
         deleted_share_max=keys.share("gcDeletedShareMax", 0.9, unit="of the bookie's ledgers, in one pass"),
-        # The older name counts where the newer one is not set.
-        entries_per_s=keys.number(
-            "compactionRateByEntries",
-            keys.number("compactionRate", 1000, least=0, unit="entries/s, 0: no limit", raises=False),
-            least=0,
-            unit="entries/s, 0: no limit",
-            raises=False,
+        # The older name counts where the newer one is not set. Apache's bookies never look at the rate that
+        # isThrottleByBytes does not choose, so it may be -1 there.
+        entries_per_s=max(
+            0,
+            keys.number(
+                "compactionRateByEntries",
+                keys.number("compactionRate", 1000, least=-1, unit="entries/s, 0 or less: no limit"),
+                least=-1,
+                unit="entries/s, 0 or less: no limit",
+            ),
         ),
-        bytes_per_s=keys.number("compactionRateByBytes", 1_000_000, least=0, unit="bytes/s, 0: no limit", raises=False),
+        bytes_per_s=max(
+            0, keys.number("compactionRateByBytes", 1_000_000, least=-1, unit="bytes/s, 0 or less: no limit")
+        ),
         limit_by_bytes=keys.flag("isThrottleByBytes", False),
         metadata_ops_per_s=keys.number("gcMetadataOpRateLimit", 1000, least=1, unit="reads/s", raises=False),
         outstanding_max=keys.number("compactionMaxOutstandingRequests", 100_000, least=1, unit="entries"),
