@@ -424,7 +424,7 @@ class BookieTwin:
             compactor.forget_intent()
 
     def collect(self, census: LedgerCensus, *, is_forced: bool = True) -> PassReport:
-        """Run one pass of garbage collection, the real one.
+        """Run the real garbage collection: one pass as if somebody asked for it, or two that come by themselves.
 
         It has an event loop on a thread of its own, for another pass, which a crash image runs, may be inside this one.
         """
@@ -433,8 +433,20 @@ class BookieTwin:
             self.checkpoint()
 
         async def run() -> PassReport:
-            collector = Collector(self.store, self._storage.compactor, census, self.setup.collection, flush, _never)
+            now_s = 0.0
+            collector = Collector(
+                self.store,
+                self._storage.compactor,
+                census,
+                self.setup.collection,
+                flush,
+                _never,
+                clock_s=lambda: now_s,
+            )
             try:
+                if not is_forced:
+                    await collector.run_pass(is_forced)
+                    now_s += self.setup.collection.interval_s
                 return await collector.run_pass(is_forced)
             finally:
                 await collector.stop()
