@@ -53,7 +53,7 @@ COMPACTED_SHARE_MAX = 0.99
 
 _MIB = 1024 * 1024
 _PAGES_BYTES = 64 * _MIB
-_DEFAULT_URI = "zk+hierarchical://localhost:2181/ledgers"
+_DEFAULT_SERVERS, _DEFAULT_ROOT = "zk+hierarchical://localhost:2181", "/ledgers"
 PROTECTING = {
     "bookieAuthProviderFactoryClass": "authentication",
     "authorizedRoles": "authorisation",
@@ -227,13 +227,14 @@ def _address(keys: Values) -> AddressOptions:
 
 
 def _metadata_uri(keys: Values) -> MetadataUri:
-    uri = keys.parsed("metadataServiceUri", MetadataUri.parse, default=f"made of zkServers, else {_DEFAULT_URI}")
-    root = keys.parsed("zkLedgersRootPath", _checked_root, default="/ledgers") or "/ledgers"
+    default = f"made of zkServers, else {_DEFAULT_SERVERS}{_DEFAULT_ROOT}"
+    uri = keys.parsed("metadataServiceUri", MetadataUri.parse, default=default)
+    root = keys.parsed("zkLedgersRootPath", _checked_root, default=_DEFAULT_ROOT) or _DEFAULT_ROOT
 
     def of_servers(servers: str) -> MetadataUri:
         return MetadataUri.parse(f"zk://{servers.replace(',', ';')}{root}")
 
-    return uri or keys.parsed("zkServers", of_servers) or MetadataUri.parse(_DEFAULT_URI)
+    return uri or keys.parsed("zkServers", of_servers) or MetadataUri.parse(f"{_DEFAULT_SERVERS}{root}")
 
 
 def _checked_root(path: str) -> str:
