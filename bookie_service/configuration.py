@@ -30,6 +30,7 @@ from bookie_service.configuration_file import read
 from bookie_service.configuration_keys import APACHE_KEYS, APACHE_PREFIXES, OWN_KEYS
 from bookie_service.configuration_values import FALSE, MOST, NULL, TRUE, Setting, Values, refused
 from bookie_service.connection import ConnectionOptions
+from bookie_service.connections import ConnectionLimits
 from bookie_service.disk_watch import DiskOptions
 from bookie_service.disks import DiskLimits
 from bookie_service.formats.entry_log import LOG_BYTES_MAX
@@ -37,6 +38,7 @@ from bookie_service.formats.index import POSITION_BYTES
 from bookie_service.reads import ReadOptions
 from bookie_service.replication.options import AuditOptions, AutoRecoveryOptions, RepairOptions
 from bookie_service.service import ServiceOptions
+from bookie_service.shares import ShareLimits
 from bookie_service.storage.file_index import PageOptions
 from bookie_service.storage.flush_policy import SETTLE_NS, FlushLimits
 from bookie_service.storage.journal import JournalOptions
@@ -267,7 +269,7 @@ def _service(keys: Values) -> ServiceOptions:
             "journalDirectories", keys.text("journalDirectory", default="/tmp/bk-txn") or "/tmp/bk-txn"
         ),
         ledger_directories=keys.directories("ledgerDirectories", "/tmp/bk-data"),
-        connections_max=keys.number("maxConnections", 10_000, least=1, unit="connections", raises=False, lowers=False),
+        connections=_connections(keys),
         fetch_threads=fetch_threads,
         local_reads=keys.flag("localReadsEnabled", True, "clients on this host read entry logs themselves"),
         local_readers=keys.parsed("permittedLocalReadUsers", _user_ids, default="the bookie's own and root")
@@ -288,6 +290,9 @@ def _service(keys: Values) -> ServiceOptions:
                 0, keys.number("maxAddsInProgressLimit", 0, least=-1, unit="adds, 0 or less: no limit")
             ),
             journals_entries=keys.flag("journalWriteData", True),
+            long_polls=_shares(keys, "maxLongPolls", 10_000, "reads that wait for a LAC"),
+            long_poll_s_max=keys.number("longPollTimeoutMaxMs", 300_000, least=1, unit="ms that a read waits") / 1000,
+            entry_lists=_shares(keys, "maxEntryLists", 4096, "lists of entries that wait to be made, one by one"),
             reads=ReadOptions(
                 in_flight_max=max(
                     0, keys.number("maxReadsInProgressLimit", 0, least=-1, unit="reads, 0 or less: no limit")
@@ -327,6 +332,34 @@ def _service(keys: Values) -> ServiceOptions:
         collection=_collection(keys),
         disks=disks,
     )
+
+
+def _connections(keys: Values) -> ConnectionLimits:
+    connections = keys.number("maxConnections", 10_000, least=1, unit="connections", raises=False, lowers=False)
+    return ConnectionLimits(
+        connections,
+        keys.number(
+            "maxConnectionsPerAddress",
+            0,
+            least=0,
+            unit="connections, 0: half of maxConnections",
+            raises=False,
+            lowers=False,
+        ),
+        keys.number(
+            "connectionsReservedForBookies",
+            100,
+            least=0,
+            unit="connections for the cluster's bookies, of maxConnections a tenth at most",
+        ),
+        keys.number("connectionIdleTimeoutMs", 60_000, least=1, unit="ms for the first request to come") / 1000,
+    )
+
+
+def _shares(keys: Values, key: str, default: int, what: str) -> ShareLimits:
+    places = keys.number(key, default, least=1, unit=what)
+    unit = f"{what.split()[0]}, 0: half of {key}; one connection may have half of that"
+    return ShareLimits.of(places, keys.number(f"{key}PerAddress", 0, least=0, unit=unit))
 
 
 def _alignment(keys: Values) -> int:

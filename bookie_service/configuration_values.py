@@ -49,6 +49,7 @@ MOST = {
     "files": _COUNT_MAX,
     "logs": _COUNT_MAX,
     "connections": _COUNT_MAX,
+    "lists": _COUNT_MAX,
 }
 """The highest number that is used of a unit, where a key sets no other: no timer, counter or file offset that is made
 of one overflows below it."""

@@ -17,7 +17,7 @@ import os
 import socket
 import struct
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 from bkspark.errors import ProtocolError, StorageDamaged
 from bkspark.wire.local_reads import (
@@ -49,11 +49,10 @@ class LocalReads:
         store: LedgerStorage,
         bookie_id: str,
         served: tuple[str, int],
-        on_failure: Callable[[BaseException], None],
         readers: Collection[int] = (),
     ) -> None:
-        """`served`: the address at which the bookie listens. `on_failure` gets an error that is not a peer's: the state
-        of the bookie is then not to be trusted. `readers`: users who may read, besides the bookie's own and root.
+        """`served`: the address at which the bookie listens. `readers`: users who may read, besides the bookie's own
+        and root.
 
         Raises:
             OSError: there is no such socket here, or another process has it.
@@ -63,7 +62,6 @@ class LocalReads:
         self._store = store
         self._bookie_id = bookie_id
         self._address = socket.inet_aton(served[0])
-        self._on_failure = on_failure
         self._files = ReadOnlyFiles()
         self._loop = asyncio.get_running_loop()
         self._peers: set[socket.socket] = set()
@@ -88,7 +86,7 @@ class LocalReads:
         for peer in list(self._peers):
             self._drop(peer)
 
-    def _accept(self, peer: socket.socket) -> None:
+    def _accept(self, peer: socket.socket, _: str) -> None:
         if len(self._peers) >= CONNECTIONS_MAX or not self._may_read(peer):
             peer.close()
             return
@@ -126,9 +124,10 @@ class LocalReads:
         except (ProtocolError, OSError):
             # Also who does not take its replies.
             self._drop(peer)
-        except Exception as error:
+        except Exception:
+            # Nothing is changed here: whoever asked has the network, where the same request is answered or refused.
+            logger.exception("a local read failed: this is a defect of the bookie")
             self._drop(peer)
-            self._on_failure(error)
 
     def _answer(self, peer: socket.socket, request: LocalRead) -> None:
         if request.bookie != self._bookie_id or self._address not in (_EVERYWHERE, request.address):

@@ -91,6 +91,16 @@ async def test_ledgers_come_into_the_list_together_and_in_order(world: World) ->
 
 
 @in_world
+async def test_ledgers_that_only_an_empty_log_may_get_are_refused_once_it_holds_one(world: World) -> None:
+    """Spark's mode errorIfExists."""
+    await world.stage(1, 2)
+    assert (await world.store.append_ledgers("x", closed(1), only_if_empty=True)).is_new
+    with pytest.raises(LogExists, match="was to be written only while it holds none"):
+        await world.store.append_ledgers("x", closed(2), only_if_empty=True)
+    assert (await world.ids(), await world.pending()) == ([1], [2])
+
+
+@in_world
 async def test_a_snapshot_stays_as_it_was(world: World) -> None:
     await world.publish(1)
     before = await world.store.snapshot("x")

@@ -34,6 +34,7 @@ from bkspark.log.log import Log
 from bkspark.metadata.uri import MetadataUri
 from tests.cluster import Cluster
 from tests.polling import wait_until
+from tests.processes import of_session
 from tests.spark.copy_job import ENTRIES_PER_TRIGGER, REFUSED
 from tests.spark.killing import FOLDER, PORT, orders
 
@@ -78,24 +79,12 @@ class Driver:
         if self.is_running:
             self._process.kill()
         self._process.wait()
-        for pid in _of_session(self._process.pid):
+        for pid in of_session(self._process.pid):
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 continue
         self._log.close()
-
-
-def _of_session(session: int) -> Iterator[int]:
-    """Yield the processes of a session."""
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                facts = (entry / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue  # it has just ended
-            if int(facts[3]) == session:
-                yield int(entry.name)
 
 
 @dataclass
