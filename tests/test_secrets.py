@@ -62,7 +62,7 @@ def test_what_is_made_with_a_secret_does_not_show_it() -> None:
         Options(uri=uri, log="a", password=password),
         bookie_service.configuration.configure({"passwd": password}),
         LedgerHeader(5, 1, False, SECRET),
-        LoneAdd(5, 0, SECRET, 100),
+        LoneAdd(5, 0, -1, SECRET, 100),
     ]
     for each in made:
         assert password not in repr(each)
