@@ -352,6 +352,7 @@ class WriterCore(AddPipeline):
             self._is_delaying = True
         self._absent.update(self._failed)
         self._failed = {}
+        self._forget()
         return self._release()
 
     def _release(self) -> list[effects.Effect]:
@@ -474,6 +475,7 @@ class WriterCore(AddPipeline):
         if self._failed:
             return sends + self._find_bookies()
         self.state = WriterState.ACTIVE
+        self._forget()
         return sends + self._release()
 
     def _lost_to(self, current: LedgerMetadata) -> BookKeeperError:
