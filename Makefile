@@ -9,6 +9,9 @@
 #   make test-interop
 #                    those of the tests that run against Apache's client and bookies, which Maven fetches
 #   make test-pulsar the tests with an Apache Pulsar broker, which Maven fetches (235 MB)
+#   make test-histories
+#                    a minute of faults on real processes, judged by a linearizability checker, and planted defects
+#                    that it must find; needs Go (docs/histories.md)
 #   make lint        ruff, rules and format
 #   make typecheck   mypy on the public surface
 #   make bench       write, read and Spark throughput of a cluster on this machine
@@ -28,7 +31,7 @@ JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
 export PYSPARK_PYTHON := $(abspath $(BIN))/python
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
-.PHONY: demo test test-oldest-spark test-interop test-pulsar lint typecheck bench clean install requirements
+.PHONY: demo test test-oldest-spark test-interop test-pulsar test-histories lint typecheck bench clean install requirements
 
 demo: install
 	$(BIN)/bkspark demo
@@ -44,6 +47,9 @@ test-interop: install
 test-pulsar: install
 	@$(BIN)/python -m tests.interop.build pulsar
 	$(BIN)/python -m pytest $(PYTEST_ARGS) tests/interop/test_pulsar.py
+
+test-histories: install
+	$(BIN)/python -m tests.histories
 
 # pip chooses the oldest Spark beside whatever else setup.cfg asks for; the sources are used where they lie.
 test-oldest-spark: requirements

@@ -15,6 +15,8 @@ NO_ENTRY = -1
 
 LEDGER_ID_MAX = (1 << 63) - 1
 ENTRY_ID_MAX = (1 << 63) - 1
+LAST_ENTRY_MAX = ENTRY_ID_MAX - 1
+"""The highest id that an entry may have: the id after it still fits 63 bits."""
 
 NAME_LENGTH_MAX = 200
 LOG_NAME_RULE = f"1 to {NAME_LENGTH_MAX} letters, digits and . _ - only, and not . or .."

@@ -40,7 +40,7 @@ from bookie_service.formats import entry_log as log_format
 from bookie_service.formats import journal as journal_format
 from bookie_service.formats import marks as mark_format
 from bookie_service.formats.entry_log import OFFSET_BITS, OFFSET_MASK
-from bookie_service.formats.index import ENTRY_ID_MAX, POSITION_BYTES, position_at
+from bookie_service.formats.index import ENTRY_ID_MAX, POSITION_BYTES
 from bookie_service.inspection import places
 from bookie_service.inspection.digests import DigestJudge
 from bookie_service.inspection.entry_log import read_entry_log
@@ -61,6 +61,7 @@ from bookie_service.inspection.key_value_index import read_key_value_index
 from bookie_service.inspection.marks import highest_mark, read_mark_file
 from bookie_service.storage.files import ReadOnlyFiles
 from bookie_service.storage.index import IndexPaths, IndexReader
+from bookie_service.storage.index_file import IndexFile
 from bookie_service.storage.index_files import IndexFiles
 from bookie_service.storage.index_pages import IndexPages
 from bookie_service.storage.items import rows_by_ledger
@@ -124,7 +125,7 @@ def run(configuration: Configuration, as_json: bool) -> int:
     service = configuration.service
     files = ReadOnlyFiles()
     try:
-        with _locked(files, [*service.journal_directories, *service.ledger_directories]):
+        with locked(files, [*service.journal_directories, *service.ledger_directories], "check"):
             current = [layout.current(each) for each in service.ledger_directories]
             if all(map(files.is_directory, current)):
                 check_written_by(files, current, service.store.storage_class)
@@ -136,12 +137,17 @@ def run(configuration: Configuration, as_json: bool) -> int:
 
 
 @contextlib.contextmanager
-def _locked(files: ReadOnlyFiles, directories: Sequence[str]) -> Iterator[None]:
+def locked(files: ReadOnlyFiles, directories: Sequence[str], purpose: str) -> Iterator[None]:
+    """Hold the locks of directories, so that no bookie runs on them; `purpose`: a verb for messages.
+
+    Raises:
+        ConfigurationError: one does not exist, or a bookie runs on it.
+    """
     with contextlib.ExitStack() as locks:
         # A journal and a ledger directory may be the same.
         for directory in dict.fromkeys(directories):
             if not files.is_directory(directory):
-                raise ConfigurationError(f"directory {directory} does not exist: there is no bookie to check")
+                raise ConfigurationError(f"directory {directory} does not exist: there is no bookie to {purpose}")
             try:
                 locks.callback(files.lock(directory).release)
             except BlockingIOError:
@@ -282,7 +288,7 @@ class Check:
         for ledger_id, least_bytes in zip(*(column.tolist() for column in known.all())):
             path = self._paths.path(ledger_id)
             size = self._files.file_size(path)
-            remedy = "restore it, or let the bookie start: it puts the ledger into limbo"
+            remedy = "`bkspark bookie --rebuild-index` makes it again; if the bookie starts, the ledger is in limbo"
             if size is None:
                 self._report.add(Damage(path, 0, None, f"the index file is missing; {remedy}", ledger_id))
             elif size < least_bytes:
@@ -426,7 +432,10 @@ class Check:
         )
         place, at, length = self._index_place, None, None
         if place is None:
-            place, at, length = self._paths.path(ledger_id), position_at(first), POSITION_BYTES * len(entry_ids)
+            place = self._paths.path(ledger_id)
+            with contextlib.closing(IndexFile(self._files.open(place))) as file:
+                if file.layout is not None:
+                    at, length = file.layout.position_at(first), POSITION_BYTES * len(entry_ids)
         self._report.add(Damage(place, at, length, reason, ledger_id, first))
 
     def _note(self, finding: Finding) -> None:

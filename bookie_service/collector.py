@@ -30,7 +30,7 @@ from bkspark.errors import BookKeeperError, StorageDamaged
 from bookie_service import collection
 from bookie_service.collection import CompactionLevel, DiskRoom, LogUsage
 from bookie_service.formats.compaction import Intent
-from bookie_service.storage.compaction import Compactor
+from bookie_service.storage.compaction import Compactor, LogInDoubt
 from bookie_service.storage.files import is_out_of_space
 from bookie_service.storage.ledger_storage import LedgerStorage
 
@@ -285,11 +285,13 @@ class Collector:
                 raise
             self._keep(report, f"{len(fenced)} fenced ledgers are not dropped yet, for they cannot be noted: {error}")
             ledger_ids = sorted(set(ledger_ids).difference(fenced))
+            await self._apart(self._store.prepare_drop, ledger_ids, (), _now_s())
         dropped = []
         async for some in _in_turns(ledger_ids):
             dropped += self._store.drop(some)
         report.dropped_ledgers += len(dropped)
         await self._apart(self._store.index.sync_removed, dropped)
+        await self._apart(self._store.limbo.end, dropped)
 
     async def _own_ledgers(self) -> np.ndarray:
         return await self._apart(self._store.index.ledger_ids)
@@ -317,9 +319,10 @@ class Collector:
         unfinished = self._compactor.unfinished
         if unfinished is not None:
             report.compacted_logs += await self._finish(unfinished, report)
-        # In this order: every ledger in a settled log has its index file already, so none is missed.
+        # In this order: every ledger in a settled log has its index file already, so none is missed. A ledger in limbo
+        # may have entries there and no index file.
         settled = self._store.logs.settled()
-        held = await self._own_ledgers()
+        held = np.union1d(await self._own_ledgers(), np.array(self._store.limbo.ledger_ids(), np.int64))
         usages = [usage for log_id in settled if (usage := await self._usage(log_id, held, report)) is not None]
         for log_id in collection.dead_logs(usages):
             await self._remove(log_id)
@@ -343,6 +346,9 @@ class Collector:
     async def _usage(self, log_id: int, held: np.ndarray, report: PassReport) -> LogUsage | None:
         try:
             facts = await self._apart(self._compactor.facts, log_id, self._pace())
+        except LogInDoubt as doubt:
+            self._keep(report, f"entry log {log_id:x} is kept: {doubt}")
+            return None
         except (StorageDamaged, OSError) as error:
             self._isolate(log_id, error, report)
             return None
@@ -351,6 +357,9 @@ class Collector:
     async def _compact(self, log_id: int, report: PassReport) -> bool:
         try:
             intent = await self._apart(self._compactor.copy, log_id, self._pace(), self._options.outstanding_max)
+        except LogInDoubt as doubt:
+            self._keep(report, f"entry log {log_id:x} is not rewritten: {doubt}")
+            return False
         except (StorageDamaged, OSError) as error:
             self._isolate(log_id, error, report)
             return False

@@ -274,7 +274,8 @@ def _service(keys: Values) -> ServiceOptions:
 
 
 def _alignment(keys: Values) -> int:
-    size = keys.number("journalAlignmentSize", 512, least=512, most=_MIB, unit="bytes, a multiple of 512")
+    unit = "bytes, a multiple of 512; 0: the physical block size of each journal's disk"
+    size = keys.number("journalAlignmentSize", 0, least=0, most=_MIB, unit=unit)
     if size % 512:
         raise refused("journalAlignmentSize", str(size), "it must be a multiple of 512")
     return size

@@ -20,8 +20,8 @@ Made by `python -m bookie_service.configuration_docs > docs/configuration.md`; a
 A bookie reads Apache's `bk_server.conf` (`--config FILE`); `--set KEY=VALUE` wins over the file. Names, units and
 defaults are Apache's, but for these: a journal flushes when its queue is empty (the lowest latency); a frame may have
 10 KiB more (Pulsar's brokers need them); one full ledger directory of several does not make the bookie read-only
-(Apache's before 4.18); and what must be free for recovery on a full disk is less on a small disk. Keys that are ours
-alone say so. There are four kinds of key:
+(Apache's before 4.18); what must be free for recovery on a full disk is less on a small disk; and the journal is
+aligned to the physical blocks of its disk. Keys that are ours alone say so. There are four kinds of key:
 
 | Kind | What happens |
 |---|---|

@@ -2,7 +2,9 @@
 
 <journal directory>/current/   VERSION (cookie), place, <id>.txn
 <ledger directory>/current/    VERSION, place, lastMark, lastMark.<i>, lastId, <hex>.log, <hex>/<hex>/<hex>.idx;
-                               in the first one fencedDeleted, and compaction while one runs
+                               in the first one fencedDeleted, indexFiles, limbo, positions/ and positions.commit with
+                               DbLedgerStorage, and compaction while one runs; <hex>.idx.rebuilt and positions.rebuilt/
+                               while an index is rebuilt, positions.replaced/ behind that
 """
 
 from __future__ import annotations

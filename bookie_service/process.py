@@ -1,7 +1,8 @@
 """One bookie in the foreground: arguments -> options -> wiring -> run. The only place that wires.
 
 Exit code 0 after SIGTERM or SIGINT; 1 when the bookie cannot start or had to end; 2 for wrong usage or configuration.
-With --check no bookie runs: see `check`; with --collect the one that runs is asked: see `control`.
+With --check and --rebuild-index no bookie runs: see `check` and `rebuild`. With --collect the one that runs is asked:
+see `control`.
 What went wrong is the last line on stderr.
 """
 
@@ -24,7 +25,7 @@ from bkspark.metadata.ledgers import read_manager
 from bkspark.metadata.registration import BookieAddress
 from bkspark.metadata.tree import Tree
 from bkspark.metadata.zookeeper import open_tree
-from bookie_service import address, check, control
+from bookie_service import address, check, control, rebuild
 from bookie_service.address import BoundAddress
 from bookie_service.arguments import Parser, add_configuration, describe, fail
 from bookie_service.census import Census
@@ -55,6 +56,8 @@ def main(argv: Sequence[str], ending: Ending) -> int:
         return fail(_PROGRAM, error, 2)
     if arguments.check:
         return check.run(configuration, arguments.json)
+    if arguments.rebuild_index is not None:
+        return rebuild.run(configuration, arguments.rebuild_index, arguments.json)
     if arguments.collect:
         return control.run_collect(configuration.service.ledger_directories, arguments.json)
     if configuration.unused_keys:
@@ -76,6 +79,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--json", action="store_true", help='print {"id", "pid"} once registered and serving')
     instead = parser.add_mutually_exclusive_group()
     instead.add_argument("--check", action="store_true", help="check the files of a stopped bookie instead, and end")
+    instead.add_argument(
+        "--rebuild-index",
+        nargs="*",
+        metavar="LEDGER",
+        help="rebuild the index of a stopped bookie from its entry logs instead: of these ledgers, of `all`, or, "
+        "without any, of those whose index is lost or damaged",
+    )
     instead.add_argument("--collect", action="store_true", help="have the bookie that runs collect garbage instead")
     return parser
 
@@ -113,10 +123,10 @@ async def _run(configuration: Configuration, ending: Ending, as_json: bool) -> N
                 registration.change(read_only=service.is_read_only)
                 async with (
                     control.serving(configuration.service.ledger_directories, service.collect_garbage),
-                    _repairing(configuration, bound.bookie_id) as failures,
+                    _repairing(configuration, bound.bookie_id),
                 ):
                     _announce(bound, as_json)
-                    await _first_of(stopping, service.full, service.failed, registration.lost, *failures)
+                    await _first_of(stopping, service.full, service.failed, registration.lost)
             except BaseException:
                 service.abandon()
                 raise
@@ -160,10 +170,10 @@ async def _identified(
 
 
 @contextlib.asynccontextmanager
-async def _repairing(configuration: Configuration, who: str) -> AsyncIterator[list[asyncio.Future[BaseException]]]:
-    """Repair the cluster meanwhile, if this bookie is told to; give the futures of what would end that."""
+async def _repairing(configuration: Configuration, who: str) -> AsyncIterator[None]:
+    """Repair the cluster meanwhile, if this bookie is told to. No error in that ends the bookie."""
     if not configuration.runs_auto_recovery:
-        yield []
+        yield
         return
     # Most bookies do without it, and without the client that it loads.
     from bookie_service.replication.autorecovery import AutoRecovery
@@ -171,7 +181,7 @@ async def _repairing(configuration: Configuration, who: str) -> AsyncIterator[li
     recovery = AutoRecovery.of_cluster(str(configuration.metadata_uri), who, configuration.auto_recovery)
     try:
         await recovery.start()
-        yield [recovery.failed]
+        yield
     finally:
         await recovery.stop()
 

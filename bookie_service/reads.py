@@ -35,8 +35,6 @@ from bookie_service.storage.ledger_storage import Ledger, LedgerStorage
 
 logger = logging.getLogger(__name__)
 
-_BATCH_ACCOUNT_BYTES = 36
-"""What Apache's bookies count for a batch-read reply before its first entry."""
 
 LAC_AT = 16
 """Where the LAC lies in an entry."""
@@ -355,7 +353,7 @@ class Reads:
 
     def _read_batch(self, request: BatchRead, fetched: Fetched | None) -> tuple[Status, list[Items]]:
         first_entry, count_max = request.first_entry, request.count_max
-        room = min(request.bytes_max, self._options.batch_bytes_max) - _BATCH_ACCOUNT_BYTES
+        room = min(request.bytes_max, self._options.batch_bytes_max) - v2.BATCH_ACCOUNT_BYTES
         try:
             ledger = self._store.ledger(request.ledger_id)
             if ledger is not None and first_entry == v2.LAST_ENTRY:

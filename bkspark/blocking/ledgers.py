@@ -9,6 +9,7 @@ from typing import Any
 from bkspark import client as aio
 from bkspark.blocking.leaving import Leaving
 from bkspark.blocking.loop import iterate, run, submitted
+from bkspark.client.patience import PATIENCE_S
 from bkspark.client.range_reader import BATCH_BYTES
 from bkspark.core.metadata import LedgerMetadata
 from bkspark.entries import EntryBatch
@@ -170,9 +171,11 @@ class LedgerReader:
             lambda: self._reader.batches(first_entry, end_entry, batch_bytes=batch_bytes, unconfirmed=unconfirmed)
         )
 
-    def follow(self, first_entry: int = 0, *, batch_bytes: int = BATCH_BYTES) -> Iterator[EntryBatch]:
+    def follow(
+        self, first_entry: int = 0, *, batch_bytes: int = BATCH_BYTES, patience_s: float = PATIENCE_S
+    ) -> Iterator[EntryBatch]:
         """Yield entries as they are confirmed; ends when the ledger is closed and read."""
-        return iterate(lambda: self._reader.follow(first_entry, batch_bytes=batch_bytes))
+        return iterate(lambda: self._reader.follow(first_entry, batch_bytes=batch_bytes, patience_s=patience_s))
 
 
 class SnapshotReader:

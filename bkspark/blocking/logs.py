@@ -10,6 +10,7 @@ from typing import Any, Self
 from bkspark import log as aio_log
 from bkspark.blocking.leaving import Leaving
 from bkspark.blocking.loop import iterate, run, submitted
+from bkspark.client.patience import PATIENCE_S
 from bkspark.client.range_reader import BATCH_BYTES
 from bkspark.log.log import VACUUM_AGE_S
 from bkspark.log.positions import LogBatch, Place, Position, PositionRange
@@ -140,9 +141,11 @@ class Log:
         """Yield the entries between two places (`earliest`, `latest`, a position) in batches of one ledger each."""
         return iterate(lambda: self._log.read(start, end, batch_bytes=batch_bytes))
 
-    def follow(self, start: Place = "earliest", *, batch_bytes: int = BATCH_BYTES) -> Iterator[LogBatch]:
+    def follow(
+        self, start: Place = "earliest", *, batch_bytes: int = BATCH_BYTES, patience_s: float = PATIENCE_S
+    ) -> Iterator[LogBatch]:
         """Yield the entries from a place on, and go on as more are confirmed, without end."""
-        return iterate(lambda: self._log.follow(start, batch_bytes=batch_bytes))
+        return iterate(lambda: self._log.follow(start, batch_bytes=batch_bytes, patience_s=patience_s))
 
     def earliest(self) -> Position:
         """Return the position of the first entry still in the log."""

@@ -1,4 +1,4 @@
-"""`bkspark bookie`: one bookie in the foreground, the check of a stopped one's files, or a running one's collection.
+"""`bkspark bookie`: one bookie in the foreground; or work on the files of a stopped one; or a running one is asked.
 
 The server is another package, which this one must not import: the process becomes it.
 """
@@ -29,6 +29,13 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         help="check the files of a stopped bookie instead: cookies, marks, journals, entry logs, every index position",
     )
     instead.add_argument(
+        "--rebuild-index",
+        nargs="*",
+        metavar="LEDGER",
+        help="rebuild the index of a stopped bookie from its entry logs instead: of these ledgers, of `all`, or, "
+        "without any, of those whose index is lost or damaged",
+    )
+    instead.add_argument(
         "--collect",
         action="store_true",
         help="have the bookie that runs on the configured ledger directories drop deleted ledgers and compact its "
@@ -46,6 +53,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.config is not None:
         command += ["--config", str(arguments.config)]
     command += [option for option in ("--check", "--collect") if getattr(arguments, option[2:])]
+    if arguments.rebuild_index is not None:
+        command += ["--rebuild-index", *arguments.rebuild_index]
     become(command)
 
 

@@ -242,7 +242,7 @@ def _present(reader: LedgerReader, arguments: argparse.Namespace) -> Iterator[En
                 f"{option} {entry} lies after the last {'held' if arguments.unconfirmed else 'confirmed'} entry of "
                 f"ledger {arguments.ledger}, {last}; choose an entry of 0 to {last}, or --follow to wait for it"
             )
-    end_entry = last + 1 if arguments.last_entry is None else arguments.last_entry + 1
+    end_entry = last + 1 if arguments.last_entry is None else min(arguments.last_entry, last) + 1
     return reader.batches(arguments.first_entry, end_entry, unconfirmed=arguments.unconfirmed)
 
 

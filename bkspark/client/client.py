@@ -245,7 +245,7 @@ class Client:
             if recover:
                 metadata = await self._recover(services, ledger_id)
             else:
-                digest = EntryDigest(metadata.digest, self._password)
+                digest = EntryDigest(metadata.digest, self._password, metadata.lac_bounds)
                 last = await last_entries(services.pool, ledger_id, metadata, digest)
         return LedgerReader(services, ledger_id, metadata, self._password, last, times)
 

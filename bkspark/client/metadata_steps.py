@@ -1,4 +1,4 @@
-"""What the drivers of writer and recovery cores do at the metadata store; no event loop is named, any one runs it."""
+"""What the drivers of cores do at the metadata store, and which errors may pass; any event loop runs it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,16 @@ from typing import Protocol
 
 from bkspark.core import effects
 from bkspark.core.metadata import LedgerMetadata
-from bkspark.errors import BookKeeperError, MetadataError, MetadataVersion, SessionExpired
+from bkspark.errors import (
+    BookieUnavailable,
+    BookKeeperError,
+    MetadataError,
+    MetadataVersion,
+    ReadFailed,
+    RequestTimeout,
+    SessionExpired,
+    TooManyRequests,
+)
 from bkspark.metadata.ledgers import LedgerStore
 
 
@@ -24,6 +33,11 @@ class MetadataWriting(Protocol):
 def is_away(error: BookKeeperError) -> bool:
     """Whether it says no more than that the metadata store could not be asked."""
     return type(error) in (MetadataError, SessionExpired)
+
+
+def may_pass(error: BookKeeperError) -> bool:
+    """Whether it says no more than that the metadata store, or too many bookies, could not be asked now."""
+    return is_away(error) or isinstance(error, (ReadFailed, BookieUnavailable, RequestTimeout, TooManyRequests))
 
 
 async def write_metadata(

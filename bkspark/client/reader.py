@@ -8,11 +8,14 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from bkspark.client import arguments
+from bkspark.client.option_bounds import SECONDS_MAX
+from bkspark.client.patience import PATIENCE_S, Patience
 from bkspark.client.range_reader import BATCH_BYTES, RangeReader, read_error, report_damage
 from bkspark.client.tail import TailWatch
 from bkspark.client.writer import Services
 from bkspark.core.last_confirmed import LastConfirmed, LastEntries
 from bkspark.core.metadata import LedgerMetadata
+from bkspark.core.tail import TailLimits
 from bkspark.entries import EntryBatch
 from bkspark.errors import BookieUnavailable, BookKeeperError, ClientClosed, NoSuchEntry, ReadFailed
 from bkspark.metadata.ledgers import Versioned
@@ -46,11 +49,13 @@ async def last_entries(pool: BookiePool, ledger_id: int, metadata: LedgerMetadat
             slot, answer = await finished
             if isinstance(answer, BookKeeperError):
                 core.on_failure(answer)
-            elif answer.lac is not None:
-                entry = answer.entry
-                held, length = (entry.entry_id, entry.length) if entry is not None else (answer.lac, 0)
-                core.on_entry(slot, held, answer.lac, length)
-            elif answer.status in (v2.Status.ENOENTRY, v2.Status.ENOLEDGER):
+                continue
+            entry = answer.entry
+            if answer.explicit_lac is not None:
+                core.on_explicit_lac(answer.explicit_lac)
+            if entry is not None:
+                core.on_entry(slot, entry.entry_id, entry.lac, entry.length)
+            elif answer.status == v2.EOK or answer.status in (v2.Status.ENOENTRY, v2.Status.ENOLEDGER):
                 core.on_nothing(slot)
             else:
                 refusal = read_error(answer.status, ledger_id, v2.LAST_ENTRY, fragment.bookies[slot])
@@ -79,7 +84,7 @@ async def _ask_lac(pool: BookiePool, bookie: str, ledger_id: int, digest: EntryD
     if answer is not None and answer.lac is not None:
         return answer
     last = await (await pool.channel(bookie)).read_last_entry(ledger_id, digest)
-    return LacAnswer(last.status, None if last.entry is None else last.entry.lac, last.entry)
+    return LacAnswer(last.status, None, last.entry)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +121,6 @@ class LedgerReader:
         self.times = times
         """As they were when the ledger was opened."""
         self._password = password
-        self._digest = EntryDigest(metadata.digest, password)
         self._ledger_id = ledger_id
         self._adopt(metadata, last)
 
@@ -126,11 +130,19 @@ class LedgerReader:
         self._last_entry = metadata.last_entry if metadata.is_closed else last.lac
         self._last_unconfirmed = metadata.last_entry if metadata.is_closed else max(last.lap, last.lac)
         preferred = self._services.random.choice(metadata.last_fragment.bookies)
-        self._range = RangeReader(self._services.pool, self._ledger_id, metadata, self._digest, preferred)
+        self._range = RangeReader(self._services.pool, self._ledger_id, metadata, self.digest, preferred)
 
     @property
     def ledger_id(self) -> int:
         return self._ledger_id
+
+    @property
+    def digest(self) -> EntryDigest:
+        """What opens the ledger's entries, as far as its metadata is known."""
+        return self._digest_for(self._metadata)
+
+    def _digest_for(self, metadata: LedgerMetadata) -> EntryDigest:
+        return EntryDigest(metadata.digest, self._password, metadata.lac_bounds)
 
     @property
     def metadata(self) -> LedgerMetadata:
@@ -164,7 +176,8 @@ class LedgerReader:
             versioned = await self._services.ledgers.read(self._ledger_id)
             last = self._last
             if not versioned.metadata.is_closed:
-                heard = await last_entries(self._services.pool, self._ledger_id, versioned.metadata, self._digest)
+                digest = self._digest_for(versioned.metadata)
+                heard = await last_entries(self._services.pool, self._ledger_id, versioned.metadata, digest)
                 last = last.joined(heard)
             self._adopt(versioned.metadata, last)
         return self._last_entry
@@ -178,14 +191,20 @@ class LedgerReader:
         """
         first_entry = arguments.whole_number("first_entry", first_entry)
         last_entry = arguments.whole_number("last_entry", last_entry)
-        limit = self._last_unconfirmed if arguments.flag("unconfirmed", unconfirmed) else self._last_entry
+        limit = self._limit(unconfirmed)
         if not 0 <= first_entry <= last_entry or last_entry > limit:
-            raise ValueError(
-                f"entries {first_entry} to {last_entry} of ledger {self._ledger_id} cannot be read: the range must lie "
-                f"in 0 to {limit}, the last {'held' if unconfirmed else 'confirmed'} entry"
-            )
+            raise self._out_of_range(first_entry, last_entry, limit, unconfirmed)
         parts = [batch async for batch in self._batches(first_entry, last_entry + 1, BATCH_BYTES)]
         return joined(parts, self._ledger_id, first_entry)
+
+    def _limit(self, unconfirmed: object) -> int:
+        return self._last_unconfirmed if arguments.flag("unconfirmed", unconfirmed) else self._last_entry
+
+    def _out_of_range(self, first_entry: int, last_entry: int, limit: int, unconfirmed: bool) -> ValueError:
+        return ValueError(
+            f"entries {first_entry} to {last_entry} of ledger {self._ledger_id} cannot be read: the range must lie "
+            f"in 0 to {limit}, the last {'held' if unconfirmed else 'confirmed'} entry"
+        )
 
     async def batches(
         self,
@@ -195,50 +214,115 @@ class LedgerReader:
         batch_bytes: int = BATCH_BYTES,
         unconfirmed: bool = False,
     ) -> AsyncIterator[EntryBatch]:
-        """Yield [first_entry, end_entry) in batches of roughly `batch_bytes`; end None: to the last confirmed entry."""
+        """Yield [first_entry, end_entry) in batches of roughly `batch_bytes`; end None: to the last confirmed entry.
+
+        With `unconfirmed`, None is the last entry held. Raises as `read`.
+        """
         first_entry = arguments.whole_number("first_entry", first_entry)
         batch_bytes = arguments.whole_number("batch_bytes", batch_bytes, 1)
         if end_entry is not None:
             end_entry = arguments.whole_number("end_entry", end_entry)
-        limit = self._last_unconfirmed if arguments.flag("unconfirmed", unconfirmed) else self._last_entry
-        end = limit + 1 if end_entry is None else min(end_entry, limit + 1)
+        limit = self._limit(unconfirmed)
+        end = limit + 1 if end_entry is None else end_entry
+        if end > limit + 1:
+            raise self._out_of_range(first_entry, end - 1, limit, unconfirmed)
         async for batch in self._batches(first_entry, end, batch_bytes):
             yield batch
 
+    async def acknowledged_batches(
+        self, first_entry: int, end_entry: int, *, batch_bytes: int = BATCH_BYTES
+    ) -> AsyncIterator[EntryBatch]:
+        """Yield [first_entry, end_entry), all of it: the caller knows that its writer got these entries acknowledged.
+
+        The LAC of an open ledger may not say so yet.
+
+        Raises:
+            NoSuchEntry: an entry is lost: no bookie has it, or the ledger was closed in front of it.
+            ReadFailed: an entry could not be read; it may pass with time.
+        """
+        first_entry = arguments.whole_number("first_entry", first_entry)
+        end_entry = arguments.whole_number("end_entry", end_entry)
+        batch_bytes = arguments.whole_number("batch_bytes", batch_bytes, 1)
+        async for batch in self._batches(first_entry, end_entry, batch_bytes):
+            yield batch
+
     async def _batches(self, first_entry: int, end_entry: int, batch_bytes: int) -> AsyncIterator[EntryBatch]:
-        """Yield entries; where they are not on the bookies that we know of, look whether they have moved."""
+        """Yield all entries; where they are not on the bookies that we know of, look whether they have moved.
+
+        Raises:
+            NoSuchEntry: also where the ledger is closed in front of an entry, whatever the bookies hold of it.
+        """
         position = first_entry
         while position < end_entry:
+            known = self._metadata
+            end = min(end_entry, known.last_entry + 1) if known.is_closed else end_entry
+            if position >= end:
+                raise NoSuchEntry(
+                    f"ledger {self._ledger_id} entry {position}: the ledger is closed at entry {known.last_entry}",
+                    ledger_id=self._ledger_id,
+                    entry_id=position,
+                )
             try:
-                async for batch in self._range.batches(position, end_entry, batch_bytes):
+                async for batch in self._range.batches(position, end, batch_bytes):
                     position = batch.end_entry
                     yield batch
             except (NoSuchEntry, ReadFailed):
-                # Re-replication and ensemble changes move entries after a reader was opened.
+                # Re-replication and ensemble changes move entries after a reader was opened. A ledger that was closed
+                # meanwhile may end before this one, or hold copies that no open one holds (bkspark.wire.lac).
                 stored = (await self._services.ledgers.read(self._ledger_id)).metadata
-                if stored.fragments == self._metadata.fragments:
+                if (stored.fragments, stored.state) == (known.fragments, known.state):
                     raise
                 self._adopt(stored, self._last)
 
-    async def follow(self, first_entry: int = 0, *, batch_bytes: int = BATCH_BYTES) -> AsyncIterator[EntryBatch]:
-        """Yield entries from `first_entry` on as they are confirmed; ends when the ledger is closed and read."""
-        position = arguments.whole_number("first_entry", first_entry)
+    async def follow(
+        self, first_entry: int = 0, *, batch_bytes: int = BATCH_BYTES, patience_s: float = PATIENCE_S
+    ) -> AsyncIterator[EntryBatch]:
+        """Yield entries from `first_entry` on as they are confirmed; ends when the ledger is closed and read.
+
+        While the metadata store or too many bookies are away it waits for them.
+
+        Args:
+            patience_s: how long nobody may answer before that is an error.
+
+        Raises:
+            NoSuchLedger: the ledger was deleted.
+            NoSuchEntry: an entry is lost.
+            ReadFailed, MetadataError: bookies, or the metadata store, were away for longer than `patience_s`.
+        """
+        first_entry = arguments.whole_number("first_entry", first_entry)
         batch_bytes = arguments.whole_number("batch_bytes", batch_bytes, 1)
-        async with aclosing(TailWatch(self._services, self, self._digest)) as tail:
+        patience_s = arguments.seconds("patience_s", patience_s, 0.0, SECONDS_MAX)
+        patience = Patience(patience_s, asyncio.get_running_loop().time)
+        async for batch in self.follow_patiently(first_entry, batch_bytes, patience):
+            yield batch
+
+    async def follow_patiently(self, position: int, batch_bytes: int, patience: Patience) -> AsyncIterator[EntryBatch]:
+        """`follow`, with a patience that the caller shares. Raises as `follow`."""
+        limits = TailLimits(patience_ns=int(patience.limit_s * 1e9))
+        async with aclosing(TailWatch(self._services, self, limits)) as tail:
             while True:
                 early = tail.take_entry(position)
                 if early is not None:
                     position += 1
                     yield early
-                async for batch in self.batches(position, batch_bytes=batch_bytes):
-                    position = batch.end_entry
-                    yield batch
+                try:
+                    async for batch in self.batches(position, batch_bytes=batch_bytes):
+                        position = batch.end_entry
+                        patience.succeeded()
+                        yield batch
+                except BookKeeperError as error:
+                    await patience.bear(error)
+                    continue
                 if self._metadata.is_closed and position > self._last_entry:
                     return
-                await tail.wait_beyond(max(position - 1, self._last_entry))
+                try:
+                    await tail.wait_beyond(max(position - 1, self._last_entry))
+                except BookKeeperError:
+                    patience.exhaust()
+                    raise
 
     def learn_lac(self, lac: int) -> None:
-        """A bookie said that entries up to `lac` are confirmed."""
+        """Digests prove that entries up to `lac` are confirmed."""
         if not self._metadata.is_closed and lac > self._last_entry:
             self._last = self._last.joined(LastEntries(lac, lac))
             self._last_entry = lac
@@ -274,7 +358,8 @@ class SnapshotReader:
         self._pool = BookiePool(resolve, NetOptions()) if pool is None else pool
         bookies = metadata.last_fragment.bookies
         preferred = bookies[ledger_id % len(bookies)]
-        self._range = RangeReader(self._pool, ledger_id, metadata, EntryDigest(metadata.digest, password), preferred)
+        digest = EntryDigest(metadata.digest, password, metadata.lac_bounds)
+        self._range = RangeReader(self._pool, ledger_id, metadata, digest, preferred)
 
     async def batches(
         self, first_entry: int, end_entry: int, *, batch_bytes: int = BATCH_BYTES

@@ -64,12 +64,16 @@ class _RecoveryRun:
         self._password = password
         self._limits = limits
         self._lane = lane
-        self._digest = EntryDigest(stored.metadata.digest, password)
         self._master_key = master_key(password)
         self._core = RecoveryCore(ledger_id, stored.metadata, stored.version)
         self._writer: LedgerWriter | None = None
         self._done: asyncio.Future[LedgerMetadata] = asyncio.get_running_loop().create_future()
         self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def _digest(self) -> EntryDigest:
+        metadata = self._core.metadata
+        return EntryDigest(metadata.digest, self._password, metadata.lac_bounds)
 
     async def result(self) -> LedgerMetadata:
         self._perform(self._core.start())

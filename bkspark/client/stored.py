@@ -155,7 +155,7 @@ class HeldEntries:
     def __init__(self, services: Services, ledger_id: int, metadata: LedgerMetadata, password: bytes) -> None:
         self._services = services
         self._ledger_id = ledger_id
-        self._digest = WholeEntries(metadata.digest, password)
+        self._digest = WholeEntries(metadata.digest, password, metadata.lac_bounds)
 
     async def missing(self, bookie: str, entry_ids: np.ndarray) -> np.ndarray:
         """Return those of `entry_ids` (ascending) that the bookie does not give, or gives damaged.

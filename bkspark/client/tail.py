@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
+from bkspark.client.metadata_steps import may_pass
 from bkspark.client.writer import Services
 from bkspark.core import effects
 from bkspark.core.metadata import LedgerMetadata
@@ -26,6 +27,9 @@ class Growing(Protocol):
     def metadata(self) -> LedgerMetadata: ...
 
     @property
+    def digest(self) -> EntryDigest: ...
+
+    @property
     def last_entry(self) -> int: ...
 
     async def refresh(self) -> int: ...
@@ -36,18 +40,16 @@ class Growing(Protocol):
 class TailWatch:
     """Waits for one reader's ledger to grow or to be closed; what it learns it tells the reader."""
 
-    def __init__(
-        self, services: Services, reader: Growing, digest: EntryDigest, limits: TailLimits = TailLimits()
-    ) -> None:
+    def __init__(self, services: Services, reader: Growing, limits: TailLimits = TailLimits()) -> None:
         self._services = services
         self._reader = reader
-        self._digest = digest
         self._loop = asyncio.get_running_loop()
         ensemble_size = reader.metadata.ensemble_size
         self._core = Tail(reader.metadata, reader.last_entry, services.random.randrange(ensemble_size), limits)
         self._news: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._has_begun = False
         self._unwatch: Callable[[], None] | None = None
         self._early: EntryBatch | None = None
         self._error: BookKeeperError | None = None
@@ -57,12 +59,13 @@ class TailWatch:
 
         Raises:
             NoSuchLedger: it was deleted.
-            ReadFailed, MetadataError: too few bookies, or the metadata store, could not be asked.
+            ReadFailed, MetadataError: too few bookies, or the metadata store, could not be asked for
+                `TailLimits.patience_ns`.
         """
-        if self._unwatch is None:
-            self._unwatch = await self._services.ledgers.watch(self._reader.ledger_id, self._metadata_changed)
-            # What changed before the watch stood nobody would tell.
-            await self._look()
+        if not self._has_begun:
+            # What changed before the watch was set is found by the look after it.
+            self._has_begun = True
+            self._perform(self._core.on_metadata_changed(self._now_ns()))
         if self._error is not None:
             raise self._error
         while self._core.lac <= lac and not self._core.is_closed:
@@ -79,13 +82,13 @@ class TailWatch:
 
     async def aclose(self) -> None:
         """Wait no more."""
-        if self._unwatch is not None:
-            self._unwatch()
         if self._timer is not None:
             self._timer.cancel()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._unwatch is not None:
+            self._unwatch()
 
     # ---- running the core ----
 
@@ -93,8 +96,12 @@ class TailWatch:
         for effect in todo:
             if isinstance(effect, effects.LongPoll):
                 self._spawn(self._poll(effect))
+            elif isinstance(effect, effects.ProveLac):
+                self._spawn(self._prove(effect.bookie))
             elif isinstance(effect, effects.LookAgain):
                 self._spawn(self._look())
+            elif isinstance(effect, effects.Fail):
+                self._error = effect.error
             elif isinstance(effect, effects.CallAfter):
                 self._call_after(effect.delay_ns)
         self._reader.learn_lac(self._core.lac)
@@ -106,7 +113,7 @@ class TailWatch:
         ledger_id = self._reader.ledger_id
         try:
             channel = await self._services.pool.v3_channel(poll.bookie)
-            answer = await channel.poll_entry(ledger_id, poll.previous_lac, poll.wait_ns / 1e9, self._digest)
+            answer = await channel.poll_entry(ledger_id, poll.previous_lac, poll.wait_ns / 1e9, self._reader.digest)
         except BookKeeperError:
             self._perform(self._core.on_poll_failed(poll.bookie, self._now_ns()))
             return
@@ -117,13 +124,21 @@ class TailWatch:
             self._early = EntryBatch.of([answer.entry.payload], ledger_id, answer.entry.entry_id)
         self._perform(self._core.on_polled(poll.bookie, answer.lac, self._now_ns()))
 
+    async def _prove(self, bookie: str) -> None:
+        try:
+            channel = await self._services.pool.v3_channel(bookie)
+            lac = (await channel.read_lac(self._reader.ledger_id, self._reader.digest)).lac
+        except BookKeeperError:
+            lac = None
+        self._perform(self._core.on_proven(bookie, lac, self._now_ns()))
+
     async def _look(self) -> None:
         try:
+            if self._unwatch is None:
+                self._unwatch = await self._services.ledgers.watch(self._reader.ledger_id, self._metadata_changed)
             lac = await self._reader.refresh()
         except BookKeeperError as error:
-            # Told to whoever waits now, or next.
-            self._error = error
-            self._perform(self._core.on_look_failed(self._now_ns()))
+            self._perform(self._core.on_look_failed(error, self._now_ns(), may_pass=may_pass(error)))
             return
         self._perform(self._core.on_looked(self._reader.metadata, lac, self._now_ns()))
 

@@ -79,7 +79,7 @@ class WriteMetadata:
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """Nothing more will be acknowledged: all pending adds end with `error`, and the handle is dead."""
+    """It is over: all that is pending ends with `error`, and the handle is dead."""
 
     error: BookKeeperError
 
@@ -154,8 +154,15 @@ class LongPoll:
 
 
 @dataclass(frozen=True, slots=True)
+class ProveLac:
+    """Ask a bookie for its last entry and its explicit LAC; then call `on_proven` with the LAC that digests prove."""
+
+    bookie: str
+
+
+@dataclass(frozen=True, slots=True)
 class LookAgain:
-    """Read the metadata, and the LAC from all bookies; then call `on_looked`."""
+    """Read the metadata, and the LAC from all bookies; then call `on_looked` or `on_look_failed`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +191,7 @@ Effect = (
     | ReadLength
     | Recovered
     | LongPoll
+    | ProveLac
     | LookAgain
     | WriteLac
 )

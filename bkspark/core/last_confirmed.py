@@ -6,8 +6,14 @@ from dataclasses import dataclass
 
 from bkspark.core.metadata import LedgerMetadata
 from bkspark.core.quorum import has_coverage
-from bkspark.errors import BookKeeperError, ReadFailed
+from bkspark.errors import BookKeeperError, DigestMismatch, ReadFailed
 from bkspark.ids import NO_ENTRY
+
+
+def wrong_lac(ledger_id: int, entry_id: int, lac: int, bookie: str) -> DigestMismatch:
+    """Return the error of a last entry that carries a LAC which its writer cannot have known."""
+    message = f"ledger {ledger_id} entry {entry_id} at bookie {bookie}: it carries LAC {lac}"
+    return DigestMismatch(message, ledger_id=ledger_id, entry_id=entry_id, bookie=bookie)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +53,16 @@ class LastConfirmed:
 
     def on_entry(self, slot: int, entry_id: int, lac: int, length: int) -> None:
         """The bookie in `slot` returned its last entry, whose digest is right."""
-        self.found = self.found.joined(LastEntries(lac, entry_id, length))
+        bounds = self._metadata.lac_bounds
+        if not bounds.admits(entry_id, lac):
+            self.on_failure(wrong_lac(self._ledger_id, entry_id, lac, self._metadata.last_fragment.bookies[slot]))
+            return
+        self.found = self.found.joined(LastEntries(bounds.learned(entry_id, lac), entry_id, length))
         self._known.add(slot)
+
+    def on_explicit_lac(self, lac: int) -> None:
+        """A bookie returned an explicit LAC, whose digest is right. Whether it holds an entry, it says besides."""
+        self.found = self.found.joined(LastEntries(lac, lac))
 
     def on_nothing(self, slot: int) -> None:
         """The bookie in `slot` said explicitly that it holds no entry, or does not know the ledger."""

@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 from bkspark.ids import NO_ENTRY, check_bookie_id
 from bkspark.wire.digest import DigestType
+from bkspark.wire.lac import LacBounds
 
 LEDGER_TYPE_KEY = "bkspark.ledgerType"
 """Custom metadata that names a ledger's type, where it is not PD_JOURNAL. Apache's clients keep it, and ignore it."""
@@ -110,6 +111,14 @@ class LedgerMetadata:
     @property
     def is_closed(self) -> bool:
         return self.state is LedgerState.CLOSED
+
+    @property
+    def lac_bounds(self) -> LacBounds:
+        """Which LAC an entry of the ledger may carry, as far as this metadata tells; see `bkspark.wire.lac`."""
+        if self.is_closed:
+            return LacBounds(self.last_entry, self.last_entry)
+        # All entries before the last fragment were confirmed when it began.
+        return LacBounds(self.last_fragment.first_entry - 1)
 
     @property
     def last_fragment(self) -> Fragment:

@@ -17,7 +17,7 @@ import numpy as np
 
 from bkspark.core.metadata import LedgerMetadata
 from bkspark.core.striping import write_set
-from bkspark.errors import BookKeeperError, NoSuchEntry, ReadFailed
+from bkspark.errors import BookKeeperError, NoSuchEntry, ProtocolError, ReadFailed
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,17 @@ class GroupRead:
 
         Args:
             error: why the bookie did not give the one behind them, where it was asked for that, too.
+
+        Raises:
+            ProtocolError: there are more than were asked for: to hand them out would repeat or invent entries.
         """
+        if count > len(self.missing):
+            raise ProtocolError(
+                f"bookie {bookie} gave {count} entries of ledger {self.ledger_id} from {self.missing[0]} on where "
+                f"{len(self.missing)} were asked for",
+                ledger_id=self.ledger_id,
+                bookie=bookie,
+            )
         self.missing = self.missing[count:]
         # The next entry is another one, and nobody has been asked for it: whoever failed for the last may well be the
         # only one that has it. The replica that just answered stays the first to ask, and who was slower the last.

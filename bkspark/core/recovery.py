@@ -29,6 +29,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from bkspark.core import effects
+from bkspark.core.last_confirmed import wrong_lac
 from bkspark.core.metadata import Fragment, LedgerMetadata, LedgerState
 from bkspark.core.quorum import has_coverage, negatives_needed
 from bkspark.core.recovery_window import Answer, RecoveryWindow
@@ -40,6 +41,7 @@ from bkspark.errors import (
     RequestTimeout,
     UnauthorizedAccess,
 )
+from bkspark.ids import LAST_ENTRY_MAX
 
 WINDOW_FIRST = 4
 WINDOW_GROWTH = 4
@@ -55,6 +57,9 @@ of the largest entry seen; one larger than all before it may exceed that, by a f
 REST_NS_MIN = 5_000_000
 REST_NS_MAX = 500_000_000
 """How long a bookie that refuses load is left alone: first, and at most."""
+
+LENGTH_MAX = (1 << 63) - 1
+"""The most payload bytes that metadata can say a ledger has."""
 
 _NO_LENGTHS = np.empty(0, np.int64)
 
@@ -167,11 +172,16 @@ class RecoveryCore:
         self._fences_waiting.discard(slot)
         if isinstance(error, UnauthorizedAccess):
             return self._fail(error)
+        bounds = self.metadata.lac_bounds
+        if answer is Answer.FOUND and last_entry > bounds.copies_to and not bounds.admits(last_entry, lac):
+            # Believed, it would be the end of the ledger: bookies say truthfully that they hold nothing above it.
+            answer, error = Answer.FAILED, wrong_lac(self.ledger_id, last_entry, lac, self._ensemble[slot])
         if answer is Answer.FAILED:
             self._bury(slot, error)
         if self.state is not RecoveryState.FENCING:
             return []
         if answer is Answer.FOUND:
+            lac = bounds.learned(last_entry, lac)
             self._reaches = max(self._reaches, (last_entry, length))
             if lac >= self.lac:
                 self.lac, self._heard_length = lac, length
@@ -242,7 +252,7 @@ class RecoveryCore:
     def on_length(self, length: int | None) -> list[effects.Effect]:
         """Answer to ReadLength; None where the entry could not be read (length is informative only)."""
         assert self.state is RecoveryState.MEASURING
-        self.length = self._heard_length if length is None else length
+        self.length = min(max(0, self._heard_length if length is None else length), LENGTH_MAX)
         return self._close()
 
     # ---- decisions ----
@@ -278,9 +288,9 @@ class RecoveryCore:
         last_entry, length = self._reaches
         known = last_entry - self._next_entry + 2
         # Entries up to the last one heard of are `length` bytes in all, those read already included.
-        if 1 < known <= WINDOW_ENTRIES_MAX and length - self.length <= WINDOW_BYTES_MAX:
-            return known
-        return self._window_entries
+        is_known = 1 < known <= WINDOW_ENTRIES_MAX and length - self.length <= WINDOW_BYTES_MAX
+        # No entry can follow the highest id.
+        return min(known if is_known else self._window_entries, LAST_ENTRY_MAX + 1 - self._next_entry)
 
     def _ask(self, rows: np.ndarray | slice, replicas: int) -> list[effects.Effect]:
         """Return reads of each row of the window from up to `replicas` of its unasked bookies, one per bookie."""
@@ -316,7 +326,8 @@ class RecoveryCore:
             return self._finish()
         payloads = window.batch(count, self.ledger_id)
         sizes = np.diff(payloads.offsets)
-        length_before = int(window.lengths[0] - sizes[0])
+        # What a writer counted is informative; an impossible number must not end the recovery.
+        length_before = min(max(0, int(window.lengths[0]) - int(sizes[0])), LENGTH_MAX - payloads.payload_bytes)
         self.length = length_before + payloads.payload_bytes
         self._next_entry += count
         fitting = WINDOW_BYTES_MAX // max(1, int(sizes.max()))

@@ -4,15 +4,23 @@ Bookies are asked by long polls: each answers when it learns of a LAC above the 
 kept at so many bookies of the last fragment that every write set has (Qw - Qa) + 1 of them: whatever an acknowledged
 entry says of the LAC, one of them has it. There is never more than one poll at a bookie, however often callers wait.
 
+No digest covers the LAC in the answer to a poll, so it is a hint: the bookie is asked for its last entry and its
+explicit LAC, and what these prove is learned. A bookie whose hint proves wrong is left alone for a while.
+
 Everything else is found by looking again, at the metadata and at all bookies' LACs: after the metadata may have
-changed, when a poll fails, and every now and then in any case. Where too few bookies take polls (they have none, or are
-away) looking again is all there is, with pauses that double up to a limit.
+changed, when a poll fails, when a hint was not proven, and every now and then in any case. Where too few bookies take
+polls (they have none, or are away) looking again is all there is, with pauses that double up to a limit.
+
+A look may fail because the metadata store or too many bookies are away, as they are while they restart. It is repeated
+with the same pauses. The tail fails when looks fail and nobody has answered anything, look or poll, for
+`TailLimits.patience_ns`: a writer that has nothing to ask the metadata store does not notice that it is away, and its
+readers get its entries.
 
 An answer that tells nothing new and comes early is no reason to ask again at once: a fenced ledger that is not closed
 is answered so by some bookies, for ever.
 
-Events: `wait`, `on_polled`, `on_poll_failed`, `on_metadata_changed`, `on_looked`, `on_look_failed`, `on_tick`. Each
-returns effects. After each of them `lac` and `is_closed` say what is known.
+Events: `wait`, `on_polled`, `on_poll_failed`, `on_proven`, `on_metadata_changed`, `on_looked`, `on_look_failed`,
+`on_tick`. Each returns effects. After each of them `lac` and `is_closed` say what is known.
 """
 
 from __future__ import annotations
@@ -22,7 +30,8 @@ from dataclasses import dataclass
 from bkspark.core import effects
 from bkspark.core.metadata import LedgerMetadata
 from bkspark.core.quorum import has_coverage
-from bkspark.ids import ENTRY_ID_MAX
+from bkspark.errors import BookKeeperError
+from bkspark.wire.lac import is_lac
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +40,8 @@ class TailLimits:
 
     `poll_ns`: how long a bookie may wait before it answers. `look_ns`: how often to look again while polls are out.
     `pause_ns_min`, `pause_ns_max`: how long to wait before looking again where they are not, and before asking a bookie
-    again that had nothing to say. `retry_ns`: how long a bookie whose poll failed is left alone.
+    again that had nothing to say. `retry_ns`: how long a bookie is left alone whose poll failed or whose hint was not
+    proven. `patience_ns`: how long looks may fail while nobody answers anything.
     """
 
     poll_ns: int = 5_000_000_000
@@ -39,6 +49,7 @@ class TailLimits:
     pause_ns_min: int = 50_000_000
     pause_ns_max: int = 1_000_000_000
     retry_ns: int = 10_000_000_000
+    patience_ns: int = 60_000_000_000
 
 
 class Tail:
@@ -62,10 +73,15 @@ class Tail:
         self._is_stale = False
         # Long polls that owe an answer, by bookie: when each was sent, and the LAC that it named.
         self._polls: dict[str, tuple[int, int]] = {}
+        # Bookies that were asked to prove a hint and owe the answer.
+        self._proving: set[str] = set()
         # Bookies that are not asked before a time.
         self._resting: dict[str, int] = {}
         self._pause_ns = limits.pause_ns_min
         self._looked_ns: int | None = None
+        # When somebody last answered, and whether the last look failed.
+        self._heard_ns = 0
+        self._is_failing = False
 
     @property
     def is_closed(self) -> bool:
@@ -81,18 +97,30 @@ class Tail:
         """Somebody waits for the LAC to grow."""
         self._is_waiting = True
         if self._looked_ns is None:
-            self._looked_ns = now_ns
+            self._looked_ns = self._heard_ns = now_ns
         return self._ask(now_ns)
 
-    def on_polled(self, bookie: str, lac: int | None, now_ns: int) -> list[effects.Effect]:
-        """A bookie answered a long poll; `lac` is None where it told none."""
+    def on_polled(self, bookie: str, hint: int | None, now_ns: int) -> list[effects.Effect]:
+        """A bookie answered a long poll; `hint` is the LAC that it told, None where it told none."""
         sent_ns, named = self._polls.pop(bookie, (now_ns, self.lac))
+        self._heard_ns = now_ns
         # Some bookies say "infinite" when a ledger is fenced: that confirms nothing.
-        if lac is not None and named < lac < ENTRY_ID_MAX:
-            if lac > self.lac:
-                self._learn(lac)
+        if hint is not None and named < hint and is_lac(hint):
+            if hint > self.lac and bookie not in self._proving:
+                self._proving.add(bookie)
+                return [effects.ProveLac(bookie), *self._ask(now_ns)]
         elif now_ns - sent_ns < self._limits.poll_ns // 2:
             self._resting[bookie] = now_ns + self._next_pause()
+        return self._ask(now_ns)
+
+    def on_proven(self, bookie: str, lac: int | None, now_ns: int) -> list[effects.Effect]:
+        """A bookie was asked to prove its hint; `lac` is what digests prove, None where it proved nothing."""
+        self._proving.discard(bookie)
+        if lac is not None and lac > self.lac:
+            self._learn(lac)
+        elif self.is_waiting:
+            self._resting[bookie] = now_ns + self._limits.retry_ns
+            self._is_stale = True
         return self._ask(now_ns)
 
     def on_poll_failed(self, bookie: str, now_ns: int) -> list[effects.Effect]:
@@ -108,17 +136,20 @@ class Tail:
 
     def on_looked(self, metadata: LedgerMetadata, lac: int, now_ns: int) -> list[effects.Effect]:
         """What `LookAgain` found."""
-        self._is_looking = False
-        self._looked_ns = now_ns
+        self._is_looking = self._is_failing = False
+        self._looked_ns = self._heard_ns = now_ns
         self.metadata = metadata
         if lac > self.lac:
             self._learn(lac)
         return self._ask(now_ns)
 
-    def on_look_failed(self, now_ns: int) -> list[effects.Effect]:
-        """`LookAgain` came to nothing; whether to go on is the caller's decision."""
+    def on_look_failed(self, error: BookKeeperError, now_ns: int, *, may_pass: bool) -> list[effects.Effect]:
+        """`LookAgain` came to nothing; `may_pass`: because somebody is away, and not for a reason that stays."""
         self._is_looking = False
         self._looked_ns = now_ns
+        if not may_pass or now_ns - self._heard_ns > self._limits.patience_ns:
+            return [effects.Fail(error)]
+        self._is_failing = True
         return self._ask(now_ns)
 
     def on_tick(self, now_ns: int) -> list[effects.Effect]:
@@ -150,11 +181,12 @@ class Tail:
         chosen, is_covered = self._choose()
         done: list[effects.Effect] = []
         for bookie in chosen:
-            if bookie not in self._polls:
+            if bookie not in self._polls and bookie not in self._proving:
                 self._polls[bookie] = (now_ns, self.lac)
                 done.append(effects.LongPoll(bookie, self.lac, self._limits.poll_ns))
         assert self._looked_ns is not None
-        look_ns = self._looked_ns + (self._limits.look_ns if is_covered else self._pause_ns)
+        is_rare = is_covered and not self._is_failing
+        look_ns = self._looked_ns + (self._limits.look_ns if is_rare else self._pause_ns)
         times = [*self._resting.values()]
         if not self._is_looking:
             if self._is_stale:

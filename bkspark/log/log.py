@@ -9,8 +9,9 @@ from datetime import datetime
 from typing import Any
 
 from bkspark.client import Client, LedgerReader, LedgerWriter, arguments
+from bkspark.client.option_bounds import SECONDS_MAX
+from bkspark.client.patience import PATIENCE_S, Patience
 from bkspark.client.range_reader import BATCH_BYTES
-from bkspark.entries import EntryBatch
 from bkspark.errors import BookKeeperError, ConfigurationError, LedgerFenced, NoSuchLedger, NoSuchLog
 from bkspark.log import reading
 from bkspark.log.attempts import CALLS_AT_ONCE, chunks
@@ -378,17 +379,28 @@ class Log:
         first = await reading.position_of(self._open_listed, snapshot, start)
         stop = await reading.position_of(self._open_listed, snapshot, end)
         async for entries, reader in reading.ranges(self._client, snapshot, first, stop):
-            # What the list holds was acknowledged, though an open shared ledger may not have said so to readers.
-            batches = reader.batches(
-                entries.first_entry, entries.end_entry, batch_bytes=batch_bytes, unconfirmed=not reader.is_closed
-            )
-            async for batch in batches:
+            first_entry, end_entry = entries.first_entry, entries.end_entry
+            async for batch in reading.listed_batches(reader, self._name, first_entry, end_entry, batch_bytes):
                 yield LogBatch(batch, entries.ordinal)
 
-    async def follow(self, start: Place = EARLIEST, *, batch_bytes: int = BATCH_BYTES) -> AsyncIterator[LogBatch]:
-        """Yield the entries from `start` on, and go on as more are confirmed, without end. Raises as `read`."""
+    async def follow(
+        self, start: Place = EARLIEST, *, batch_bytes: int = BATCH_BYTES, patience_s: float = PATIENCE_S
+    ) -> AsyncIterator[LogBatch]:
+        """Yield the entries from `start` on, and go on as more are confirmed, without end.
+
+        Once it has begun it waits for a metadata store or bookies that are away.
+
+        Args:
+            patience_s: how long nobody may answer before that is an error.
+
+        Raises:
+            ConfigurationError, DataLoss, NoSuchLog: as `read`.
+            ReadFailed, MetadataError: bookies, or the metadata store, were away for longer than `patience_s`.
+        """
         start = check_place("start", start)
         batch_bytes = arguments.whole_number("batch_bytes", batch_bytes, 1)
+        patience_s = arguments.seconds("patience_s", patience_s, 0.0, SECONDS_MAX)
+        patience = Patience(patience_s, asyncio.get_running_loop().time)
         store = await self.store()
         changed = asyncio.Event()
         position = await reading.position_of(self._open_listed, await self.snapshot(), start)
@@ -396,31 +408,37 @@ class Log:
         try:
             while True:
                 changed.clear()
-                snapshot = await self.snapshot()
-                ordinal, entry_id = await snapshot.locate(position)
-                async for run in snapshot.runs(ordinal):
-                    for listed in run:
-                        reader = await self._open_listed(listed)
-                        first = max(listed.first_entry, entry_id if listed.ordinal == ordinal else 0)
-                        async for batch in _followed(reader, listed, first, batch_bytes):
-                            position = Position(listed.ordinal, listed.ledger_id, batch.end_entry)
-                            yield LogBatch(batch, listed.ordinal)
+                try:
+                    async for batch in self._readable(position, batch_bytes, patience):
+                        position = Position(batch.ordinal, batch.ledger_id, batch.end_entry)
+                        patience.succeeded()
+                        yield batch
+                except BookKeeperError as error:
+                    await patience.bear(error)
+                    continue
+                patience.succeeded()
                 await _wait(changed, FOLLOW_POLL_S)
         finally:
             unwatch()
 
+    async def _readable(self, position: Position, batch_bytes: int, patience: Patience) -> AsyncIterator[LogBatch]:
+        """Yield what follows a position: of every ledger up to its listed end or its close, as far as the list goes."""
+        snapshot = await self.snapshot()
+        ordinal, entry_id = await snapshot.locate(position)
+        async for run in snapshot.runs(ordinal):
+            for listed in run:
+                reader = await self._open_listed(listed)
+                first = max(listed.first_entry, entry_id if listed.ordinal == ordinal else 0)
+                if listed.last_entry is None:
+                    batches = reading.followed_batches(reader, self._name, first, batch_bytes, patience)
+                else:
+                    batches = reading.listed_batches(reader, self._name, first, listed.last_entry + 1, batch_bytes)
+                async for batch in batches:
+                    yield LogBatch(batch, listed.ordinal)
+
 
 def _shared_before(pending: Sequence[PendingLedger], created_before_ms: int) -> list[int]:
     return [each.ledger_id for each in pending if each.owner.shares and each.ctime_ms < created_before_ms]
-
-
-def _followed(
-    reader: LedgerReader, listed: ListedLedger, first_entry: int, batch_bytes: int
-) -> AsyncIterator[EntryBatch]:
-    """Return what is to be read of a ledger of the list before the next one: to its listed end, or to its close."""
-    if listed.last_entry is None:
-        return reader.follow(first_entry, batch_bytes=batch_bytes)
-    return reader.batches(first_entry, listed.last_entry + 1, batch_bytes=batch_bytes, unconfirmed=True)
 
 
 async def store_of(client: Client) -> LogStore:

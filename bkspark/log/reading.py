@@ -11,7 +11,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 
 from bkspark.client import Client, LedgerReader
-from bkspark.errors import ConfigurationError, DataLoss, NoSuchLedger
+from bkspark.client.patience import Patience
+from bkspark.entries import EntryBatch
+from bkspark.errors import BookKeeperError, ConfigurationError, DataLoss, NoSuchEntry, NoSuchLedger
 from bkspark.log.attempts import CALLS_AT_ONCE, chunks
 from bkspark.log.positions import EARLIEST, LATEST, Place, Position, parse_place, position_at
 from bkspark.log.snapshot import ListedLedger, LogSnapshot
@@ -40,6 +42,43 @@ async def open_listed(client: Client, name: str, listed: ListedLedger) -> Ledger
             f"meanwhile, or the ledger was deleted by itself",
             ledger_id=listed.ledger_id,
         ) from None
+
+
+async def listed_batches(
+    reader: LedgerReader, name: str, first_entry: int, end_entry: int, batch_bytes: int
+) -> AsyncIterator[EntryBatch]:
+    """Yield entries [first_entry, end_entry) of a log's ledger, all of them: what the list holds was acknowledged.
+
+    The ledger may be open, as a shared one is, and its bookies may not have told readers so yet.
+
+    Raises:
+        DataLoss: an entry is gone. ReadFailed: it could not be read now.
+    """
+    try:
+        async for batch in reader.acknowledged_batches(first_entry, end_entry, batch_bytes=batch_bytes):
+            yield batch
+    except NoSuchEntry as error:
+        raise lost(reader, name, error) from None
+
+
+async def followed_batches(
+    reader: LedgerReader, name: str, first_entry: int, batch_bytes: int, patience: Patience
+) -> AsyncIterator[EntryBatch]:
+    """Yield entries of a log's ledger as they are confirmed, until it is closed. Raises as `listed_batches`."""
+    try:
+        async for batch in reader.follow_patiently(first_entry, batch_bytes, patience):
+            yield batch
+    except (NoSuchEntry, NoSuchLedger) as error:
+        raise lost(reader, name, error) from None
+
+
+def lost(reader: LedgerReader, name: str, error: BookKeeperError) -> DataLoss:
+    """Return the error of entries that a log's list promises and nobody has."""
+    return DataLoss(
+        f"ledger {reader.ledger_id} of log {name} was deleted by itself, or entries of it are lost: {error}",
+        ledger_id=reader.ledger_id,
+        entry_id=error.entry_id,
+    )
 
 
 async def end_entry_of(open_ledger: OpenListed, listed: ListedLedger) -> int:

@@ -41,6 +41,8 @@ def _take_replies(group: ReadGroup, replies: v2.Replies, rows: np.ndarray, buffe
 class _BatchRead:
     ledger_id: int
     first_entry: int
+    entries_max: int
+    bytes_max: int
     digest: EntryDigest
     future: asyncio.Future[BatchAnswer]
 
@@ -106,12 +108,17 @@ class BookieChannel(BookieConnection):
     ) -> BatchAnswer:
         """Read consecutive entries from `first_entry` on; fewer than asked for is normal.
 
+        Entries that the bookie sends beyond `entries_max` (at least 1), or beyond `bytes_max` of the reply frame after
+        the first one, are left out. Those in front are genuine all the same, each with its id and digest; to drop the
+        connection for the rest would fail the reads and adds of others on it.
+
         Raises:
             BookieUnavailable, RequestTimeout: as `read_entries`. A bookie too old for batch reads drops the connection.
         """
         request_id = self._next_request_id
         self._next_request_id += 1
-        batch = _BatchRead(ledger_id, first_entry, digest, self._loop.create_future())
+        assert entries_max > 0
+        batch = _BatchRead(ledger_id, first_entry, entries_max, bytes_max, digest, self._loop.create_future())
         self._batches[request_id] = batch
         try:
             self._send(v2.encode_batch_read(ledger_id, first_entry, request_id, entries_max, bytes_max))
@@ -152,7 +159,11 @@ class BookieChannel(BookieConnection):
             return
         status = int(replies.statuses[row])
         start, end = int(replies.body_starts[row]), int(replies.body_ends[row])
-        starts, ends = split_items(view, start, end if status == v2.Status.EOK else start)
+        starts, ends = split_items(view, start, end if status == v2.Status.EOK else start, batch.entries_max)
+        room_end = start + batch.bytes_max - v2.BATCH_ACCOUNT_BYTES
+        if len(ends) and ends.item(-1) > room_end:
+            fitting = max(1, int(np.searchsorted(ends, room_end, side="right")))
+            starts, ends = starts[:fitting], ends[:fitting]
         ids = np.arange(batch.first_entry, batch.first_entry + len(starts))
         opened = batch.digest.open_entries(view, starts, ends, batch.ledger_id, ids)
         if opened.bad is not None:

@@ -25,14 +25,22 @@ from bkspark.wire.framing import FrameTable
 
 @dataclass(frozen=True, slots=True)
 class LacAnswer:
-    """What a bookie knows of a ledger's LAC; `status` is a V2 code or BAD_DIGEST.
+    """What a bookie knows of a ledger's LAC, each with a digest that is right; `status` is a V2 code or BAD_DIGEST.
 
-    `lac` is the highest that it told: the explicit one's, or the one in its last entry; None when it told none.
+    `explicit_lac` and `entry`, the last one held, are None where the bookie gave none, or a damaged one.
     """
 
     status: int
-    lac: int | None
+    explicit_lac: int | None
     entry: OpenedEntry | None
+
+    @property
+    def lac(self) -> int | None:
+        """The highest LAC that the answer proves; None where it proves none."""
+        proven = [] if self.explicit_lac is None else [self.explicit_lac]
+        if self.entry is not None:
+            proven.append(self.entry.lac)
+        return max(proven, default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,18 +149,17 @@ class BookieV3Channel(BookieConnection):
             readLacRequest=protocol.ReadLacRequest(ledgerId=ledger_id),
         )
         inner = answer.readLacResponse
-        status, lac, entry = _status(answer, inner, "readLacResponse"), None, None
+        status, explicit_lac, entry = _status(answer, inner, "readLacResponse"), None, None
         try:
             # Apache's bookie says EIO beside an explicit LAC when it has no entry: what it sent counts all the same.
             if inner.HasField("lacBody"):
-                lac = digest.open_lac(inner.lacBody, ledger_id)
+                explicit_lac = digest.open_lac(inner.lacBody, ledger_id)
                 status = v2.EOK
             if inner.lastEntryBody:
                 entry = digest.open_entry(inner.lastEntryBody, ledger_id, None)
-                lac = entry.lac if lac is None else max(lac, entry.lac)
         except DigestMismatch:
             status = BAD_DIGEST
-        return LacAnswer(status, lac, entry)
+        return LacAnswer(status, explicit_lac, entry)
 
     async def write_lac(self, ledger_id: int, lac: int, digest: EntryDigest, master_key: bytes) -> int:
         """Store an explicit LAC; return the status, a V2 code. EOK: it is durable on this bookie."""

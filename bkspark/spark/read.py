@@ -153,7 +153,7 @@ def _read(
 ) -> Iterator[EntryBatch]:
     """Yield the entries of one read."""
     metadata, position, elsewhere = read.metadata, read.first_entry, 1
-    digest = EntryDigest(metadata.digest, partition.password)
+    digest = EntryDigest(metadata.digest, partition.password, metadata.lac_bounds)
     entry_bytes = mean_entry_bytes(metadata) or ENTRY_BYTES
     while position < read.end_entry:
         entries_max = max(SCAN_ENTRIES, SCAN_BYTES // entry_bytes)

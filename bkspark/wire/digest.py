@@ -3,7 +3,7 @@
     offset  size  field
     0       8     ledger id
     8       8     entry id
-    16      8     LAC the writer knew when these bytes were built (-1: none)
+    16      8     LAC the writer knew when these bytes were built (-1: none); `bkspark.wire.lac` says what it may be
     24      8     cumulative length: payload bytes of entries 0 .. this one, this one included
     32      d     digest over bytes 0 .. 31 followed by the payload
     32 + d  n     payload
@@ -38,6 +38,7 @@ from bkspark.entries import EntryBatch
 from bkspark.errors import DigestMismatch
 from bkspark.wire.crc import GAP_BYTES_MAX, RUN_BYTES_MAX, RUN_ENTRIES_MIN, CrcKind
 from bkspark.wire.framing import LENGTH_BYTES, gather
+from bkspark.wire.lac import NO_COPIES, LacBounds, is_lac
 
 HEADER_BYTES = 32
 MASTER_KEY_BYTES = 20
@@ -89,10 +90,15 @@ class SealedEntries:
 
 
 class EntryDigest:
-    """Seals and opens entries of one ledger with one digest type and password."""
+    """Seals and opens entries of one ledger with one digest type and password.
 
-    def __init__(self, digest_type: DigestType, password: bytes) -> None:
+    Args:
+        lac_bounds: which LAC the entries that are opened may carry (`LedgerMetadata.lac_bounds`).
+    """
+
+    def __init__(self, digest_type: DigestType, password: bytes, lac_bounds: LacBounds = NO_COPIES) -> None:
         self.digest_type = digest_type
+        self.lac_bounds = lac_bounds
         self.digest_bytes = {DigestType.CRC32: 8, DigestType.MAC: 20, DigestType.CRC32C: 4, DigestType.DUMMY: 0}[
             digest_type
         ]
@@ -174,7 +180,7 @@ class EntryDigest:
         ledger_id: int,
         entry_ids: np.ndarray,
     ) -> OpenedEntries:
-        """Check stored entries at buffer[starts[i]:ends[i]] against their digests and the ids asked for.
+        """Check stored entries at buffer[starts[i]:ends[i]]: their digests, the ids asked for, and the LAC they carry.
 
         What lies between the payloads of a writable buffer is overwritten meanwhile, and afterwards as it was.
 
@@ -189,10 +195,12 @@ class EntryDigest:
 
         fronts = gather(view, starts, f"V{self.overhead_bytes}").view(self._front)
         right = (fronts["ledger"] == ledger_id) & (fronts["entry"] == entry_ids)
+        right &= self.lac_bounds.admit_each(entry_ids, fronts["lac"])
         if not right.all():
             usable = int(np.argmin(right))
             found = fronts[usable]
-            bad = (usable, f"carries the ids of ledger {found['ledger']} entry {found['entry']}")
+            wrong = _wrong_header(found["ledger"], found["entry"], found["lac"], ledger_id, entry_ids[usable])
+            bad = (usable, wrong)
 
         if self.digest_bytes and usable:
             good = self._matching(view, fronts[:usable], starts[:usable] + self.overhead_bytes, ends[:usable])
@@ -225,7 +233,7 @@ class EntryDigest:
         """Check one stored entry; `entry_id` None accepts whatever id it carries (an answer to "last entry").
 
         Raises:
-            DigestMismatch: too short, other ids, or the digest differs.
+            DigestMismatch: too short, other ids, a LAC that it cannot carry, or the digest differs.
         """
         view = memoryview(entry)
         if len(view) < self.overhead_bytes:
@@ -240,15 +248,16 @@ class EntryDigest:
         if wrong is not None:
             raise DigestMismatch(f"ledger {ledger_id} entry {expected} {wrong}", ledger_id=ledger_id, entry_id=expected)
         _, _, lac, length = _HEADER_FIELDS.unpack_from(view)
-        return OpenedEntry(carried, lac, length, bytes(view[self.overhead_bytes :]))
+        learned = self.lac_bounds.learned(carried, lac)
+        return OpenedEntry(carried, learned, length, bytes(view[self.overhead_bytes :]))
 
     def fault_of(self, entry: memoryview, ledger_id: int, entry_id: int) -> str | None:
         """Return what `open_entries` says of one stored entry: numbers are cheaper to handle than arrays of one."""
         if len(entry) < self.overhead_bytes:
             return "is shorter than its envelope"
-        found_ledger, found_entry, _, _ = _HEADER_FIELDS.unpack_from(entry)
-        if (found_ledger, found_entry) != (ledger_id, entry_id):
-            return f"carries the ids of ledger {found_ledger} entry {found_entry}"
+        found_ledger, found_entry, lac, _ = _HEADER_FIELDS.unpack_from(entry)
+        if (found_ledger, found_entry) != (ledger_id, entry_id) or not self.lac_bounds.admits(entry_id, lac):
+            return _wrong_header(found_ledger, found_entry, lac, ledger_id, entry_id)
         digest = self._digest_of(entry[:HEADER_BYTES], entry[self.overhead_bytes :])
         return None if digest == entry[HEADER_BYTES : self.overhead_bytes] else "does not match its digest"
 
@@ -261,15 +270,17 @@ class EntryDigest:
         """Return the LAC of an explicit-LAC packet.
 
         Raises:
-            DigestMismatch: another size, another ledger's, or the digest differs.
+            DigestMismatch: another size, another ledger's, a LAC that no ledger can have, or the digest differs.
         """
-        head = packet[:LAC_PACKET_HEAD_BYTES]
+        lac = int.from_bytes(packet[8:LAC_PACKET_HEAD_BYTES], "big", signed=True)
         right = len(packet) == LAC_PACKET_HEAD_BYTES + self.digest_bytes
-        if not right or packet != self.seal_lac(ledger_id, int.from_bytes(head[8:], "big", signed=True)):
+        if not right or packet != self.seal_lac(ledger_id, lac):
             raise DigestMismatch(
                 f"an explicit LAC of ledger {ledger_id} does not match its digest or ids", ledger_id=ledger_id
             )
-        return int.from_bytes(head[8:], "big", signed=True)
+        if not is_lac(lac):
+            raise DigestMismatch(f"an explicit LAC of ledger {ledger_id} is {lac}", ledger_id=ledger_id)
+        return lac
 
     def _digest_of(self, header: bytes | memoryview, payload: bytes | memoryview = b"") -> bytes:
         if self.digest_type is DigestType.DUMMY:
@@ -298,6 +309,13 @@ class EntryDigest:
             mac.update(header.tobytes())
             mac.update(view[low:high])
             yield mac.digest()
+
+
+def _wrong_header(ledger: int, entry: int, lac: int, ledger_id: int, entry_id: int) -> str:
+    """Return what is wrong with a header that carries these numbers and was asked for by the last two."""
+    if (ledger, entry) != (ledger_id, entry_id):
+        return f"carries the ids of ledger {ledger} entry {entry}"
+    return f"carries LAC {lac}, which its writer cannot have known"
 
 
 def _memory(size: int) -> np.ndarray:
@@ -367,7 +385,7 @@ class OpenedEntries:
 
 @dataclass(frozen=True, slots=True)
 class OpenedEntry:
-    """One checked entry."""
+    """One checked entry; `lac` is as much of the LAC in it as counts (`LacBounds.learned`)."""
 
     entry_id: int
     lac: int

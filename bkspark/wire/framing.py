@@ -8,6 +8,7 @@ only where sizes differ does a Python loop step from frame to frame.
 from __future__ import annotations
 
 import struct
+import sys
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,11 +42,16 @@ class FrameTable:
 
 
 def scan_frames(
-    buffer: bytes | bytearray | memoryview, end: int, frame_bytes_max: int = FRAME_BYTES_MAX, start: int = 0
+    buffer: bytes | bytearray | memoryview,
+    end: int,
+    frame_bytes_max: int = FRAME_BYTES_MAX,
+    start: int = 0,
+    frames_max: int = sys.maxsize,
 ) -> FrameTable:
     """Return the complete frames of buffer[start:end]. Half a frame at the end is not an error.
 
-    `consumed` counts from the buffer's beginning: the first byte that belongs to no complete frame.
+    `consumed` counts from the buffer's beginning: the first byte that belongs to no complete frame. The look ends once
+    there are `frames_max` frames; a run of equal ones is taken whole.
 
     Raises:
         ProtocolError: a length word is negative or above `frame_bytes_max`.
@@ -59,7 +65,8 @@ def scan_frames(
     position = start
     singles: list[int] = []
     single_lengths: list[int] = []
-    while position + LENGTH_BYTES <= end:
+    found = 0
+    while position + LENGTH_BYTES <= end and found < frames_max:
         (length,) = _LENGTH.unpack_from(buffer, position)
         if not 0 <= length <= frame_bytes_max:
             raise ProtocolError(f"frame of {length} bytes: the limit (nettyMaxFrameSizeBytes) is {frame_bytes_max}")
@@ -82,6 +89,7 @@ def scan_frames(
             pieces.append(np.arange(run, dtype=np.int64) * stride + (position + LENGTH_BYTES))
             lengths.append(np.full(run, length, np.int64))
         position += run * stride
+        found += run
     if singles:
         pieces.append(np.array(singles, np.int64))
         lengths.append(np.array(single_lengths, np.int64))
@@ -100,13 +108,17 @@ def _equal_run(octets: np.ndarray, position: int, stride: int, fits: int) -> int
     return fits if equal.all() else int(equal.argmin())
 
 
-def split_items(buffer: bytes | bytearray | memoryview, start: int, end: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return (starts, ends) of the `i32 length, entry` items that fill buffer[start:end] exactly.
+def split_items(
+    buffer: bytes | bytearray | memoryview, start: int, end: int, items_max: int = sys.maxsize
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return (starts, ends) of the first `items_max` of the `i32 length, entry` items in buffer[start:end].
 
     Raises:
-        ProtocolError: a length is negative or runs past `end`.
+        ProtocolError: there are fewer, and a length is negative or runs past `end`.
     """
-    table = scan_frames(buffer, end, end - start, start)
+    table = scan_frames(buffer, end, end - start, start, items_max)
+    if len(table) >= items_max:
+        return table.starts[:items_max], table.ends[:items_max]
     if table.consumed != end:
         raise ProtocolError(f"the last {end - table.consumed} bytes of {end - start} are not a whole item")
     return table.starts, table.ends

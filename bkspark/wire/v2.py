@@ -48,6 +48,8 @@ READ_BYTES = 20
 BATCH_READ_BYTES = 40
 REPLY_BYTES = 24
 BATCH_REPLY_BYTES = 32
+BATCH_ACCOUNT_BYTES = 36
+"""What counts for a batch-read reply before its first item, towards the bytes asked for: its head and length word."""
 
 
 class Status(enum.IntEnum):

@@ -1,10 +1,17 @@
-"""The index file of one ledger: who may write it, and where its entries lie. Version 2, all integers big endian.
+"""The index file of one ledger: who may write it, and where its entries lie. Version 3, all integers big endian.
 
-`<hex of (id >> 8) & 0xff>/<hex of id & 0xff>/<hex of id>.idx`, as Apache names them. Two header slots of 512 bytes:
+`<hex of (id >> 8) & 0xff>/<hex of id & 0xff>/<hex of id>.idx`, as Apache names them.
+
+    offset      size  content
+    0           512   header slot, zeros behind it
+    4096        512   header slot, zeros behind it
+    8192 + 8 e  8     i64 position of entry e: entry log id << 32 | offset of the entry in it; 0: not held
+
+A header slot:
 
     offset  size  field
     0       4     magic "BKSI"
-    4       4     i32 version, 2
+    4       4     i32 version, 3
     8       8     i64 ledger id
     16      8     i64 generation: how often the header was written
     24      4     i32 bits: 1 = fenced, the rest zero
@@ -14,7 +21,9 @@
     180     4     u32 CRC32C of bytes 0 .. 179
     184     328   zero
 
-    1024 + 8 e    i64 position of entry e: entry log id << 32 | offset of the entry in it; 0: not held
+The slots lie in different physical sectors, which have 4096 bytes on most disks: a write that a power cut tears may
+take the whole sector with it. Version 2 has the slots at 0 and 512 and the positions from 1024 on. Its files are read
+and written as they are; every new file is of version 3.
 
 A change writes the first slot, syncs, then the second, syncs. So one slot is always whole, and it is the old one only
 while the journal still holds the change. Both slots unreadable means that the file was being created (the journal holds
@@ -34,9 +43,8 @@ from dataclasses import dataclass
 
 from crc32c import crc32c
 
-VERSION = 2
+VERSION = 3
 SLOT_BYTES = 512
-POSITIONS_AT = 2 * SLOT_BYTES
 POSITION_BYTES = 8
 KEY_BYTES = 20
 UNKNOWN_KEY = bytes(KEY_BYTES)
@@ -46,9 +54,37 @@ LAC_PACKET_BYTES_MAX = 128
 ENTRY_ID_MAX = (1 << 40) - 1
 """Highest entry id that can be stored: file systems end near offset 2^43."""
 
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where the header slots and the positions of one version lie, as offsets in the file."""
+
+    version: int
+    slots_at: tuple[int, int]
+    positions_at: int
+
+    def position_at(self, entry_id: int) -> int:
+        """Return the offset of an entry's position."""
+        return self.positions_at + POSITION_BYTES * entry_id
+
+    def entry_at(self, offset: int) -> int:
+        """Return the entry whose position lies at an offset, or would; 0 for any offset before the positions."""
+        return max(0, offset - self.positions_at) // POSITION_BYTES
+
+
+LAYOUTS = {
+    2: Layout(2, (0, SLOT_BYTES), 2 * SLOT_BYTES),
+    VERSION: Layout(VERSION, (0, 4096), 8192),
+}
+LAYOUT = LAYOUTS[VERSION]
+"""Of new files."""
+HEAD_BYTES = LAYOUT.slots_at[1] + SLOT_BYTES
+"""Every header slot of any version lies in the first so many bytes."""
+
 _NAME = re.compile(r"(0|[1-9a-f][0-9a-f]*)\.idx")
 _MAGIC = b"BKSI"
 _HEADER = struct.Struct(f">4siqqi{KEY_BYTES}si{LAC_PACKET_BYTES_MAX}s")
+_START = struct.Struct(">4si")
 _CRC = struct.Struct(">I")
 _LAC = struct.Struct(">qq")
 _FENCED = 1
@@ -78,37 +114,65 @@ def parse_file_name(name: str) -> int | None:
     return ledger_id if 0 <= ledger_id < 1 << 63 else None
 
 
-def encode_slot(header: LedgerHeader) -> bytes:
+def encode_slot(header: LedgerHeader, version: int = VERSION) -> bytes:
     """Return the 512 bytes of one slot."""
     bits = _FENCED if header.fenced else 0
     packet = header.explicit_lac
     head = _HEADER.pack(
-        _MAGIC, VERSION, header.ledger_id, header.generation, bits, header.master_key, len(packet), packet
+        _MAGIC, version, header.ledger_id, header.generation, bits, header.master_key, len(packet), packet
     )
     return (head + _CRC.pack(crc32c(head))).ljust(SLOT_BYTES, b"\0")
 
 
+def encode_head(header: LedgerHeader) -> bytes:
+    """Return what a new file has before its positions: both slots."""
+    slot = encode_slot(header)
+    return slot.ljust(LAYOUT.slots_at[1], b"\0") + slot.ljust(LAYOUT.positions_at - LAYOUT.slots_at[1], b"\0")
+
+
 def decode_header(data: bytes, ledger_id: int) -> LedgerHeader | None:
-    """Return the newest whole header of the two slots in data[0:1024]; None when neither is whole.
+    """Return the newest whole header of the slots in data[0:HEAD_BYTES]; None when none is whole.
 
     Raises:
         ValueError: a slot is whole but of a version that this code does not read.
     """
-    headers = [_decode_slot(data[at : at + SLOT_BYTES], ledger_id) for at in (0, SLOT_BYTES)]
-    whole = [header for header in headers if header is not None]
-    return max(whole, key=lambda header: header.generation, default=None)
+    return max(whole_slots(data, ledger_id).values(), key=lambda header: header.generation, default=None)
 
 
-def _decode_slot(data: bytes, ledger_id: int) -> LedgerHeader | None:
+def whole_slots(data: bytes, ledger_id: int) -> dict[int, LedgerHeader]:
+    """Return the whole headers in data[0:HEAD_BYTES] by their offsets. Raises ValueError as `decode_header`."""
+    found = {}
+    for at in sorted({at for layout in LAYOUTS.values() for at in layout.slots_at}):
+        slot = _decode_slot(data[at : at + SLOT_BYTES], ledger_id)
+        if slot is not None and at in LAYOUTS[slot[0]].slots_at:
+            found[at] = slot[1]
+    return found
+
+
+def layout_of(data: bytes) -> Layout | None:
+    """Return the layout of the file that begins with data[0:HEAD_BYTES]; None when it cannot be told.
+
+    One slot of which magic and version are left tells.
+    """
+    for layout in LAYOUTS.values():
+        for at in reversed(layout.slots_at):
+            if data[at : at + _START.size] == _START.pack(_MAGIC, layout.version):
+                return layout
+    return None
+
+
+def _decode_slot(data: bytes, ledger_id: int) -> tuple[int, LedgerHeader] | None:
+    """Return (version, header) of a slot, None when it is not whole."""
     if len(data) < _HEADER.size + _CRC.size:
         return None
     head = data[: _HEADER.size]
     magic, version, found_id, generation, bits, key, packet_bytes, packet = _HEADER.unpack(head)
     if magic != _MAGIC or _CRC.unpack_from(data, _HEADER.size)[0] != crc32c(head) or found_id != ledger_id:
         return None
-    if version != VERSION:
-        raise ValueError(f"index version {version}, this bookie reads {VERSION}: run the bookie that wrote it")
-    return LedgerHeader(ledger_id, generation, bool(bits & _FENCED), key, packet[:packet_bytes])
+    if version not in LAYOUTS:
+        readable = " and ".join(map(str, LAYOUTS))
+        raise ValueError(f"index version {version}, this bookie reads {readable}: run the bookie that wrote it")
+    return version, LedgerHeader(ledger_id, generation, bool(bits & _FENCED), key, packet[:packet_bytes])
 
 
 def decode_lac(packet: bytes) -> tuple[int, int]:
@@ -120,8 +184,3 @@ def decode_lac(packet: bytes) -> tuple[int, int]:
     if not LAC_PACKET_BYTES_MIN <= len(packet) <= LAC_PACKET_BYTES_MAX:
         raise ValueError(f"an explicit LAC packet of {len(packet)} bytes")
     return _LAC.unpack_from(packet)
-
-
-def position_at(entry_id: int) -> int:
-    """Return the offset in the file of an entry's position."""
-    return POSITIONS_AT + POSITION_BYTES * entry_id

@@ -3,7 +3,7 @@
 `positions/` below `current/` of the first ledger directory is a RocksDB database, which checks its own checksums:
 
     key                              value
-    "H", u64 ledger id               the header: one slot of `formats.index`, without the zeros at its end
+    "H", u64 ledger id               the header: one slot of `formats.index`, version 2, without the zeros at its end
     "P", u64 ledger id, u64 n        i64 positions of entries 256 n, 256 n + 1, ... up to the last one held there;
                                      log id << 32 | offset, as in `formats.index`; 0: not held
     "N"                              u64 commit number: how often this index was made durable
@@ -31,12 +31,14 @@ from bookie_service.formats.index import POSITION_BYTES, SLOT_BYTES, LedgerHeade
 
 VERSION = 1
 DIRECTORY_NAME = "positions"
-COMMIT_NAME = "positions.commit"
+COMMIT_SUFFIX = ".commit"
+COMMIT_NAME = DIRECTORY_NAME + COMMIT_SUFFIX
 COMMIT_KEY = b"N"
 ENTRIES_PER_BLOCK = 256
 HEADERS = (b"H", b"I")
 """First key, and end, of the range that holds all headers."""
 
+_SLOT_VERSION = 2
 _LEDGER_KEY = struct.Struct(">cQ")
 _BLOCK_KEY = struct.Struct(">cQQ")
 _NUMBER = struct.Struct(">Q")
@@ -71,7 +73,7 @@ def ledger_ids(header_keys: list[bytes]) -> np.ndarray:
 
 
 def encode_header(header: LedgerHeader) -> bytes:
-    return encode_slot(header).rstrip(b"\0")
+    return encode_slot(header, _SLOT_VERSION).rstrip(b"\0")
 
 
 def decode_stored_header(value: bytes, ledger_id: int) -> LedgerHeader | None:

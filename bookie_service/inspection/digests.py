@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from bkspark.wire.digest import DigestType, EntryDigest
+from bkspark.wire.lac import ANY_COPY
 from bookie_service.inspection.findings import UNVERIFIED, VERIFIED, WRONG
 from bookie_service.storage.items import rows_by_ledger
 
@@ -27,7 +28,7 @@ class DigestJudge:
 
     def __init__(self, password: bytes) -> None:
         """`password`: of ledgers with a MAC."""
-        self._digests = [EntryDigest(digest_type, password) for digest_type in _TYPES]
+        self._digests = [EntryDigest(digest_type, password, ANY_COPY) for digest_type in _TYPES]
         self._known: dict[int, EntryDigest] = {}
 
     def knows(self, ledger_id: int) -> bool:

@@ -9,17 +9,17 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
 from bkspark.errors import StorageDamaged
 from bookie_service.formats import index as index_format
 from bookie_service.formats.entry_log import HEADER_BYTES, OFFSET_BITS, OFFSET_MASK
-from bookie_service.formats.index import POSITION_BYTES, POSITIONS_AT, SLOT_BYTES, LedgerHeader
+from bookie_service.formats.index import HEAD_BYTES, LAYOUT, POSITION_BYTES, SLOT_BYTES, Layout, LedgerHeader
 from bookie_service.inspection.findings import VERIFIED, WRONG, Damage, Fact, Finding, PositionRun
 from bookie_service.storage.entry_log import EntryLogs
-from bookie_service.storage.files import File, ReadOnlyFiles
+from bookie_service.storage.files import ReadOnlyFiles
+from bookie_service.storage.index_file import IndexFile
 from bookie_service.storage.log_reader import EntryLogReader
 
 _POSITIONS_PER_READ = 8192
@@ -84,31 +84,33 @@ def read_index(files: ReadOnlyFiles, path: str, lookup: LogLookup, entry_id: int
     if ledger_id is None:
         yield Damage(path, 0, None, "the name is not that of an index file, <hex ledger id>.idx")
         return
-    file = files.open(path)
+    file = IndexFile(files.open(path))
     try:
         yield from _slots(file, ledger_id)
-        yield from _positions(file, ledger_id, lookup, entry_id)
+        if file.layout is not None:
+            yield from _positions(file, file.layout, lookup, ledger_id, entry_id)
     finally:
         file.close()
 
 
-def _slots(file: File, ledger_id: int) -> Iterator[Finding]:
+def _slots(file: IndexFile, ledger_id: int) -> Iterator[Finding]:
+    path = file.file.path
     for _ in range(_ATTEMPTS):
+        head = file.file.read(HEAD_BYTES, 0)
+        slots_at = (index_format.layout_of(head) or LAYOUT).slots_at
         try:
-            slots = [index_format.decode_header(file.read(SLOT_BYTES, at), ledger_id) for at in (0, SLOT_BYTES)]
+            slots = index_format.whole_slots(head, ledger_id)
         except ValueError as error:
-            yield Damage(file.path, 0, 2 * SLOT_BYTES, str(error), ledger_id)
+            yield Damage(path, 0, HEAD_BYTES, str(error), ledger_id)
             return
-        if None not in slots:
+        if len(slots) == len(slots_at):
             break
-    for at, header in zip((0, SLOT_BYTES), slots):
-        if header is None:
-            lost = (
-                "so is the other: master key and fence are lost" if slots == [None, None] else "the other one is whole"
-            )
-            yield Damage(file.path, at, SLOT_BYTES, f"the header slot is unreadable; {lost}", ledger_id)
+    for at in slots_at:
+        if at not in slots:
+            lost = "the other one is whole" if slots else "so is the other: master key and fence are lost"
+            yield Damage(path, at, SLOT_BYTES, f"the header slot is unreadable; {lost}", ledger_id)
             continue
-        yield Fact("index", file.path, at, SLOT_BYTES, True, header_values(header))
+        yield Fact("index", path, at, SLOT_BYTES, True, header_values(slots[at]))
 
 
 def header_values(header: LedgerHeader) -> dict[str, object]:
@@ -119,40 +121,34 @@ def header_values(header: LedgerHeader) -> dict[str, object]:
     return values
 
 
-def _positions(file: File, ledger_id: int, lookup: LogLookup, entry_id: int | None) -> Iterator[Finding]:
-    size = file.size()
-    end = max(0, (size - POSITIONS_AT) // POSITION_BYTES)
+def _positions(
+    file: IndexFile, layout: Layout, lookup: LogLookup, ledger_id: int, entry_id: int | None
+) -> Iterator[Finding]:
+    size, path = file.file.size(), file.file.path
+    end = layout.entry_at(size)
     first = 0
     if entry_id is not None:
         first, end = entry_id, min(end, entry_id + 1)
     following = first
-    source = PositionSource(file.path, ledger_id, partial(_read_positions, file), index_format.position_at)
+    source = PositionSource(path, ledger_id, file.positions, layout.position_at)
     while (start := _next_written(file, following, end)) is not None:
         positions = source.read(start, min(end - start, _POSITIONS_PER_READ))
         yield from judged(source, start, positions, lookup)
         following = start + _POSITIONS_PER_READ
-    torn = (size - POSITIONS_AT) % POSITION_BYTES if size >= POSITIONS_AT else 0
+    torn = (size - layout.positions_at) % POSITION_BYTES if size >= layout.positions_at else 0
     if torn:
-        yield Damage(file.path, size - torn, torn, "the file ends within a position: it was truncated", ledger_id)
+        yield Damage(path, size - torn, torn, "the file ends within a position: it was truncated", ledger_id)
 
 
-def _next_written(file: File, entry_id: int, end: int) -> int | None:
+def _next_written(file: IndexFile, entry_id: int, end: int) -> int | None:
     """Return the first entry id from `entry_id` on, below `end`, whose position may have been written; None: no more.
 
     The index of a striped ledger, or of one with a stray high entry id, is mostly holes.
     """
     if entry_id >= end:
         return None
-    data_at = file.next_data(index_format.position_at(entry_id))
-    if data_at is None:
-        return None
-    found = max(entry_id, (data_at - POSITIONS_AT) // POSITION_BYTES)
-    return found if found < end else None
-
-
-def _read_positions(file: File, first_entry: int, count: int) -> np.ndarray:
-    data = file.read(count * POSITION_BYTES, index_format.position_at(first_entry))
-    return np.frombuffer(data, ">i8", len(data) // POSITION_BYTES).astype(np.int64)
+    found = file.next_data(entry_id)
+    return found if found is not None and found < end else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,5 +70,5 @@ def _ledger(
     if entry_id is not None:
         yield from judged(source, entry_id, view.positions(ledger_id, entry_id, 1), lookup)
         return
-    for first_entry, positions in view.held(ledger_id):
+    for first_entry, positions in view.extents(ledger_id):
         yield from judged(source, first_entry, positions, lookup)

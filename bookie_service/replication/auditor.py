@@ -18,6 +18,7 @@ from bkspark.errors import BookKeeperError, MetadataFormat, SessionExpired
 from bkspark.metadata.election import AuditorElection
 from bkspark.metadata.tree import Callback, Tree
 from bkspark.metadata.underreplication import RecoveryDelay, UnderreplicationStore
+from bookie_service.replication.containment import UnexpectedErrors
 from bookie_service.replication.ledger_check import LedgerCheck
 from bookie_service.replication.listing import read_all
 from bookie_service.replication.lost_bookies import LostBookies, lost_in
@@ -39,6 +40,7 @@ class Auditor:
         store: UnderreplicationStore,
         election: AuditorElection,
         options: AuditOptions,
+        unexpected: UnexpectedErrors,
     ) -> None:
         self._services = services
         self._tree = tree
@@ -52,9 +54,10 @@ class Auditor:
         self._bookies_due_s = 0.0
         self._checking: asyncio.Task[None] | None = None
         self._complaint = ""
+        self._unexpected = unexpected
 
     async def run(self) -> None:
-        """Audit while elected, for ever. Failures of the metadata store are waited out."""
+        """Audit while elected, for ever. Failures of the metadata store, and unexpected errors, are waited out."""
         self._tree.on_session_expired(self._wake.set)
         while True:
             try:
@@ -63,7 +66,9 @@ class Auditor:
                         self._wake.clear()
                         pause_s = await self.look()
                         await self._sleep(pause_s)
-            except BookKeeperError as error:
+            except Exception as error:
+                if not isinstance(error, BookKeeperError):
+                    error = self._unexpected.failure(error, "the audit")
                 self._was_elected = False
                 logger.warning("the auditor cannot work now, it tries again: %s", error)
                 await asyncio.sleep(RETRY_S)
@@ -180,7 +185,9 @@ class Auditor:
         return None
 
     async def _check_ledgers(self) -> None:
-        check = LedgerCheck(self._services, self._options.verified_share, blames_silent=False)
+        check = LedgerCheck(
+            self._services, self._options.verified_share, blames_silent=False, unexpected=self._unexpected
+        )
         async for found in check.findings():
             if found.error is not None:
                 logger.warning("ledger %d is not checked: %s", found.ledger_id, found.error)
@@ -228,8 +235,8 @@ class Auditor:
         registered -= frozenset(lost)
         listed = 0
 
-        async def look_at(ledger_id: int, metadata: LedgerMetadata | MetadataFormat) -> bool:
-            if isinstance(metadata, MetadataFormat):
+        async def look_at(ledger_id: int, metadata: LedgerMetadata | BookKeeperError) -> bool:
+            if isinstance(metadata, BookKeeperError):
                 logger.warning("ledger %d is not looked at: %s", ledger_id, metadata)
                 return False
             ensembles = [fragment.bookies for fragment in metadata.fragments]
@@ -241,7 +248,7 @@ class Auditor:
             await self._store.mark(ledger_id, missing, _now_ms())
             return True
 
-        async for some in read_all(self._services.ledgers, self._options.ledgers_at_once):
+        async for some in read_all(self._services.ledgers, self._options.ledgers_at_once, self._unexpected):
             listed += sum(await asyncio.gather(*(look_at(*each) for each in some)))
         return listed
 

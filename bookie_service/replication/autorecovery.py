@@ -16,6 +16,7 @@ from bkspark.metadata.tree import Tree
 from bkspark.metadata.underreplication import UnderreplicationStore
 from bkspark.metadata.uri import MetadataUri
 from bookie_service.replication.auditor import Auditor
+from bookie_service.replication.containment import UnexpectedErrors
 from bookie_service.replication.options import AutoRecoveryOptions
 from bookie_service.replication.worker import ReplicationWorker
 
@@ -28,25 +29,26 @@ class Cluster:
     services: Services
     tree: Tree
     store: UnderreplicationStore
+    unexpected: UnexpectedErrors
 
     @classmethod
-    async def of(cls, client: Client) -> Cluster:
+    async def of(cls, client: Client, unexpected: UnexpectedErrors | None = None) -> Cluster:
         """Return the client's cluster. Raises MetadataError."""
         tree = await client.tree()
         store = UnderreplicationStore(tree, client.uri)
         await store.prepare()
-        return cls(client.uri, await client.services(), tree, store)
+        return cls(client.uri, await client.services(), tree, store, unexpected or UnexpectedErrors())
 
     def auditor(self, who: str, options: AutoRecoveryOptions) -> Auditor:
         election = AuditorElection(self.tree, self.uri, who)
-        return Auditor(self.services, self.tree, self.store, election, options.audit)
+        return Auditor(self.services, self.tree, self.store, election, options.audit, self.unexpected)
 
     def worker(self, who: str, options: AutoRecoveryOptions) -> ReplicationWorker:
-        return ReplicationWorker(self.services, self.tree, self.store, who, options.repair)
+        return ReplicationWorker(self.services, self.tree, self.store, who, options.repair, self.unexpected)
 
 
 class AutoRecovery:
-    """Runs in the background of an event loop from `start` to `stop`. `failed` gets the error of a defect.
+    """Runs in the background of an event loop from `start` to `stop`; no error ends it.
 
     The client is its own, and closed at the end.
     """
@@ -56,7 +58,8 @@ class AutoRecovery:
         self._who = who
         self._options = options
         self._tasks: list[asyncio.Task[None]] = []
-        self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+        self.defect: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
+        """Gets the first error that nobody expected; it was logged, and work goes on."""
 
     @classmethod
     def of_cluster(cls, uri: str, who: str, options: AutoRecoveryOptions) -> AutoRecovery:
@@ -65,17 +68,13 @@ class AutoRecovery:
 
     async def start(self) -> None:
         """Begin. Raises MetadataError: there is no cluster, or its store cannot be reached."""
-        cluster = await Cluster.of(self._client)
+        cluster = await Cluster.of(self._client, UnexpectedErrors(self._note_defect))
         for part in (cluster.auditor(self._who, self._options), cluster.worker(self._who, self._options)):
-            task = asyncio.ensure_future(part.run())
-            task.add_done_callback(self._ended)
-            self._tasks.append(task)
+            self._tasks.append(asyncio.ensure_future(part.run()))
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and not self.failed.done():
-            error = task.exception()
-            assert error is not None, "auditor and worker run for ever"
-            self.failed.set_result(error)
+    def _note_defect(self, error: Exception) -> None:
+        if not self.defect.done():
+            self.defect.set_result(error)
 
     async def stop(self) -> None:
         """End; locks and candidacy go with the session."""

@@ -63,17 +63,13 @@ async def _autorecovery(arguments: argparse.Namespace, configuration: Configurat
     _take_signals(ending)
     stopping = asyncio.Event()
     recovery = AutoRecovery.of_cluster(str(configuration.metadata_uri), this_process(), configuration.auto_recovery)
-    asked = asyncio.ensure_future(stopping.wait())
     try:
         await recovery.start()
         ending.stop_by(stopping.set)
         facts = {"id": this_process(), "pid": os.getpid()}
         _tell(arguments, facts, f"autorecovery of {configuration.metadata_uri} runs (pid {os.getpid()})")
-        await asyncio.wait([asked, recovery.failed], return_when=asyncio.FIRST_COMPLETED)
-        if recovery.failed.done():
-            raise recovery.failed.result()
+        await stopping.wait()
     finally:
-        asked.cancel()
         await recovery.stop()
     return 0
 

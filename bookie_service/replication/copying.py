@@ -81,7 +81,7 @@ class FragmentCopier:
         self._services = services
         self._ledger_id = ledger_id
         self._metadata = metadata
-        self._digest = WholeEntries(metadata.digest, password)
+        self._digest = WholeEntries(metadata.digest, password, metadata.lac_bounds)
         self._master_key = master_key(password)
         self._rate = rate
         self._piece_bytes = piece_bytes

@@ -19,8 +19,9 @@ from bkspark.client.reader import last_entries
 from bkspark.client.stored import HeldEntries
 from bkspark.client.writer import Services
 from bkspark.core.metadata import Fragment, LedgerMetadata
-from bkspark.errors import BookKeeperError, MetadataFormat, NoSuchLedger, ReadFailed
+from bkspark.errors import BookKeeperError, MetadataError, MetadataFormat, NoSuchLedger, ReadFailed
 from bkspark.wire.digest import EntryDigest
+from bookie_service.replication.containment import UnexpectedErrors
 from bookie_service.replication.repair import WINDOW_ENTRIES, entry_windows, settled_fragments, stored_entries
 
 LEDGERS_AT_ONCE = 16
@@ -42,13 +43,13 @@ class Lack:
 class LedgerFindings:
     """What one ledger lacks, and how many entries no bookie gives (of those looked at).
 
-    `error`: its metadata cannot be decoded, and nothing is known of it.
+    `error`: nothing is known of it, because its metadata cannot be decoded or the check met an unexpected error.
     """
 
     ledger_id: int
     lacks: tuple[Lack, ...]
     entries: int
-    error: MetadataFormat | None = None
+    error: BookKeeperError | None = None
 
     @property
     def bookies(self) -> tuple[str, ...]:
@@ -68,11 +69,20 @@ class LedgerCheck:
             detection of lost bookies, which gives it time to come back.
     """
 
-    def __init__(self, services: Services, share: float, *, blames_silent: bool, password: bytes = b"") -> None:
+    def __init__(
+        self,
+        services: Services,
+        share: float,
+        *,
+        blames_silent: bool,
+        password: bytes = b"",
+        unexpected: UnexpectedErrors,
+    ) -> None:
         self._services = services
         self._share = share
         self._blames_silent = blames_silent
         self._password = password
+        self._unexpected = unexpected
         self.ledgers = 0
 
     async def findings(self) -> AsyncIterator[LedgerFindings]:
@@ -127,6 +137,12 @@ class LedgerCheck:
             return None
         except MetadataFormat as error:
             return LedgerFindings(ledger_id, (), 0, error)
+        except MetadataError:
+            raise
+        except Exception as error:
+            if not isinstance(error, BookKeeperError):
+                error = self._unexpected.failure(error, f"the check of ledger {ledger_id}", ledger_id)
+            return LedgerFindings(ledger_id, (), 0, error)
         return found
 
     async def _check(self, ledger_id: int, metadata: LedgerMetadata) -> LedgerFindings:
@@ -147,7 +163,7 @@ class LedgerCheck:
     async def _confirmed_end(self, ledger_id: int, metadata: LedgerMetadata, password: bytes) -> int:
         """Return the id behind the last confirmed entry of an open ledger; 0 where the bookies do not tell."""
         try:
-            digest = EntryDigest(metadata.digest, password)
+            digest = EntryDigest(metadata.digest, password, metadata.lac_bounds)
             return (await last_entries(self._services.pool, ledger_id, metadata, digest)).lac + 1
         except ReadFailed:
             return 0

@@ -6,14 +6,15 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from bkspark.core.metadata import LedgerMetadata
-from bkspark.errors import MetadataFormat, NoSuchLedger
+from bkspark.errors import BookKeeperError, MetadataError, MetadataFormat, NoSuchLedger
 from bkspark.metadata.ledgers import LedgerStore
+from bookie_service.replication.containment import UnexpectedErrors
 
-Listed = tuple[int, LedgerMetadata | MetadataFormat]
+Listed = tuple[int, LedgerMetadata | BookKeeperError]
 """A ledger's id, and its metadata or why they cannot be decoded."""
 
 
-async def read_all(ledgers: LedgerStore, at_once: int) -> AsyncIterator[list[Listed]]:
+async def read_all(ledgers: LedgerStore, at_once: int, unexpected: UnexpectedErrors) -> AsyncIterator[list[Listed]]:
     """Yield every ledger, in groups that are read together; who is deleted meanwhile is left out.
 
     Raises:
@@ -23,12 +24,12 @@ async def read_all(ledgers: LedgerStore, at_once: int) -> AsyncIterator[list[Lis
     async for ledger_id in ledgers.ids():
         group.append(ledger_id)
         if len(group) == at_once:
-            yield await _read(ledgers, group)
+            yield await _read(ledgers, group, unexpected)
             group = []
-    yield await _read(ledgers, group)
+    yield await _read(ledgers, group, unexpected)
 
 
-async def _read(ledgers: LedgerStore, ledger_ids: list[int]) -> list[Listed]:
+async def _read(ledgers: LedgerStore, ledger_ids: list[int], unexpected: UnexpectedErrors) -> list[Listed]:
     async def read(ledger_id: int) -> Listed | None:
         try:
             return ledger_id, (await ledgers.read(ledger_id)).metadata
@@ -36,5 +37,9 @@ async def _read(ledgers: LedgerStore, ledger_ids: list[int]) -> list[Listed]:
             return None
         except MetadataFormat as error:
             return ledger_id, error
+        except MetadataError:
+            raise
+        except Exception as error:
+            return ledger_id, unexpected.failure(error, f"reading the metadata of ledger {ledger_id}", ledger_id)
 
     return [each for each in await asyncio.gather(*map(read, ledger_ids)) if each is not None]

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bkspark.core.metadata import LedgerMetadata
-from bkspark.errors import ConfigurationError, MetadataError, MetadataFormat, NoSuchLedger, NoSuchNode
+from bkspark.errors import BookKeeperError, ConfigurationError, MetadataError, NoSuchLedger, NoSuchNode
 from bkspark.ids import check_bookie_id
 from bookie_service.replication.autorecovery import Cluster
 from bookie_service.replication.ledger_check import Lack, LedgerCheck
@@ -62,7 +62,13 @@ async def check_cluster(cluster: Cluster, options: AutoRecoveryOptions, progress
     Raises:
         MetadataError: the metadata store failed: nothing is known.
     """
-    check = LedgerCheck(cluster.services, 1.0, blames_silent=True, password=options.repair.password)
+    check = LedgerCheck(
+        cluster.services,
+        1.0,
+        blames_silent=True,
+        password=options.repair.password,
+        unexpected=cluster.unexpected,
+    )
     underreplicated = entries = copies = unreadable = 0
     lacking: list[tuple[int, Lack]] = []
     async for found in check.findings():
@@ -154,12 +160,13 @@ async def _check_is_down(cluster: Cluster, bookie: str) -> None:
         raise MetadataError(f"there is no bookie {bookie}; known are {', '.join(sorted(known)) or 'none'}")
 
 
-async def _naming(cluster: Cluster, bookie: str) -> tuple[frozenset[int], MetadataFormat | None]:
+async def _naming(cluster: Cluster, bookie: str) -> tuple[frozenset[int], BookKeeperError | None]:
     """Return the ledgers that name a bookie, and why of one of the others nothing is known."""
-    naming, unreadable = set(), None
-    async for some in read_all(cluster.services.ledgers, LEDGERS_AT_ONCE):
+    naming: set[int] = set()
+    unreadable: BookKeeperError | None = None
+    async for some in read_all(cluster.services.ledgers, LEDGERS_AT_ONCE, cluster.unexpected):
         for ledger_id, metadata in some:
-            if isinstance(metadata, MetadataFormat):
+            if isinstance(metadata, BookKeeperError):
                 unreadable = metadata
             elif _is_named(metadata, bookie):
                 naming.add(ledger_id)

@@ -24,6 +24,7 @@ from bkspark.core.metadata import Fragment
 from bkspark.errors import BookKeeperError, MetadataError, MetadataFormat, NoSuchLedger, SessionExpired, TooManyRequests
 from bkspark.metadata.tree import Tree
 from bkspark.metadata.underreplication import Underreplicated, UnderreplicationStore
+from bookie_service.replication.containment import UnexpectedErrors
 from bookie_service.replication.copying import PIECES_MAX, ByteRate, CopyFailed, FragmentCopier
 from bookie_service.replication.options import RepairOptions
 from bookie_service.replication.repair import (
@@ -61,7 +62,13 @@ class ReplicationWorker:
     """Repairs what is listed. `run` for ever, or `repair` one ledger."""
 
     def __init__(
-        self, services: Services, tree: Tree, store: UnderreplicationStore, who: str, options: RepairOptions
+        self,
+        services: Services,
+        tree: Tree,
+        store: UnderreplicationStore,
+        who: str,
+        options: RepairOptions,
+        unexpected: UnexpectedErrors,
     ) -> None:
         self._services = services
         self._tree = tree
@@ -71,6 +78,7 @@ class ReplicationWorker:
         self._rate = ByteRate(options.bytes_per_s)
         self._piece_bytes = max(1, options.copies_in_flight_bytes // (options.ledgers_at_once * PIECES_MAX))
         self._deferred: dict[int, _Deferred] = {}
+        self._unexpected = unexpected
         self._wake = asyncio.Event()
         self.repaired = 0
         self.copied_bytes = 0
@@ -78,7 +86,7 @@ class ReplicationWorker:
     # ---- the list ----
 
     async def run(self) -> None:
-        """Repair whatever is listed, for ever. Failures of the metadata store are waited out."""
+        """Repair whatever is listed, for ever. Errors of the metadata store, and unexpected ones, are waited out."""
         stop_watching = None
         try:
             while True:
@@ -86,7 +94,9 @@ class ReplicationWorker:
                     if stop_watching is None:
                         stop_watching = await self._store.watch(self._wake.set)
                     done = await self.repair_listed()
-                except BookKeeperError as error:
+                except Exception as error:
+                    if not isinstance(error, BookKeeperError):
+                        error = self._unexpected.failure(error, "the list of under-replicated ledgers")
                     logger.warning("autorecovery cannot work now, it tries again: %s", error)
                     done = 0
                 if not done:
@@ -155,6 +165,12 @@ class ReplicationWorker:
                     return False
                 ended, fragment = await self._repaired(work, session)
             except MetadataFormat as error:
+                ended, fragment = Ended(Outcome.DEFERRED, error), None
+            except MetadataError:
+                raise
+            except Exception as error:
+                if not isinstance(error, BookKeeperError):
+                    error = self._unexpected.failure(error, f"the repair of ledger {ledger_id}", ledger_id)
                 ended, fragment = Ended(Outcome.DEFERRED, error), None
             if ended.outcome not in (Outcome.COMPLETE, Outcome.GONE):
                 self._defer(ledger_id, ended, fragment)

@@ -10,6 +10,9 @@ Replacing a log is a transaction. Steps, each durable before the next:
 Step 3 may find the disk full. Then the index points partly to one log and partly to the other, both stay, and it is
 done again when there may be space; entries are served meanwhile, and a crash leaves it to `recover`.
 
+A log that may hold entries of a ledger in doubt is left as it is. Such a ledger is in limbo, or its index is lost or
+cut: entries without a position count, too, until the index is rebuilt from the logs or the ledger is repaired.
+
 A crash before the intent leaves a temporary file, which `recover` removes. After it, `recover` does the rest again; it
 runs before replay. So no entry is ever without a durable copy, and nothing is copied twice.
 
@@ -48,6 +51,10 @@ Pace = Callable[[int, int], None]
 """Called with (entries, bytes) that were copied; waits as limits ask, and raises to end the work."""
 
 
+class LogInDoubt(Exception):
+    """A log must stay as it is: it may hold entries of a ledger in doubt that have no position."""
+
+
 @dataclass(frozen=True, slots=True)
 class LogFacts:
     """What one log holds: ledger_ids[i] has ledger_bytes[i] bytes of records, `log_bytes` lie before its map."""
@@ -76,7 +83,10 @@ class Compactor:
     def facts(self, log_id: int, pace: Pace) -> LogFacts:
         """Return what a settled log holds: by its ledgers map, or what the index points to when it has no whole one.
 
+        Of a ledger in doubt all that is there counts.
+
         Raises:
+            LogInDoubt: something cannot be read that may be of a ledger in doubt.
             StorageDamaged: that cannot be told; the log must be kept.
             OSError: the log or the index cannot be read.
         """
@@ -86,8 +96,13 @@ class Compactor:
             if scan.ledgers_map is not None:
                 return LogFacts(log_id, scan.items_end - HEADER_BYTES, *scan.ledgers_map)
             ledger_ids = ledger_bytes = np.empty(0, np.int64)
+            is_settled = True
             for window in scan:
                 live = live_rows(window, index)
+                if not live.all():
+                    doubtful = self._store.in_doubt(np.unique(window.ledger_ids[~live]))
+                    is_settled = is_settled and not len(doubtful)
+                    live |= np.isin(window.ledger_ids, doubtful)
                 ledger_ids, ledger_bytes = ledger_sums(
                     np.concatenate([ledger_ids, window.ledger_ids[live]]),
                     np.concatenate([ledger_bytes, window.sizes[live]]),
@@ -95,8 +110,11 @@ class Compactor:
                 pace(0, 0)
             if scan.end < scan.size and self._points_behind(log_id, scan.end, index, pace):
                 raise incomplete(scan, path)
+            if scan.end < scan.size and self._store.any_in_doubt():
+                raise LogInDoubt(f"no entry begins at offset {scan.end} of {path}, and entries of a ledger may follow")
         facts = LogFacts(log_id, max(0, scan.size - HEADER_BYTES), ledger_ids, ledger_bytes)
-        self._scanned[log_id] = facts
+        if is_settled:
+            self._scanned[log_id] = facts
         return facts
 
     def _points_behind(self, log_id: int, offset: int, index: IndexView, pace: Pace) -> bool:
@@ -118,6 +136,7 @@ class Compactor:
         `outstanding_max`: entries that are copied between two syncs.
 
         Raises:
+            LogInDoubt: a ledger in it is in doubt. Nothing is changed.
             StorageDamaged: the log is not whole; it must be kept. Nothing is changed.
             OSError: a file could not be read or written. Nothing is changed.
         """
@@ -132,6 +151,7 @@ class Compactor:
                         ledger_sums(*map(np.concatenate, zip(seen, (window.ledger_ids, window.sizes), strict=True)))
                     )
                     live = live_rows(window, index)
+                    self._check_not_in_doubt(path, window.ledger_ids)
                     if live.any():
                         writer = writer or self._store.logs.create_temporary(SUFFIX)
                         _append(writer, window, live)
@@ -154,6 +174,11 @@ class Compactor:
             raise
         writer.close()
         return intent
+
+    def _check_not_in_doubt(self, path: str, ledger_ids: np.ndarray) -> None:
+        doubtful = self._store.in_doubt(np.unique(ledger_ids))
+        if len(doubtful):
+            raise LogInDoubt(f"ledger {doubtful[0]}, which has entries in {path}, is in limbo or its index is lost")
 
     def _check_whole(self, scan: LogScan, path: str, seen: Sequence[np.ndarray], index: IndexView, pace: Pace) -> None:
         """Raise StorageDamaged unless all that the log holds was seen."""

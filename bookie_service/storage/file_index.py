@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from bookie_service.formats.index import LedgerHeader
 from bookie_service.storage.files import LocalFiles
-from bookie_service.storage.index import IndexPaths, IndexReader, LedgerUpdate
+from bookie_service.storage.index import ENTRIES_END, Extent, IndexPaths, IndexReader, LedgerUpdate
 from bookie_service.storage.index_files import IndexFilesWriter
 from bookie_service.storage.index_pages import IndexPages
 from bookie_service.storage.index_writer import IndexWriter
@@ -64,11 +64,14 @@ class FileIndex:
     def last_entry(self, ledger_id: int) -> int:
         return self._reader.last_entry(ledger_id)
 
+    def extents(self, ledger_id: int, first_entry: int = 0, end_entry: int = ENTRIES_END) -> Iterator[Extent]:
+        return self._reader.extents(ledger_id, first_entry, end_entry)
+
     def view(self, open_files_max: int) -> IndexReader:
         return IndexReader(self._files, self._paths, self._pages, open_files_max, keeps_pages=False)
 
     def ledger_ids(self) -> np.ndarray:
-        return self._paths.ledgers(self._files)
+        return np.union1d(self._paths.ledgers(self._files), self._known.all()[0])
 
     def has(self, ledger_id: int) -> bool:
         return self._files.exists(self._paths.path(ledger_id))
@@ -78,7 +81,7 @@ class FileIndex:
         if not least_bytes:
             return ""
         path = self._paths.path(ledger_id)
-        size = self._reader.file_size(ledger_id)
+        size = self._files.file_size(path)
         if size is None:
             return f"{path}: the index file of ledger {ledger_id} is missing"
         if size < least_bytes:
@@ -125,6 +128,7 @@ class FileIndex:
 
     def close(self) -> None:
         self._reader.close()
+        self._writer.close()
         for file_system in self._file_systems:
             file_system.close()
 

@@ -34,6 +34,7 @@ _FALLOC_FL_KEEP_SIZE = 1
 
 _BUFFERS_PER_CALL_MAX = 1024
 """IOV_MAX of Linux."""
+_BLOCK_BYTES = 4096
 _NO_WAIT = getattr(os, "RWF_NOWAIT", None)
 _NOTHING_AT_ONCE = (errno.EAGAIN, errno.EOPNOTSUPP)
 """Not cached, or a file system that cannot tell."""
@@ -78,6 +79,19 @@ class _Naming:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         if isinstance(error, OSError) and error.filename is None:
             raise OSError(error.errno, error.strerror, self._path) from None
+
+
+def physical_block_bytes(device: int, sysfs: str = "/sys") -> int | None:
+    """Return the physical block size that Linux knows of a disk or a partition, None when it knows none."""
+    at = os.path.join(sysfs, "dev", "block", f"{os.major(device)}:{os.minor(device)}")
+    for queue in (os.path.join(at, "queue"), os.path.join(os.path.realpath(at), os.pardir, "queue")):
+        try:
+            with open(os.path.join(queue, "physical_block_size"), encoding="ascii") as file:
+                size = int(file.read())
+        except (OSError, ValueError):
+            continue
+        return size if size > 0 else None
+    return None
 
 
 class File:
@@ -269,6 +283,13 @@ class ReadOnlyFiles:
                     os.symlink(os.path.join(path, name), os.path.join(links, name))
             return RocksKeyValues(path, options, links=links)
 
+    def block_bytes(self, directory: str) -> int:
+        """Return the physical block size of the disk that a directory lies on: what one write may tear.
+
+        Where it cannot be told (no disk of this machine, no Linux), that of most disks.
+        """
+        return physical_block_bytes(os.stat(directory).st_dev) or _BLOCK_BYTES
+
     def space(self, directory: str) -> DiskSpace:
         """Return how full the file system is that a directory lies on."""
         found = os.statvfs(directory)
@@ -346,6 +367,10 @@ class LocalFiles(ReadOnlyFiles):
 
     def remove(self, path: str) -> None:
         os.unlink(path)
+
+    def remove_directory(self, path: str) -> None:
+        """Remove an empty directory; that is not durable."""
+        os.rmdir(path)
 
     def make_directory(self, path: str) -> None:
         """Create a directory with the missing ones above it, durably. It may exist already."""

@@ -5,6 +5,8 @@ What was changed and is not written yet is in memory (`index_pages`); `index_wri
 
 from __future__ import annotations
 
+import bisect
+import contextlib
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,13 +16,29 @@ import numpy as np
 from bkspark.errors import StorageDamaged
 from bkspark.ids import NO_ENTRY
 from bookie_service.formats import index as index_format
-from bookie_service.formats.index import POSITION_BYTES, POSITIONS_AT, SLOT_BYTES, LedgerHeader
+from bookie_service.formats.index import ENTRY_ID_MAX, LedgerHeader
 from bookie_service.storage.files import LocalFiles
+from bookie_service.storage.index_file import IndexFile
 from bookie_service.storage.index_pages import IndexPages, overlaid
 from bookie_service.storage.open_files import OpenFiles
 
+ENTRIES_END = ENTRY_ID_MAX + 1
+"""No entry that can be stored has this id or a higher one."""
+EXTENT_ENTRIES = 8192
+"""How many positions an extent has at most."""
+Extent = tuple[int, np.ndarray]
+"""(entry id, positions of that entry and those behind it)."""
+
 _SCAN_POSITIONS = 1024
 _HEX = frozenset("0123456789abcdef")
+
+
+def rebuild_remedy(ledger_id: int) -> str:
+    """Return what an operator can do about a lost index."""
+    return (
+        "To get back what the entry logs have of it, stop the bookie, run `bkspark bookie --rebuild-index "
+        f"{ledger_id}` with its configuration, and start it again"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +75,24 @@ class IndexPaths:
         """Return whether any ledger has an index file."""
         return next(self._each_ledger(files), None) is not None
 
+    def leftovers(self, files: LocalFiles, suffix: str) -> list[str]:
+        """Return the paths of files that have an index file's name and `suffix`."""
+        return [
+            os.path.join(inner, name)
+            for inner in self._innermost(files)
+            for name in files.names(inner)
+            if name.endswith(suffix) and index_format.parse_file_name(name.removesuffix(suffix)) is not None
+        ]
+
     def _each_ledger(self, files: LocalFiles) -> Iterator[int]:
+        for inner in self._innermost(files):
+            found = map(index_format.parse_file_name, files.names(inner))
+            yield from (ledger_id for ledger_id in found if ledger_id is not None)
+
+    def _innermost(self, files: LocalFiles) -> Iterator[str]:
         for top in self._directories:
             for middle in _hex_directories(files, top):
-                for inner in _hex_directories(files, middle):
-                    found = map(index_format.parse_file_name, files.names(inner))
-                    yield from (ledger_id for ledger_id in found if ledger_id is not None)
+                yield from _hex_directories(files, middle)
 
 
 class IndexReader:
@@ -74,7 +104,7 @@ class IndexReader:
         """`keeps_pages`: what is read stays in memory for the next time; not so for those who read everything once."""
         self._paths = paths
         self._pages = pages
-        self._open = OpenFiles(files, open_files_max)
+        self._open = OpenFiles(lambda path: IndexFile(files.open(path)), open_files_max)
         self._keeps_pages = keeps_pages
 
     def header(self, ledger_id: int) -> LedgerHeader | None:
@@ -85,30 +115,25 @@ class IndexReader:
         """
         path = self._paths.path(ledger_id)
         try:
-            data = self._open.get(path).read(2 * SLOT_BYTES, 0)
+            file = self._open.get(path)
         except FileNotFoundError:
             return None
         try:
-            header = index_format.decode_header(data, ledger_id)
+            header = file.header(ledger_id)
         except ValueError as error:
             raise StorageDamaged(f"{path}: {error}", ledger_id=ledger_id) from error
         if header is None:
             raise StorageDamaged(
-                f"{path} offset 0: both headers are unreadable; stop the bookie, and restore the file or remove it: "
-                "then the ledger is in limbo until it is recovered or repaired",
+                f"{path} offset 0: both headers are unreadable. {rebuild_remedy(ledger_id)}",
                 ledger_id=ledger_id,
             )
         return header
 
-    def file_size(self, ledger_id: int) -> int | None:
-        """Return how long a ledger's file is, None when there is none."""
-        try:
-            return self._open.get(self._paths.path(ledger_id)).size()
-        except FileNotFoundError:
-            return None
-
     def positions(self, ledger_id: int, first_entry: int, count: int) -> np.ndarray:
         """Return positions of `first_entry`, ... as int64, 0 where not held; shorter when nothing is held behind."""
+        return self._read_positions(ledger_id, first_entry, count, self._keeps_pages)
+
+    def _read_positions(self, ledger_id: int, first_entry: int, count: int, keeps_pages: bool) -> np.ndarray:
         each = self._pages.positions_per_page
         first_page, end_page = first_entry // each, (first_entry + count - 1) // each + 1
         changes = self._pages.changes
@@ -116,7 +141,7 @@ class IndexReader:
         stored = np.empty(0, np.int64)
         if len(found) < end_page - first_page:
             stored = self._stored(ledger_id, first_page * each, (end_page - first_page) * each)
-            if self._keeps_pages:
+            if keeps_pages:
                 self._keep(ledger_id, first_page, stored, changes)
         skipped = first_entry - first_page * each
         return overlaid(stored, found, first_page, each)[skipped : skipped + count]
@@ -130,40 +155,79 @@ class IndexReader:
     def _stored(self, ledger_id: int, first_entry: int, count: int) -> np.ndarray:
         """Return positions as the file has them; shorter when it ends before, or within a position."""
         try:
-            file = self._open.get(self._paths.path(ledger_id))
+            return self._open.get(self._paths.path(ledger_id)).positions(first_entry, count)
         except FileNotFoundError:
             return np.empty(0, np.int64)
-        data = file.read(count * POSITION_BYTES, index_format.position_at(first_entry))
-        return np.frombuffer(data, ">i8", len(data) // POSITION_BYTES).astype(np.int64)
 
     def last_entry(self, ledger_id: int) -> int:
         """Return the highest entry id with a position in a ledger's file, NO_ENTRY when there is none."""
         try:
             file = self._open.get(self._paths.path(ledger_id))
-        except FileNotFoundError:
+            end = file.end_entry()
+        except (FileNotFoundError, StorageDamaged):
+            # Whoever makes a ledger anew whose header is unreadable holds nothing of it.
             return NO_ENTRY
-        end = max(0, (file.size() - POSITIONS_AT) // POSITION_BYTES)
         while end > 0:
             # A crash can leave a file longer than what was written into it: zeros at the end are no entries.
             first = max(0, end - _SCAN_POSITIONS)
             held = np.flatnonzero(self._stored(ledger_id, first, end - first))
             if len(held):
                 return first + int(held[-1])
-            end = first
+            end = _last_data_end(file, first)
         return NO_ENTRY
+
+    def extents(self, ledger_id: int, first_entry: int = 0, end_entry: int = ENTRIES_END) -> Iterator[Extent]:
+        """See `IndexView.extents`: from page to page of those in memory, and of those that the file has data for."""
+        each = self._pages.positions_per_page
+        first_page, end_page = first_entry // each, -(-end_entry // each)
+        # What is held when this begins is on one of these pages, or in the file by the time that it is looked at.
+        in_memory = self._pages.numbers(ledger_id, first_page, end_page)
+        pages_min, pages_max = max(1, _SCAN_POSITIONS // each), max(1, EXTENT_ENTRIES // each)
+        page, pages = first_page, pages_min
+        while (page_at := self._next_page(ledger_id, page, end_page, in_memory)) is not None:
+            page = min(page_at + pages, end_page)
+            first = max(first_entry, page_at * each)
+            positions = self._read_positions(ledger_id, first, min(end_entry, page * each) - first, False)
+            held = np.flatnonzero(positions)
+            # Few large reads where entries lie close together, small ones where they lie far apart.
+            pages = min(pages_max, 2 * pages) if 2 * len(held) >= len(positions) else pages_min
+            if len(held):
+                yield first + int(held[0]), positions[held[0] : held[-1] + 1]
+
+    def _next_page(self, ledger_id: int, page: int, end_page: int, in_memory: Sequence[int]) -> int | None:
+        """Return the first of the pages [page, end_page) that memory has, or the file has data for."""
+        each = self._pages.positions_per_page
+        at = bisect.bisect_left(in_memory, page)
+        found = in_memory[at] if at < len(in_memory) else end_page
+        with contextlib.suppress(FileNotFoundError):
+            entry_id = self._open.get(self._paths.path(ledger_id)).next_data(page * each)
+            if entry_id is not None:
+                found = min(found, entry_id // each)
+        return found if found < end_page else None
 
     def forget(self, ledger_id: int) -> None:
         """Let go of a ledger whose file is about to be removed."""
-        path = self._paths.path(ledger_id)
-        try:
-            size = self._open.get(path).size()
-        except FileNotFoundError:
-            return
-        self._pages.forget(ledger_id, size // POSITION_BYTES // self._pages.positions_per_page + 1)
-        self._open.forget(path)
+        self._pages.forget(ledger_id)
+        self._open.forget(self._paths.path(ledger_id))
 
     def close(self) -> None:
         self._open.close()
+
+
+def _last_data_end(file: IndexFile, end_entry: int) -> int:
+    """Return up to which entry a file may have positions below `end_entry`: behind that it is a hole."""
+
+    def has_data(entry_id: int) -> bool:
+        found = file.next_data(entry_id)
+        return found is not None and found < end_entry
+
+    if not end_entry or not has_data(0):
+        return 0
+    low, high = 0, end_entry
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if has_data(middle) else (low, middle)
+    return high
 
 
 def _hex_directories(files: LocalFiles, directory: str) -> list[str]:

@@ -20,7 +20,7 @@ import numpy as np
 PageKey = tuple[int, int]
 """(ledger id, number of the page)."""
 
-_PAGE_COST_BYTES = 400
+_PAGE_COST_BYTES = 500
 """What a page takes beside its positions: measured, rounded up."""
 _POSITIONS_MIN = 16
 _KEPT_SHARE = 0.9
@@ -77,6 +77,8 @@ class IndexPages:
         """Memory that all pages take now."""
         self._clean: OrderedDict[PageKey, Page] = OrderedDict()
         self._dirty: OrderedDict[PageKey, Page] = OrderedDict()
+        self._numbers: dict[int, int | set[int]] = {}
+        """Which pages of each ledger are here: most ledgers have one, and a number takes less memory than a set."""
         self._lock = threading.Lock()
         self.changes = 0
         """Grows with every change; a reader notes it before it looks at a file."""
@@ -99,9 +101,43 @@ class IndexPages:
 
     def _present(self, ledger_id: int, first_page: int, end_page: int) -> Sequence[PageKey]:
         """Return the keys of a ledger's pages in a range, and maybe of pages that are not here."""
-        if end_page - first_page <= len(self._clean) + len(self._dirty):
+        numbers = self._numbers.get(ledger_id)
+        if numbers is None:
+            return ()
+        if isinstance(numbers, int):
+            return ((ledger_id, numbers),) if first_page <= numbers < end_page else ()
+        if end_page - first_page <= len(numbers):
             return [(ledger_id, number) for number in range(first_page, end_page)]
-        return [key for key in (*self._dirty, *self._clean) if key[0] == ledger_id and first_page <= key[1] < end_page]
+        return [(ledger_id, number) for number in numbers if first_page <= number < end_page]
+
+    def numbers(self, ledger_id: int, first_page: int, end_page: int) -> list[int]:
+        """Return which of the pages [first_page, end_page) of a ledger are here, ascending."""
+        with self._lock:
+            numbers = self._numbers.get(ledger_id, set())
+            numbers = {numbers} if isinstance(numbers, int) else numbers
+            return sorted(number for number in numbers if first_page <= number < end_page)
+
+    def _note(self, key: PageKey, page: Page) -> None:
+        """Count a page that came in."""
+        ledger_id, number = key
+        others = self._numbers.get(ledger_id)
+        if others is None:
+            self._numbers[ledger_id] = number
+        elif isinstance(others, int):
+            self._numbers[ledger_id] = {others, number}
+        else:
+            others.add(number)
+        self.bytes += page.cost
+
+    def _forget(self, key: PageKey, page: Page) -> None:
+        """Count no more a page that was taken out."""
+        ledger_id, number = key
+        others = self._numbers[ledger_id]
+        if isinstance(others, int) or len(others) == 1:
+            del self._numbers[ledger_id]
+        else:
+            others.discard(number)
+        self.bytes -= page.cost
 
     def keep(self, ledger_id: int, number: int, positions: np.ndarray, changes: int) -> None:
         """Keep what a file held of a page, unless something changed since `changes` was noted."""
@@ -111,7 +147,7 @@ class IndexPages:
             if self.changes != changes or key in self._clean or key in self._dirty:
                 return
             self._clean[key] = page
-            self.bytes += page.cost
+            self._note(key, page)
             self._drop_clean(self._bytes_max)
 
     # ---- for the thread that changes ----
@@ -134,7 +170,7 @@ class IndexPages:
                 page = self._clean.pop(key, None)
                 if page is None:
                     page = loaded or Page(load())
-                    self.bytes += page.cost
+                    self._note(key, page)
                 self._dirty[key] = page
             before = page.cost
             page.set(slots, positions, self.positions_per_page)
@@ -162,7 +198,7 @@ class IndexPages:
         with self._lock:
             self.changes += 1
             for key in keys:
-                self.bytes -= self._dirty.pop(key).cost
+                self._forget(key, self._dirty.pop(key))
 
     def written(self, keys: Iterable[PageKey]) -> None:
         """Note that dirty pages equal their files now."""
@@ -171,19 +207,19 @@ class IndexPages:
                 page = self._clean[key] = self._dirty.pop(key)
                 page.dirty_first = page.dirty_end = 0
 
-    def forget(self, ledger_id: int, pages_max: int) -> None:
-        """Let go of the clean pages of a ledger that has no more than `pages_max`; it has no dirty one."""
+    def forget(self, ledger_id: int) -> None:
+        """Let go of the clean pages of a ledger; it has no dirty one."""
         with self._lock:
             self.changes += 1
-            for key in self._present(ledger_id, 0, pages_max):
-                page = self._clean.pop(key, None)
+            numbers = self._numbers.get(ledger_id, set())
+            for number in (numbers,) if isinstance(numbers, int) else list(numbers):
+                page = self._clean.pop((ledger_id, number), None)
                 if page is not None:
-                    self.bytes -= page.cost
+                    self._forget((ledger_id, number), page)
 
     def _drop_clean(self, bytes_max: int) -> None:
         while self.bytes > bytes_max and self._clean:
-            _, page = self._clean.popitem(last=False)
-            self.bytes -= page.cost
+            self._forget(*self._clean.popitem(last=False))
 
 
 def overlaid(stored: np.ndarray, pages: Mapping[int, np.ndarray], first_page: int, each: int) -> np.ndarray:

@@ -34,13 +34,14 @@ _PAGE_BYTES = 4096
 class JournalOptions:
     """Sizes in bytes. `backups_max` files behind the mark are kept for people; `reuse_files` recycles them instead.
 
-    Every group begins at a multiple of `alignment_bytes`. `leaves_page_cache`: what is durable is let go of, for nobody
+    Every group begins at a multiple of `alignment_bytes`; 0: the physical block size of the journal's disk, so that no
+    write touches a sector that holds what is durable. `leaves_page_cache`: what is durable is let go of, for nobody
     reads it but a replay, and memory that entry logs are cached in is better used.
     """
 
     file_bytes_max: int = 2048 * 1024 * 1024
     preallocate_bytes: int = 16 * 1024 * 1024
-    alignment_bytes: int = 512
+    alignment_bytes: int = 0
     backups_max: int = 5
     reuse_files: bool = False
     sync_groups: bool = True
@@ -72,6 +73,7 @@ class Journal:
         self._files = files
         self._directory = directory
         self._options = options
+        self._alignment = options.alignment_bytes or files.block_bytes(directory)
         self._spares: list[str] = []
         self._offered: set[str] = set()
         self._file_id = chain_end.file_id
@@ -133,7 +135,7 @@ class Journal:
         offset = self._end
         for record in records:
             offset = self._encode(record, offset, buffers)
-        alignment = self._options.alignment_bytes
+        alignment = self._alignment
         if offset % alignment or not records:
             body = bytes(journal_format.padding_body_bytes(offset, alignment))
             offset = self._encode(Record.of(RecordKind.PADDING, 0, body), offset, buffers)
@@ -208,7 +210,7 @@ class Journal:
         self._file.write([journal_format.encode_file_header(header)], 0)
         self._end = FILE_HEADER_BYTES
         self._synced = self._let_go = 0
-        if self._end % self._options.alignment_bytes:
+        if self._end % self._alignment:
             self._write(())
         self._reserve(self._end)
         self._file.sync_data()

@@ -19,14 +19,16 @@ from bookie_service.formats import key_value_index as index_format
 from bookie_service.formats.index import LedgerHeader
 from bookie_service.formats.key_value_index import ENTRIES_PER_BLOCK
 from bookie_service.storage.files import LocalFiles, ReadOnlyFiles, is_out_of_space
-from bookie_service.storage.index import LedgerUpdate
+from bookie_service.storage.index import ENTRIES_END, Extent, LedgerUpdate
 from bookie_service.storage.key_values import KeyValueOptions, KeyValues
 
+_BLOCKS_PER_GET = 32
 _PUTS_PER_WRITE = 1024
 """Keys set in one call, of 2 KiB at most: it holds Python's lock for about 2 ms."""
 _REMEDY = (
-    "entries that were acknowledged would not be found, so this bookie does not start; restore the directory from a "
-    "backup, or start a bookie with a new id and empty directories and let autorecovery copy the ledgers"
+    "entries that were acknowledged would not be found, so this bookie does not start; run `bkspark bookie "
+    "--rebuild-index`, which makes it again from the entry logs, or start a bookie with a new id and empty directories "
+    "and let autorecovery copy the ledgers"
 )
 
 
@@ -79,12 +81,18 @@ class KeyValueView:
     def has(self, ledger_id: int) -> bool:
         return self._key_values.get([index_format.header_key(ledger_id)])[0] is not None
 
-    def held(self, ledger_id: int) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield (first entry, positions from there on) of each block in which anything is held."""
-        for key in self._key_values.keys(*index_format.blocks_of(ledger_id)):
-            value = self._key_values.get([key])[0]
-            if value is not None:
-                yield index_format.block_number(key) * ENTRIES_PER_BLOCK, index_format.decode_block(value)
+    def extents(self, ledger_id: int, first_entry: int = 0, end_entry: int = ENTRIES_END) -> Iterator[Extent]:
+        first_block, end_block = first_entry // ENTRIES_PER_BLOCK, -(-end_entry // ENTRIES_PER_BLOCK)
+        first, end = index_format.block_key(ledger_id, first_block), index_format.block_key(ledger_id, end_block)
+        keys = self._key_values.keys(first, end)
+        while some := list(itertools.islice(keys, _BLOCKS_PER_GET)):
+            for key, value in zip(some, self._key_values.get(some)):
+                if value is not None:
+                    at, positions = index_format.block_number(key) * ENTRIES_PER_BLOCK, index_format.decode_block(value)
+                    skipped = max(0, first_entry - at)
+                    positions = positions[skipped : end_entry - at]
+                    if positions.any():
+                        yield at + skipped, positions
 
     def close(self) -> None:
         """Nothing to do: the store is its owner's."""
@@ -114,15 +122,25 @@ def open_view(files: ReadOnlyFiles, directory: str) -> KeyValueView:
 class KeyValueIndex(KeyValueView):
     """A `LedgerIndex` over a key-value store; which thread may call what stands there."""
 
-    def __init__(self, files: LocalFiles, directory: str, options: KeyValueOptions) -> None:
-        """`directory`: the `current` directory that the store lies in.
+    def __init__(
+        self,
+        files: LocalFiles,
+        directory: str,
+        options: KeyValueOptions,
+        *,
+        name: str = index_format.DIRECTORY_NAME,
+        commits_before: int = 0,
+    ) -> None:
+        """`directory`: the `current` directory that the store lies in, under `name`.
+
+        `commits_before`: the commits of the store that this one will replace.
 
         Raises:
             StorageDamaged: the store is damaged, or has lost what was durable.
         """
         self._files = files
-        self._commit_path = os.path.join(directory, index_format.COMMIT_NAME)
-        path = os.path.join(directory, index_format.DIRECTORY_NAME)
+        self._commit_path = os.path.join(directory, f"{name}{index_format.COMMIT_SUFFIX}")
+        path = os.path.join(directory, name)
         reached = _commit_reached(files, self._commit_path)
         if not files.is_directory(path):
             if reached:
@@ -133,7 +151,7 @@ class KeyValueIndex(KeyValueView):
         super().__init__(path, files.open_key_values(path, options))
         self._is_clean = True
         try:
-            self._commit_number = _check_commit(self._key_values, reached, path)
+            self._commit_number = max(commits_before, _check_commit(self._key_values, reached, path))
         except BaseException:
             self.close_store()
             raise

@@ -13,7 +13,7 @@ Adds, reads and everything else that bookie, replay, checkpoints and garbage col
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -23,7 +23,7 @@ from bkspark.ids import NO_ENTRY
 from bookie_service.formats.index import LedgerHeader, decode_lac
 from bookie_service.storage.byte_source import WAITING, ByteSource
 from bookie_service.storage.entry_log import EntryLogs
-from bookie_service.storage.index import LedgerUpdate
+from bookie_service.storage.index import ENTRIES_END, Extent, LedgerUpdate
 from bookie_service.storage.items import Items
 from bookie_service.storage.limbo import Limbo
 from bookie_service.storage.tombstones import Tombstones
@@ -46,6 +46,14 @@ class IndexView(Protocol):
     def last_entry(self, ledger_id: int) -> int:
         """Return the highest entry id with a position, NO_ENTRY when there is none."""
 
+    def extents(self, ledger_id: int, first_entry: int = 0, end_entry: int = ENTRIES_END) -> Iterator[Extent]:
+        """Yield (entry id, positions of that entry and those behind it), ascending; the ids between two are not held.
+
+        The cost follows what is held, however far apart the ids lie. Every entry of [first_entry, end_entry) that is
+        held when this begins is in one of them; so may be some that are held later. A position is 0 where not held. A
+        piece has `EXTENT_ENTRIES` positions at most, and nothing of it stays in memory.
+        """
+
     def close(self) -> None: ...
 
 
@@ -56,7 +64,7 @@ class LedgerIndex(IndexView, Protocol):
         """Return a view for another thread, which that one closes; it sees positions as soon as they are held."""
 
     def ledger_ids(self) -> np.ndarray:
-        """Return the ids of all ledgers, int64, ascending. For any thread."""
+        """Return the ids of all ledgers, lost ones too, int64, ascending. For any thread."""
 
     def has(self, ledger_id: int) -> bool:
         """Return whether the index knows the ledger, be its header readable or not. For any thread."""
@@ -66,7 +74,7 @@ class LedgerIndex(IndexView, Protocol):
         """Lines for the operator about what was found when it was opened, mostly none."""
 
     def lost(self, ledger_id: int) -> str:
-        """Return what is missing of a ledger although it was durable here, "" for nothing."""
+        """Return what is missing of a ledger although it was durable here, "" for nothing. For any thread."""
 
     def all_lost(self) -> list[int]:
         """Return the ledgers of which `lost` tells something, all looked at. For any thread."""
@@ -291,10 +299,19 @@ class LedgerStorage(Protocol):
 
     # ---- dropping and moving, for garbage collection ----
 
+    def in_doubt(self, ledger_ids: np.ndarray) -> np.ndarray:
+        """Return those of the ledgers of which entries may lie in entry logs without a position in the index.
+
+        They are in limbo, or their index is lost or cut. For any thread.
+        """
+
+    def any_in_doubt(self) -> bool:
+        """Return whether there is any such ledger; looks at all. For any thread."""
+
     def droppable(self, ledger_ids: Sequence[int]) -> list[tuple[int, bool]]:
         """Return (ledger id, is fenced) of those ledgers of which everything lies before the marks.
 
-        A ledger whose header is unreadable counts as fenced.
+        A ledger counts as fenced when that cannot be told: its header is unreadable, or it is in doubt.
         """
 
     def prepare_drop(self, ledger_ids: Sequence[int], fenced: Sequence[int], now_s: int) -> None:

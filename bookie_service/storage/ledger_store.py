@@ -34,7 +34,7 @@ from bookie_service.storage.byte_source import WAITING, ByteSource, NotCached
 from bookie_service.storage.entry_log import ENTRY_BYTES_MIN, EntryLogs
 from bookie_service.storage.file_index import PageOptions
 from bookie_service.storage.files import LocalFiles, is_out_of_space
-from bookie_service.storage.index import LedgerUpdate
+from bookie_service.storage.index import LedgerUpdate, rebuild_remedy
 from bookie_service.storage.items import Items
 from bookie_service.storage.key_values import KeyValueOptions
 from bookie_service.storage.ledger_storage import Flush, Ledger, LedgerIndex, Located
@@ -147,9 +147,9 @@ class LedgerStore(ABC):
             self.limbo.begin([ledger_id])
             logger.error(
                 "%s. Entries, a fence, or all that was known of the ledger may be lost: until it is recovered or "
-                "repaired, nothing certain is answered of what is missing. To serve it as before, stop the bookie, "
-                "restore the file, and start it again",
+                "repaired, nothing certain is answered of what is missing. %s",
                 lost,
+                rebuild_remedy(ledger_id),
             )
         return not lost
 
@@ -367,6 +367,13 @@ class LedgerStore(ABC):
 
     # ---- dropping and moving ----
 
+    def in_doubt(self, ledger_ids: np.ndarray) -> np.ndarray:
+        doubtful = [each for each in ledger_ids.tolist() if each in self.limbo or self.index.lost(each)]
+        return np.array(doubtful, np.int64)
+
+    def any_in_doubt(self) -> bool:
+        return len(self.limbo) > 0 or len(self.index.all_lost()) > 0
+
     @property
     def is_flushing(self) -> bool:
         return self._flushing is not None
@@ -384,8 +391,9 @@ class LedgerStore(ABC):
                 except StorageDamaged:
                     found.append((ledger_id, True))
                     continue
-                if ledger is not None:
-                    found.append((ledger_id, ledger.fenced))
+                # Looking the ledger up put it into limbo if something of it is lost.
+                if ledger is not None or ledger_id in self.limbo:
+                    found.append((ledger_id, ledger is None or ledger.fenced or ledger_id in self.limbo))
         return found
 
     def prepare_drop(self, ledger_ids: Sequence[int], fenced: Sequence[int], now_s: int) -> None:

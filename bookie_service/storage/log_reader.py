@@ -33,7 +33,7 @@ class EntryLogReader:
 
     def __init__(self, logs: EntryLogs, open_files_max: int) -> None:
         self._logs = logs
-        self._open = OpenFiles(logs.files, open_files_max)
+        self._open = OpenFiles(logs.files.open, open_files_max)
 
     def read(
         self,

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
 
-from bookie_service.storage.files import File, LocalFiles
+
+class Closable(Protocol):
+    """An open file, or something that holds one."""
+
+    def close(self) -> None: ...
 
 
-class OpenFiles:
+T = TypeVar("T", bound=Closable)
+
+
+class OpenFiles(Generic[T]):
     """Opens existing files on demand and keeps at most `limit` of them open. For one thread."""
 
-    def __init__(self, files: LocalFiles, limit: int) -> None:
-        self._files = files
+    def __init__(self, open_file: Callable[[str], T], limit: int) -> None:
+        """`open_file(path)` raises FileNotFoundError when there is none."""
+        self._open_file = open_file
         self._limit = limit
-        self._open: OrderedDict[str, File] = OrderedDict()
+        self._open: OrderedDict[str, T] = OrderedDict()
 
-    def get(self, path: str) -> File:
+    def get(self, path: str) -> T:
         """Return the open file; it stays usable until the next call.
 
         Raises:
@@ -28,7 +38,7 @@ class OpenFiles:
         if len(self._open) >= self._limit:
             _, oldest = self._open.popitem(last=False)
             oldest.close()
-        file = self._open[path] = self._files.open(path)
+        file = self._open[path] = self._open_file(path)
         return file
 
     def forget(self, path: str) -> None:

@@ -207,8 +207,9 @@ def _error_of(text: str, path: str) -> Exception:
         return OSError(code, text, path)
     # What is missing or contradicts itself counts as damage, too.
     return StorageDamaged(
-        f"{path}: the key-value store is damaged: {text}; restore the directory from a backup, or start a bookie "
-        "with a new id and empty directories and let autorecovery copy the ledgers"
+        f"{path}: the key-value store is damaged: {text}; run `bkspark bookie --rebuild-index`, which makes it again "
+        "from the entry logs, or start a bookie with a new id and empty directories and let autorecovery copy the "
+        "ledgers"
     )
 
 

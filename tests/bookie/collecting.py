@@ -149,6 +149,7 @@ class Bench:
 
     def drop(self, *ledger_ids: int) -> None:
         """Drop ledgers, as the collector does once it has proofs."""
+        self.store.prepare_drop(ledger_ids, (), 0)
         assert self.store.drop(ledger_ids) == list(ledger_ids)
         self.store.index.sync_removed(ledger_ids)
 

@@ -19,7 +19,7 @@ from bkspark.wire.v2 import Status
 from bookie_service.bookie import Bookie, BookieOptions
 from bookie_service.connection import ConnectionOptions
 from bookie_service.disk_watch import DiskOptions
-from bookie_service.formats.index import UNKNOWN_KEY
+from bookie_service.formats.index import LAYOUT, UNKNOWN_KEY
 from bookie_service.reads import SingleReads
 from bookie_service.storage.ledger_store import StoreOptions
 from bookie_service.storage.log_appender import AppendOptions
@@ -231,7 +231,7 @@ def test_damaged_index_header_is_an_io_error_never_an_unknown_ledger(tmp_path: P
     with Serving(service_options(tmp_path)) as serving, serving.connect() as peer:
         peer.add(5, 0, PAYLOADS)
     (index,) = tmp_path.glob("ledgers/current/*/*/5.idx")
-    index.write_bytes(bytes(1024) + index.read_bytes()[1024:])
+    index.write_bytes(bytes(LAYOUT.positions_at) + index.read_bytes()[LAYOUT.positions_at :])
     with Serving(service_options(tmp_path)) as serving, serving.connect() as peer:
         assert peer.read(5, 3).status == Status.EIO
         assert peer.add(5, 20, [b"x"]) == [Status.EIO]

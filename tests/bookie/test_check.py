@@ -16,6 +16,7 @@ from bkspark.cli.__main__ import main as bkspark
 from bkspark.metadata import cookies
 from bookie_service.ending import Ending
 from bookie_service.formats import compaction, tombstones
+from bookie_service.formats.index import LAYOUT
 from bookie_service.process import main
 from bookie_service.storage.files import LocalFiles
 from bookie_service.storage.index_files import IndexFilesWriter
@@ -77,7 +78,7 @@ def test_entries_of_a_deleted_ledger_are_counted_and_no_damage(stopped: Folder, 
     assert (code, report["unindexed_entries"]) == (0, 25)
 
 
-@pytest.mark.parametrize("size", [None, 0, 600, 1024 + 20 * 8, 1024 + 25 * 8 - 1])
+@pytest.mark.parametrize("size", [None, 0, 600, LAYOUT.position_at(20), LAYOUT.position_at(25) - 1])
 def test_index_file_that_is_removed_or_cut_is_damage(stopped: Folder, capsys: Capture, size: int | None) -> None:
     if size is None:
         stopped.small_index.unlink()
@@ -108,10 +109,10 @@ def test_nothing_is_changed_and_the_directories_are_free_again(crashed: Folder, 
 def test_people_get_a_verdict(stopped: Folder, capsys: Capture) -> None:
     assert main(["--check", *stopped.settings], Ending()) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "the bookie's folder is whole"
-    flip(stopped.small_index, 1024)
+    flip(stopped.small_index, LAYOUT.positions_at)
     assert main(["--check", *stopped.settings], Ending()) == 1
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith(f"DAMAGED {stopped.small_index} offset 1024: ")
+    assert lines[0].startswith(f"DAMAGED {stopped.small_index} offset {LAYOUT.positions_at}: ")
     assert lines[-1] == "the bookie's folder is damaged"
 
 
@@ -128,7 +129,7 @@ def test_flipped_byte_of_an_entry_is_named(stopped: Folder, capsys: Capture) -> 
 def test_flipped_id_of_an_entry_is_named_in_log_and_index(stopped: Folder, capsys: Capture) -> None:
     log = stopped.ledgers / "2.log"
     flip(log, 1024 + 4 + 15)
-    assert set(damage(stopped, capsys)) >= {(str(log), 1024), (str(stopped.small_index), 1024 + 8 * 20)}
+    assert set(damage(stopped, capsys)) >= {(str(log), 1024), (str(stopped.small_index), LAYOUT.position_at(20))}
 
 
 def test_truncated_entry_log_is_named_with_where_it_ends(stopped: Folder, capsys: Capture) -> None:
@@ -136,7 +137,7 @@ def test_truncated_entry_log_is_named_with_where_it_ends(stopped: Folder, capsys
     last = log.read_bytes().index(stored(SMALL, 24, SMALL_PAYLOADS[24])) - 4
     cut(log, last + 10)
     found = damage(stopped, capsys)
-    assert (str(stopped.small_index), 1024 + 8 * 24) in found
+    assert (str(stopped.small_index), LAYOUT.position_at(24)) in found
     assert all(offset >= last for path, offset in found if path == str(log))
 
 
@@ -149,10 +150,12 @@ def test_flipped_byte_of_a_ledgers_map_is_named(stopped: Folder, capsys: Capture
 
 def test_missing_entry_log_is_named_by_every_position_in_it(stopped: Folder, capsys: Capture) -> None:
     (stopped.ledgers / "2.log").unlink()
-    assert damage(stopped, capsys) == [(str(stopped.small_index), 1024 + 8 * entry_id) for entry_id in range(20, 25)]
+    assert damage(stopped, capsys) == [
+        (str(stopped.small_index), LAYOUT.position_at(entry_id)) for entry_id in range(20, 25)
+    ]
 
 
-@pytest.mark.parametrize(("offset", "named"), [(30, 0), (530, 512), (1024, 1024), (1024 + 8 * 7 + 5, 1024 + 8 * 7)])
+@pytest.mark.parametrize(("offset", "named"), [(30, 0), (4126, 4096), (8192, 8192), (8192 + 8 * 7 + 5, 8192 + 8 * 7)])
 def test_flipped_byte_of_an_index_is_named(offset: int, named: int, stopped: Folder, capsys: Capture) -> None:
     flip(stopped.small_index, offset)
     assert damage(stopped, capsys) == [(str(stopped.small_index), named)]
@@ -160,18 +163,19 @@ def test_flipped_byte_of_an_index_is_named(offset: int, named: int, stopped: Fol
 
 def test_position_that_points_to_another_entry_is_named(stopped: Folder, capsys: Capture) -> None:
     data = bytearray(stopped.small_index.read_bytes())
-    data[1024 + 8 * 3 : 1024 + 8 * 4] = data[1024 + 8 * 5 : 1024 + 8 * 6]
+    at = LAYOUT.position_at
+    data[at(3) : at(4)] = data[at(5) : at(6)]
     stopped.small_index.write_bytes(data)
-    assert damage(stopped, capsys) == [(str(stopped.small_index), 1024 + 8 * 3)]
+    assert damage(stopped, capsys) == [(str(stopped.small_index), LAYOUT.position_at(3))]
 
 
 @pytest.mark.parametrize("entries_left", [0, 18])
 def test_truncated_index_is_named_though_its_length_alone_tells_nothing(
     entries_left: int, stopped: Folder, capsys: Capture
 ) -> None:
-    cut(stopped.small_index, 1024 + 8 * entries_left)
+    cut(stopped.small_index, LAYOUT.position_at(entries_left))
     found = damage(stopped, capsys)
-    assert found[0] == (str(stopped.small_index), 1024 + 8 * entries_left)
+    assert found[0] == (str(stopped.small_index), LAYOUT.position_at(entries_left))
     assert {path for path, _ in found} == {str(stopped.small_index)}
 
 
@@ -183,7 +187,7 @@ def test_header_that_a_crash_left_unwritten_is_a_note_while_the_journal_holds_it
         serving.abandon()
     path = stopped.ledgers / "0" / "9" / "9.idx"
     path.parent.mkdir()
-    path.write_bytes(bytes(1024))
+    path.write_bytes(bytes(LAYOUT.positions_at))
     code, report = check(stopped, capsys)
     assert code == 0
     assert len(report["notes"]) == 2
@@ -191,9 +195,10 @@ def test_header_that_a_crash_left_unwritten_is_a_note_while_the_journal_holds_it
 
 
 def test_flipped_byte_of_a_record_that_replay_needs_is_named(crashed: Folder, capsys: Capture) -> None:
-    # The first of two records: the second proves that it was durable.
-    flip(crashed.journal(2), 512 + 48 + 20)
-    assert damage(crashed, capsys) == [(str(crashed.journal(2)), 512)]
+    # The first of two records: the second proves that it was durable. Groups begin at multiples of the block size.
+    begin = max(512, LocalFiles().block_bytes(str(crashed.journals)))
+    flip(crashed.journal(2), begin + 48 + 20)
+    assert damage(crashed, capsys) == [(str(crashed.journal(2)), begin)]
 
 
 def test_damage_in_a_journal_behind_the_mark_does_no_harm(stopped: Folder, capsys: Capture) -> None:

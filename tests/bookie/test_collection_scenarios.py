@@ -11,10 +11,13 @@ import pytest
 from bkspark.errors import MetadataError
 from bkspark.wire import v2
 from bkspark.wire.v2 import Status
+from bookie_service.formats import index as index_format
 from bookie_service.formats.entry_log import HEADER_BYTES
+from bookie_service.storage.compaction import LogInDoubt
 from bookie_service.storage.files import LocalFiles
 from bookie_service.storage.tombstones import Tombstones
-from tests.bookie.collecting import UNLIMITED, Bench, item
+from tests.bookie.collecting import UNLIMITED, Bench, item, without_limits
+from tests.bookie.folders import cut
 from tests.bookie.serving import Serving, service_options, stored
 from tests.crash.images import Loss, crash_image
 from tests.crash.simulated_files import SimulatedDisk, SimulatedFiles
@@ -298,3 +301,113 @@ def test_p21_late_writer_is_refused_and_a_repair_brings_the_ledger_back_fenced(t
     with Serving(service_options(tmp_path)) as serving, serving.connect() as peer:
         assert peer.add(5, 1, [b"late"]) == [Status.EFENCED]
         assert peer.read(5, 0).body == stored(5, 0, b"repaired")
+
+
+# ---- ledgers in limbo, and ledgers whose index is lost or cut ----
+
+
+def index_path(bench: Bench, ledger_id: int) -> Path:
+    return Path(bench.paths[ledger_id % len(bench.paths)], *index_format.relative_path(ledger_id))
+
+
+def with_map(bench: Bench) -> None:
+    bench.store.seal_logs()
+
+
+def without_map(bench: Bench) -> None:
+    """The log that a crash ended has no ledgers map, and garbage collection scans it."""
+
+
+@pytest.mark.parametrize("kept_positions", [None, 0, 3])
+@pytest.mark.parametrize("end_log", [with_map, without_map])
+def test_b8_logs_of_a_ledger_whose_index_is_lost_or_cut_are_neither_removed_nor_rewritten(
+    tmp_path: Path, end_log: Callable[[Bench], None], kept_positions: int | None
+) -> None:
+    """C9: the metadata name this bookie, and its entry logs may be the last place where the entries are."""
+    bench = Bench(tmp_path)
+    bench.put(7, range(8))
+    bench.put(9, range(30))
+    bench.flush()
+    end_log(bench)
+    bench.reopen()
+    logs = {path: Path(path).read_bytes() for path in bench.log_paths}
+    path = index_path(bench, 7)
+    if kept_positions is None:
+        path.unlink()
+    else:
+        cut(path, index_format.LAYOUT.position_at(kept_positions))
+    bench.delete(9)
+    for _ in range(3):
+        report = bench.collect()
+        bench.reopen()
+    assert (report.removed_logs, report.compacted_logs) == (0, 0)
+    assert {path: Path(path).read_bytes() for path in logs} == logs
+    bench.delete(7)
+    bench.collect()
+    assert bench.log_paths == [], "once the ledger is deleted its logs are garbage"
+    bench.store.close()
+
+
+def test_b8_log_is_kept_when_an_index_file_is_cut_while_its_log_is_rewritten(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.put(7, range(8))
+    bench.put(9, range(30))
+    bench.flush()
+    bench.store.seal_logs()
+    bench.drop(9)
+    cut(index_path(bench, 7), index_format.LAYOUT.position_at(3))
+    with pytest.raises(LogInDoubt, match="ledger 7"):
+        bench.compactor.copy(1, without_limits)
+    assert bench.other_names == set()
+    bench.store.close()
+
+
+def test_b8_logs_of_a_ledger_in_limbo_keep_entries_without_a_position(tmp_path: Path) -> None:
+    """After a crash with an incomplete journal entries may be in a log and nowhere in the index."""
+    bench = Bench(tmp_path)
+    bench.put(7, range(4))
+    bench.put(9, range(30))
+    bench.flush()
+    bench.store.seal_logs()
+    bench.store.limbo.begin([7])
+    bench.delete(9)
+    assert bench.collect().compacted_logs == 0
+    assert bench.holds(7, range(4))
+    bench.store.limbo.end([7])
+    assert bench.collect().compacted_logs == 1
+    assert bench.holds(7, range(4))
+    bench.store.close()
+
+
+def test_torn_log_is_kept_while_any_index_is_lost(tmp_path: Path) -> None:
+    """What lies behind the damage may be an entry of the ledger whose positions are lost."""
+    bench = Bench(tmp_path)
+    bench.put(7, range(4))
+    bench.put(9, range(30))
+    bench.flush()
+    bench.store.close()
+    path = Path(bench.log_paths[0])
+    content = bytearray(path.read_bytes())
+    content[HEADER_BYTES] = 0xFF
+    path.write_bytes(content)
+    index_path(bench, 7).unlink()
+    bench.open()
+    bench.delete(9)
+    assert bench.collect().removed_logs == 0
+    assert path.exists()
+    bench.store.close()
+
+
+def test_p21_ledger_in_doubt_counts_as_fenced_when_it_is_dropped(tmp_path: Path) -> None:
+    """Its fence may have been lost with its index file."""
+    bench = Bench(tmp_path)
+    bench.put(1, range(3))
+    bench.put(2, range(3))
+    bench.flush()
+    bench.reopen()
+    index_path(bench, 1).unlink()
+    bench.delete(1, 2)
+    assert bench.collect().dropped_ledgers == 2
+    assert [ledger_id in bench.store.tombstones for ledger_id in (1, 2)] == [True, False]
+    assert bench.store.index.lost(1) == ""
+    bench.store.close()

@@ -18,6 +18,7 @@ from bkspark.wire.digest import DigestType, EntryDigest
 from bookie_service.dump import main
 from bookie_service.formats import compaction, tombstones
 from bookie_service.formats.compaction import Intent
+from bookie_service.formats.index import LAYOUT
 from tests.bookie.folders import FENCED, LARGE_PAYLOADS, SMALL, SMALL_PAYLOADS, Folder, add, cut, flip, serve
 from tests.bookie.serving import KEY, Peer, Serving, service_options, stored
 
@@ -225,16 +226,16 @@ def test_truncated_entry_log_is_named_and_the_index_names_each_lost_entry(stoppe
     code, rows = dump(capsys, "index", stopped.small_index)
     assert code == 1
     (damage,) = of_kind(rows, "damage")
-    assert (damage["file"], damage["offset"], damage["entry"]) == (str(stopped.small_index), 1024 + 8 * 24, 24)
+    assert (damage["file"], damage["offset"], damage["entry"]) == (str(stopped.small_index), LAYOUT.position_at(24), 24)
 
 
-@pytest.mark.parametrize(("offset", "entry_id"), [(0, None), (40, None), (512, None), (1024, 0), (1031, 0), (1068, 5)])
+@pytest.mark.parametrize(("offset", "entry_id"), [(0, None), (40, None), (4096, None), (8192, 0), (8199, 0), (8236, 5)])
 def test_flipped_byte_of_an_index_is_named(offset: int, entry_id: int | None, stopped: Folder, capsys: Capture) -> None:
     flip(stopped.small_index, offset)
     code, rows = dump(capsys, "index", stopped.directory)
     (damage,) = of_kind(rows, "damage")
     assert code == 1
-    begin = offset // 512 * 512 if entry_id is None else 1024 + 8 * entry_id
+    begin = offset // 4096 * 4096 if entry_id is None else LAYOUT.position_at(entry_id)
     assert (damage["file"], damage["offset"], damage["entry"]) == (str(stopped.small_index), begin, entry_id)
 
 
@@ -260,10 +261,10 @@ def test_damaged_mark_and_last_id_are_named(name: str, stopped: Folder, capsys: 
 
 
 def test_truncated_index_and_mark_are_named(stopped: Folder, capsys: Capture) -> None:
-    cut(stopped.small_index, 1024 + 8 * 10 + 3)
+    cut(stopped.small_index, LAYOUT.position_at(10) + 3)
     code, rows = dump(capsys, "index", stopped.small_index)
     assert code == 1
-    assert [row["offset"] for row in of_kind(rows, "damage")] == [1024 + 8 * 10]
+    assert [row["offset"] for row in of_kind(rows, "damage")] == [LAYOUT.position_at(10)]
     cut(stopped.ledgers / "lastMark", 20)
     assert dump(capsys, "marks", stopped.ledgers)[0] == 1
 

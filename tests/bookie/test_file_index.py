@@ -3,15 +3,17 @@ all of them."""
 
 from __future__ import annotations
 
+import errno
 import os
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from bookie_service.formats.index import LedgerHeader
+from bookie_service.formats.index import LAYOUT, LedgerHeader
 from bookie_service.storage.file_index import FileIndex, PageOptions
-from bookie_service.storage.files import File, FileSystem, LocalFiles
+from bookie_service.storage.files import File, FileSystem, LocalFiles, SyncFailed
 from bookie_service.storage.index import LedgerUpdate
 from bookie_service.storage.index_pages import IndexPages
 
@@ -181,15 +183,92 @@ def test_few_files_are_synced_one_by_one_and_many_at_once(tmp_path: Path) -> Non
 
 def test_open_files_stay_within_their_limit(tmp_path: Path) -> None:
     files = CountingFiles()
-    index = new_index(files, tmp_path, PageOptions(page_bytes=64, pages_max=4), open_files=10)
+    options = PageOptions(page_bytes=64, pages_max=4, files_synced_singly_max=5)
+    index = new_index(files, tmp_path, options, open_files=10)
     for turn in range(3):
         index.hold(update(ledger_id, turn * 8, [7] * 8, turn + 1) for ledger_id in range(100))
         for ledger_id in range(100):
             assert held_by(index, ledger_id, 100) == dict.fromkeys(range(turn * 8 + 8), 7)
         index.sync()
-    assert files.open_most <= 10 + 1, "the reader's limit, and the file that the writer has at hand"
+    assert files.open_most <= 10 + 5 + 1, "the reader's limit, those that are not synced, and the one at hand"
     index.close()
     assert files.open_now == 0
+
+
+class ForgetfulFiles(LocalFiles):
+    """The real file system, on which the system cannot write some files back, and tells that only to those who have the
+    file open since before: once nobody has it open any more, the system may forget the file and the error with it."""
+
+    def __init__(self, syncs_file_systems: bool) -> None:
+        self._syncs_file_systems = syncs_file_systems
+        self.users: Counter[str] = Counter()
+        self.failed: set[str] = set()
+
+    def open(self, path: str) -> File:
+        return _ForgettableFile(os.open(path, os.O_RDWR), path, self)
+
+    def create(self, path: str) -> File:
+        return _ForgettableFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644), path, self)
+
+    def open_file_system(self, path: str) -> FileSystem | None:
+        return _ForgettableFileSystem(os.open(path, os.O_RDONLY), path, self) if self._syncs_file_systems else None
+
+    def fail_write_back(self, path: str) -> None:
+        """Lose what was written to a file and not synced, in the background."""
+        if self.users[path]:
+            self.failed.add(path)
+
+
+class _ForgettableFile(File):
+    __slots__ = ("_files",)
+
+    def __init__(self, fd: int, path: str, files: ForgetfulFiles) -> None:
+        super().__init__(fd, path)
+        self._files = files
+        files.users[path] += 1
+
+    def sync_data(self) -> None:
+        if self.path in self._files.failed:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), self.path)
+        super().sync_data()
+
+    def close(self) -> None:
+        self._files.users[self.path] -= 1
+        if not self._files.users[self.path]:
+            self._files.failed.discard(self.path)
+        super().close()
+
+
+class _ForgettableFileSystem(FileSystem):
+    """Tells of every error since it was opened."""
+
+    def __init__(self, fd: int, path: str, files: ForgetfulFiles) -> None:
+        super().__init__(fd, path)
+        self._files = files
+
+    def sync(self) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), self.path)
+
+
+@pytest.mark.parametrize("has_syncfs", [False, True])
+@pytest.mark.parametrize("singly_max", [0, 2, 128])
+def test_page_that_was_evicted_and_could_not_be_written_back_fails_the_sync(
+    tmp_path: Path, singly_max: int, has_syncfs: bool
+) -> None:
+    """The mark must not move: what the page held would be in no file, and in no journal any more."""
+    files = ForgetfulFiles(has_syncfs)
+    index = new_index(files, tmp_path, PageOptions(page_bytes=64, pages_max=8, files_synced_singly_max=singly_max))
+    index.hold(update(ledger_id, 0, [7] * 8, 1) for ledger_id in range(20))
+    evicted = [path for path in tmp_path.rglob("*.idx") if path.stat().st_size > LAYOUT.positions_at]
+    assert evicted, "there is no room for all pages"
+    for path in evicted:
+        files.fail_write_back(str(path))
+    if singly_max or has_syncfs:
+        with pytest.raises(SyncFailed):
+            index.sync()
+    else:
+        index.sync()  # each file was synced before it was closed
+    index.close()
 
 
 def test_removed_ledger_is_gone_from_memory_too_and_its_id_may_return(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from bkspark.errors import StorageDamaged
 from bkspark.wire import v2
 from bkspark.wire.v2 import Status
 from bookie_service.formats import index_files as file_format
-from bookie_service.formats.index import POSITION_BYTES, POSITIONS_AT
+from bookie_service.formats.index import LAYOUT, POSITION_BYTES
 from bookie_service.service import ServiceOptions
 from bookie_service.storage import index_files
 from bookie_service.storage.files import LocalFiles
@@ -49,7 +49,7 @@ def lose(options: ServiceOptions, size: int | None) -> None:
         cut(path, size)
 
 
-@pytest.mark.parametrize("size", [None, 0, 100, 600, POSITIONS_AT, POSITIONS_AT + 4 * POSITION_BYTES])
+@pytest.mark.parametrize("size", [None, 0, 100, 600, LAYOUT.positions_at, LAYOUT.positions_at + 4 * POSITION_BYTES])
 def test_ledger_whose_index_file_is_lost_or_cut_is_in_limbo(options: ServiceOptions, size: int | None) -> None:
     lose(options, size)
     with Serving(options) as serving, serving.connect() as peer:
@@ -75,7 +75,7 @@ def test_index_file_that_is_cut_while_the_bookie_serves_is_noticed(options: Serv
         assert peer.read(6, ENTRIES).status == Status.ENOENTRY
     with Serving(options) as serving, serving.connect() as peer:
         assert peer.read(5, ENTRIES).status == Status.ENOENTRY
-        lose(options, POSITIONS_AT)
+        lose(options, LAYOUT.positions_at)
         assert peer.read(5, ENTRIES - 1).status == Status.EIO
 
 
@@ -89,15 +89,15 @@ def test_records_of_a_lost_index_file_in_the_journal_are_kept(options: ServiceOp
         assert peer.read(5, 0).status == Status.EIO
 
 
-def test_unreadable_header_is_refused_with_a_remedy_that_works(
+def test_unreadable_header_is_refused_and_a_file_that_is_removed_is_in_limbo(
     options: ServiceOptions, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = current(options) / "0" / "5" / "5.idx"
-    for at in (20, 532):
+    for at in (slot_at + 20 for slot_at in LAYOUT.slots_at):
         flip(path, at)
     with Serving(options) as serving, serving.connect() as peer:
         assert peer.read(5, 0).status == Status.EIO
-        assert "restore the file or remove it" in caplog.text
+        assert "`bkspark bookie --rebuild-index 5`" in caplog.text
     path.unlink()
     with Serving(options) as serving, serving.connect() as peer:
         assert peer.read(5, 0).status == Status.EIO

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from bkspark.errors import StorageDamaged
 from bookie_service.formats import journal as journal_format
 from bookie_service.formats.journal import FILE_HEADER_BYTES, RECORD_HEADER_BYTES, FileHeader, RecordKind
 from bookie_service.formats.marks import JournalPosition
-from bookie_service.storage.files import LocalFiles
+from bookie_service.storage.files import LocalFiles, physical_block_bytes
 from bookie_service.storage.journal import CACHED_BYTES, SPARES_MAX, Journal, JournalOptions, Record
 from bookie_service.storage.replay import ReplayedJournal, replay_journal
 from tests.bookie.faulty_files import FaultyFiles
@@ -389,6 +390,37 @@ def test_every_group_begins_at_a_multiple_of_the_alignment(tmp_path: Path, align
     assert [body for body in replayed(tmp_path)[0] if any(body)] == bodies
     starts = [content.find(body[:400] if len(body) > 1 else b"BKJR") for body in bodies]
     assert all(start >= FILE_HEADER_BYTES for start in starts)
+
+
+def test_groups_are_aligned_to_the_disks_physical_blocks_unless_configured(tmp_path: Path) -> None:
+    """A disk with blocks of 4096 bytes may lose a whole one when the power goes in the middle of a write."""
+
+    class LargeBlocks(LocalFiles):
+        def block_bytes(self, directory: str) -> int:
+            return 16384
+
+    (tmp_path / "journal").mkdir()
+    journal = Journal(LargeBlocks(), str(tmp_path / "journal"), JournalOptions(), JournalPosition(0, 0))
+    for _ in range(3):
+        assert journal.end.offset % 16384 == 0
+        journal.append([record(b"group")])
+    journal.close()
+
+
+@pytest.mark.parametrize(("written", "expected"), [("4096", 4096), ("512\n", 512), ("0", None), ("?", None)])
+@pytest.mark.parametrize("is_partition", [False, True])
+def test_physical_block_size_is_that_of_the_disk_also_for_a_partition(
+    tmp_path: Path, is_partition: bool, written: str, expected: int | None
+) -> None:
+    disk = tmp_path / "devices" / "sda"
+    (disk / "queue").mkdir(parents=True)
+    (disk / "queue" / "physical_block_size").write_text(written)
+    (disk / "sda1").mkdir()
+    (tmp_path / "dev" / "block").mkdir(parents=True)
+    (tmp_path / "dev" / "block" / "8:1").symlink_to(disk / "sda1" if is_partition else disk)
+    assert physical_block_bytes(os.makedev(8, 1), str(tmp_path)) == expected
+    assert physical_block_bytes(os.makedev(8, 2), str(tmp_path)) is None
+    assert LocalFiles().block_bytes(str(tmp_path)) >= 512
 
 
 def test_settled_journal_refuses_damage_in_its_last_group(tmp_path: Path) -> None:

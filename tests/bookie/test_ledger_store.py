@@ -12,8 +12,10 @@ import pytest
 from bkspark.errors import StorageDamaged
 from bookie_service.formats import entry_log as log_format
 from bookie_service.formats import index as index_format
-from bookie_service.formats.index import LedgerHeader
+from bookie_service.formats.index import LAYOUT, LedgerHeader
+from bookie_service.storage.file_index import FileIndex, PageOptions
 from bookie_service.storage.files import LocalFiles
+from bookie_service.storage.index import LedgerUpdate
 from bookie_service.storage.ledger_storage import LedgerStorage
 from bookie_service.storage.ledger_store import StoreOptions
 from bookie_service.storage.log_appender import AppendOptions
@@ -206,7 +208,7 @@ def test_flushed_ledger_lies_together_in_apaches_layout(tmp_path: Path) -> None:
     expected = [item(ledger_id, entry_id, 5) for ledger_id in (7, 8) for entry_id in range(3)]
     assert content[1024:] == b"".join(expected)
     index = (tmp_path / "ledgers0" / "0" / "7" / "7.idx").read_bytes()
-    assert struct.unpack_from(">qqq", index, 1024) == tuple(1 << 32 | 1028 + 25 * i for i in range(3))
+    assert struct.unpack_from(">qqq", index, LAYOUT.positions_at) == tuple(1 << 32 | 1028 + 25 * i for i in range(3))
     store.close()
 
 
@@ -251,7 +253,8 @@ def test_position_of_another_entry_is_damage_not_data(tmp_path: Path) -> None:
     store.close()
     path = tmp_path / "ledgers0" / "0" / "5" / "5.idx"
     content = bytearray(path.read_bytes())
-    content[1024:1040] = content[1032:1040] + content[1024:1032]
+    at = LAYOUT.position_at
+    content[at(0) : at(2)] = content[at(1) : at(2)] + content[at(0) : at(1)]
     path.write_bytes(content)
     store = open_store(tmp_path)
     for entry_id in range(2):
@@ -270,8 +273,9 @@ def test_position_inside_a_logs_header_is_damage(tmp_path: Path, offset: int) ->
     store.close()
     path = tmp_path / "ledgers0" / "0" / "5" / "5.idx"
     content = bytearray(path.read_bytes())
-    assert content[1032:1040] == (1 << 32 | 0x500).to_bytes(8, "big")
-    content[1036:1040] = offset.to_bytes(4, "big")
+    at, end = LAYOUT.position_at(1), LAYOUT.position_at(2)
+    assert content[at:end] == (1 << 32 | 0x500).to_bytes(8, "big")
+    content[at + 4 : end] = offset.to_bytes(4, "big")
     path.write_bytes(content)
     store = open_store(tmp_path)
     with pytest.raises(StorageDamaged, match=f"ledger 5 entry 1: the index names offset {offset} of .*1.log"):
@@ -289,8 +293,11 @@ def test_every_damaged_byte_of_index_or_log_gives_an_error_or_the_right_bytes(tm
     store.close()
     for path, first in ((tmp_path / "ledgers0" / "0" / "5" / "5.idx", 0), (tmp_path / "ledgers0" / "1.log", 1024)):
         content = path.read_bytes()
-        # Bytes of an entry behind its ids are guarded by the client's digest, not by the bookie.
-        positions = [i for i in range(first, len(content)) if first == 0 or (i - 1024) % 25 < 20]
+        # Bytes of an entry behind its ids are guarded by the client's digest, not by the bookie. Of the zeros between
+        # the parts of an index file some are enough.
+        in_log = [i for i in range(1024, len(content)) if (i - 1024) % 25 < 20]
+        in_index = [i for i, byte in enumerate(content) if byte or i % 128 == 0]
+        positions = in_log if first else in_index
         for position in positions:
             damaged = bytearray(content)
             damaged[position] ^= 0xFF
@@ -308,11 +315,69 @@ def test_every_damaged_byte_of_index_or_log_gives_an_error_or_the_right_bytes(tm
 def test_golden_index_header() -> None:
     header = LedgerHeader(5, 3, True, bytes(range(20)))
     slot = index_format.encode_slot(header)
-    expected = "424b5349 00000002 0000000000000005 0000000000000003 00000001" + bytes(range(20)).hex()
+    expected = "424b5349 00000003 0000000000000005 0000000000000003 00000001" + bytes(range(20)).hex()
     assert slot[:48] == bytes.fromhex(expected)
     assert len(slot) == 512
-    older = index_format.encode_slot(LedgerHeader(5, 2, False, bytes(range(20))))
-    assert index_format.decode_header(slot + older, 5) == header
-    assert index_format.decode_header(bytes(512) + slot, 5) == header
-    assert index_format.decode_header(slot[:30] + bytes(482) + older, 5) == LedgerHeader(5, 2, False, bytes(range(20)))
     assert index_format.decode_header(slot, 6) is None
+
+
+@pytest.mark.parametrize(("version", "apart"), [(2, 512), (3, 4096)])
+def test_newest_whole_header_counts_in_both_versions_of_the_index(version: int, apart: int) -> None:
+    older, newer = (LedgerHeader(5, generation, generation == 3, bytes(range(20))) for generation in (2, 3))
+    slots = {each: index_format.encode_slot(each, version).ljust(apart, b"\0") for each in (older, newer)}
+    torn = slots[newer][:30].ljust(apart, b"\0")
+    for data, expected in (
+        (slots[newer] + slots[older], newer),
+        (slots[older] + slots[newer], newer),
+        (bytes(apart) + slots[newer], newer),
+        (torn + slots[older], older),
+        (slots[older] + torn, older),
+        (torn + torn, None),
+    ):
+        assert index_format.decode_header(data, 5) == expected
+        layout = index_format.layout_of(data)
+        assert layout is not None
+        assert (layout.version, layout.slots_at) == (version, (0, apart))
+    assert index_format.layout_of(bytes(2 * apart)) is None
+
+
+def test_index_file_of_version_2_is_read_and_written_as_it_is(tmp_path: Path) -> None:
+    """A bookie of an earlier version wrote it; its positions begin at 1024."""
+    path = tmp_path / "0" / "5" / "5.idx"
+    path.parent.mkdir(parents=True)
+    slot = index_format.encode_slot(LedgerHeader(5, 1, False, KEY), 2)
+    path.write_bytes(slot + slot + np.array([11, 12], ">i8").tobytes())
+    for is_new in (False, True):
+        index = FileIndex(LocalFiles(), [str(tmp_path)], PageOptions(), 4)
+        fenced = LedgerHeader(5, 2, True, KEY)
+        if is_new:
+            assert index.header(5) == fenced
+        else:
+            index.hold([LedgerUpdate(5, fenced, np.array([2]), np.array([13]))])
+            index.hold([LedgerUpdate(6, LedgerHeader(6, 1, False, KEY), np.array([0]), np.array([21]))])
+            index.sync()
+        assert index.positions(5, 0, 9).tolist() == [11, 12, 13]
+        assert index.last_entry(5) == 2
+        assert [positions.tolist() for _, positions in index.extents(5)] == [[11, 12, 13]]
+        index.close()
+    assert path.read_bytes() == 2 * index_format.encode_slot(fenced, 2) + np.array([11, 12, 13], ">i8").tobytes()
+    assert (tmp_path / "0" / "6" / "6.idx").read_bytes()[4:8] == b"\0\0\0\3"
+
+
+def test_no_physical_sector_holds_both_headers_or_a_header_and_positions(tmp_path: Path) -> None:
+    """A power cut in the middle of a write may take a whole sector, which has 4096 bytes on most disks."""
+    index = FileIndex(LocalFiles(), [str(tmp_path)], PageOptions(), 4)
+    header = LedgerHeader(5, 1, True, KEY)
+    index.hold([LedgerUpdate(5, header, np.arange(3), np.arange(11, 14))])
+    index.sync()
+    index.close()
+    path = tmp_path / "0" / "5" / "5.idx"
+    content = path.read_bytes()
+    for sector in (0, 4096):
+        torn = bytearray(content)
+        torn[sector : sector + 4096] = bytes(4096)
+        path.write_bytes(torn)
+        index = FileIndex(LocalFiles(), [str(tmp_path)], PageOptions(), 4)
+        assert index.header(5) == header
+        assert index.positions(5, 0, 9).tolist() == [11, 12, 13]
+        index.close()

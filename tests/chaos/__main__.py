@@ -1,6 +1,7 @@
 """Real bookies and a real ZooKeeper under kills, pauses and partitions, with writers, recoverers and readers at once.
 
-    python -m tests.chaos [--seed N] [--budget SECONDS] [--pause SECONDS] [--writers N] [--json]
+    python -m tests.chaos [--seed N] [--budget SECONDS] [--pause SECONDS] [--writers N] [--history FILE]
+                          [--json]
 
 The exit code is 1 when a checker found something.
 """
@@ -25,11 +26,17 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--pause", type=float, default=PAUSE_S, help=f"seconds between faults (default: {PAUSE_S})")
     parser.add_argument("--writers", type=int, default=WRITERS, help=f"at once (default: {WRITERS})")
+    parser.add_argument("--history", type=Path, metavar="FILE", help="write what clients saw (docs/histories.md)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="bkspark-chaos-") as directory:
         report = run_campaign(
-            Path(directory), options.seed, options.budget, pause_s=options.pause, writers=options.writers
+            Path(directory),
+            options.seed,
+            options.budget,
+            pause_s=options.pause,
+            writers=options.writers,
+            history=options.history,
         )
     if options.json:
         print(json.dumps(asdict(report)))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from bkspark.core.reader import GroupRead
-from bkspark.errors import BookieUnavailable, NoSuchEntry, ReadFailed
+from bkspark.errors import BookieUnavailable, NoSuchEntry, ProtocolError, ReadFailed
 
 NOT_THERE = NoSuchEntry("not there")
 AWAY = BookieUnavailable("away")
@@ -68,3 +69,10 @@ def test_absence_is_certain_only_when_slow_replicas_have_said_so_too():
     assert isinstance(group.error(), ReadFailed)
     group.on_failure(NOT_THERE)
     assert isinstance(group.error(), NoSuchEntry)
+
+
+def test_group_takes_no_more_entries_than_it_asked_for():
+    group = GroupRead(5, np.arange(3, 6), ["b1"])
+    group.next_replica()
+    with pytest.raises(ProtocolError, match="gave 4 entries of ledger 5 from 3 on where 3 were asked for"):
+        group.on_entries("b1", 4)

@@ -12,6 +12,7 @@ from bkspark.core.recovery_window import Answer
 from bkspark.errors import BookieUnavailable, LedgerRecoveryFailed, ReadFailed, UnauthorizedAccess
 
 BOOKIES = ("b1", "b2", "b3")
+ONE_FRAGMENT = (Fragment(0, BOOKIES),)
 AWAY = BookieUnavailable("away")
 
 
@@ -342,3 +343,66 @@ def test_lost_entry_in_the_middle_is_the_end_whatever_lies_behind():
     """Entries above the first missing one were never acknowledged."""
     recovery = Recovery({bookie: set(range(100)) - {40} for bookie in BOOKIES})
     assert closed_at(recovery) == 39
+
+
+def fenced_with(lies, fragments=ONE_FRAGMENT):
+    """Play a recovery whose bookies answer the fence with `lies`, (last entry, LAC, length), and hold nothing."""
+    core = RecoveryCore(5, LedgerMetadata(3, 3, 2, fragments, state=LedgerState.IN_RECOVERY), 0)
+    todo = list(core.start())
+    while todo:
+        effect = todo.pop(0)
+        if isinstance(effect, effects.Fence):
+            last_entry, lac, length = lies[effect.slot]
+            todo += core.on_fence_answer(effect.slot, Answer.FOUND, lac, length, last_entry=last_entry)
+        elif isinstance(effect, effects.RecoveryRead):
+            todo += read_answer(core, effect.slot, effect.entry_ids, Answer.NEGATIVE)
+        elif isinstance(effect, effects.ReadLength):
+            todo += core.on_length(None)
+        elif isinstance(effect, effects.WriteMetadata):
+            todo += core.on_metadata_written(effect.metadata, 1)
+        else:
+            return core, effect
+    return core, None
+
+
+@pytest.mark.parametrize("lac", [3, 10**12, 2**62, 2**63 - 1, -2, -(2**63)])
+def test_lac_that_is_not_below_its_own_entry_is_no_answer_to_a_fence(lac):
+    """One bit flipped in a header without a digest closed the ledger at 1,000,000,000,000."""
+    core, outcome = fenced_with([(3, lac, 5), (3, 2, 5), (3, 2, 5)])
+    assert isinstance(outcome, effects.Recovered)
+    assert core.lac == 2
+    assert outcome.metadata.last_entry == 2
+    core, outcome = fenced_with([(3, lac, 5), (3, lac, 5), (3, 2, 5)])
+    assert isinstance(outcome, effects.Fail)
+    assert "carries LAC" in str(outcome.error)
+
+
+def test_copy_of_an_earlier_entry_at_a_bookie_of_the_last_fragment_is_an_answer():
+    """Apache's re-replication seals a copy with the LAC of its handle. Such a copy may be a bookie's last entry."""
+    fragments = (Fragment(0, BOOKIES), Fragment(10, ("b4", "b5", "b6")))
+    core, outcome = fenced_with([(4, 12, 5), (4, 12, 5), (4, 12, 5)], fragments)
+    assert outcome.metadata.last_entry == 9
+    assert core.lac == 9
+
+
+def test_highest_entry_id_is_recovered_without_arithmetic_beyond_63_bits():
+    top = 2**63 - 2
+    recovery = Recovery({bookie: {top} for bookie in BOOKIES}, fragments=(Fragment(0, BOOKIES), Fragment(top, BOOKIES)))
+    recovery.lacs = dict.fromkeys(BOOKIES, top - 1)
+    assert closed_at(recovery) == top
+    assert recovery.reads == [("b1", [top])]
+
+
+@pytest.mark.parametrize("length", [-5, -(2**63), 2**63 - 1])
+def test_impossible_length_in_an_entry_does_not_end_the_recovery(length):
+    _, outcome = fenced_with([(3, 2, length)] * 3)
+    assert outcome.metadata.last_entry == 2
+    assert 0 <= outcome.metadata.length < 2**63
+    core = RecoveryCore(5, LedgerMetadata(1, 1, 1, (Fragment(0, ("b1",)),), state=LedgerState.IN_RECOVERY), 0)
+    core.start()
+    core.on_fence_answer(0, Answer.FOUND, -1, 10, last_entry=0)
+    found = np.array([Answer.FOUND, Answer.NEGATIVE], np.uint8)
+    (rewrite,) = core.on_read_answers(0, np.arange(2), found, [b"x" * 10, None], np.array([length, 0]))
+    assert rewrite.length_before >= 0
+    (written,) = core.on_rewritten()
+    assert 0 <= written.metadata.length < 2**63

@@ -10,10 +10,12 @@ from bkspark.core import effects
 from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.core.quorum import has_coverage
 from bkspark.core.tail import Tail, TailLimits
+from bkspark.errors import NoSuchLedger, ReadFailed
 from bkspark.ids import ENTRY_ID_MAX
 
 SECOND = 1_000_000_000
 LIMITS = TailLimits()
+AWAY = ReadFailed("too few bookies answered")
 
 
 def metadata_of(quorums=(3, 3, 2), bookies=None):
@@ -23,6 +25,14 @@ def metadata_of(quorums=(3, 3, 2), bookies=None):
 
 def polls(todo):
     return [effect.bookie for effect in todo if isinstance(effect, effects.LongPoll)]
+
+
+def hears(tail, bookie, lac, now):
+    """A bookie answers a poll with a hint, and proves it."""
+    todo = tail.on_polled(bookie, lac, now)
+    assert effects.ProveLac(bookie) in todo
+    assert tail.lac < lac  # no digest covers the answer to a poll
+    return tail.on_proven(bookie, lac, now)
 
 
 def looks(todo):
@@ -50,7 +60,7 @@ def test_one_poll_at_a_bookie_however_often_callers_wait():
     tail = Tail(metadata_of(), 5)
     assert polls(tail.wait(0)) == ["b0", "b1"]
     assert polls(tail.wait(1)) == []
-    assert polls(tail.on_polled("b0", 9, SECOND)) == []  # nobody waits: the LAC has grown
+    assert polls(hears(tail, "b0", 9, SECOND)) == []  # nobody waits: the LAC has grown
     assert (tail.lac, tail.is_waiting) == (9, False)
     assert polls(tail.wait(2 * SECOND)) == ["b0"]
     # b1 was asked about what lies behind 5: that it knows of 7 is no news any more, and no reason to leave it alone.
@@ -61,7 +71,7 @@ def test_one_poll_at_a_bookie_however_often_callers_wait():
 def test_every_poll_names_the_lac_that_is_known():
     tail = Tail(metadata_of((1, 1, 1)), 5)
     tail.wait(0)
-    tail.on_polled("b0", 8, 1)
+    hears(tail, "b0", 8, 1)
     (poll,) = (effect for effect in tail.wait(2) if isinstance(effect, effects.LongPoll))
     assert (poll.previous_lac, poll.wait_ns) == (8, LIMITS.poll_ns)
 
@@ -160,7 +170,7 @@ def test_everything_is_looked_at_again_now_and_then_though_polls_are_out():
 def test_metadata_that_changed_while_nobody_waited_are_looked_at_before_anybody_waits():
     tail = Tail(metadata_of(), 3)
     tail.wait(0)
-    tail.on_polled("b0", 4, 1)
+    hears(tail, "b0", 4, 1)
     assert tail.on_metadata_changed(2) == []  # nobody waits now
     assert looks(tail.wait(3)) == 1
     assert looks(tail.wait(4)) == 0
@@ -187,7 +197,7 @@ def test_failed_look_is_tried_again():
     tail = Tail(metadata_of((1, 1, 1)), 3)
     tail.wait(0)
     assert looks(tail.on_metadata_changed(1)) == 1
-    todo = tail.on_look_failed(2)
+    todo = tail.on_look_failed(AWAY, 2, may_pass=True)
     assert looks(tail.on_tick(2 + ticks(todo)[0])) == 1
 
 
@@ -207,7 +217,7 @@ def test_requests_stay_bounded_whatever_comes_in_any_order():
             event = order[round_number % 4]
             if event == 0 and under_way["polls"]:
                 lac += 1
-                todo = tail.on_polled(under_way["polls"].pop(), lac, now) + tail.wait(now)
+                todo = hears(tail, under_way["polls"].pop(), lac, now) + tail.wait(now)
             elif event == 1 and under_way["polls"]:
                 todo = tail.on_poll_failed(under_way["polls"].pop(), now)
             elif event == 2 and looking:
@@ -215,3 +225,89 @@ def test_requests_stay_bounded_whatever_comes_in_any_order():
                 todo = tail.on_looked(tail.metadata, lac, now) + tail.wait(now)
             else:
                 todo = tail.on_tick(now) + tail.on_metadata_changed(now)
+
+
+def test_hint_that_is_not_proven_is_not_believed_and_its_bookie_is_left_alone():
+    """Finding M4: a poll's LAC has no digest. One bookie of three said 1000, and the reader read up to there."""
+    tail = Tail(metadata_of(), 3)
+    tail.wait(0)
+    todo = tail.on_polled("b0", 1000, 1)
+    assert [type(effect) for effect in todo if not isinstance(effect, effects.CallAfter)] == [effects.ProveLac]
+    assert (tail.lac, tail.is_waiting) == (3, True)
+    assert polls(tail.on_tick(2)) == []  # it owes an answer
+    todo = tail.on_proven("b0", 3, 3)
+    assert (tail.lac, tail.is_waiting) == (3, True)
+    assert polls(todo) == ["b2"]
+    assert looks(todo) == 1
+    assert polls(tail.on_tick(3 + LIMITS.retry_ns)) == ["b0"]
+
+
+@pytest.mark.parametrize("proven", [None, 2, 3])
+def test_bookie_that_lies_for_ever_costs_few_requests(proven):
+    tail = Tail(metadata_of((1, 1, 1)), 3)
+    todo, now, requests = tail.wait(0), 0, 0
+    while now < 60 * SECOND:
+        for bookie in polls(todo):
+            tail.on_polled(bookie, 1000, now)
+            todo = tail.on_proven(bookie, proven, now)
+            requests += 2
+        while looks(todo):
+            requests += 1
+            todo = tail.on_looked(tail.metadata, 3, now)
+        now += min(ticks(todo))
+        todo = tail.on_tick(now)
+    assert tail.lac == 3
+    assert requests < 100
+
+
+def test_what_is_proven_counts_though_it_is_less_than_the_hint():
+    tail = Tail(metadata_of(), 3)
+    tail.wait(0)
+    tail.on_polled("b0", 1000, 1)
+    tail.on_proven("b0", 5, 2)
+    assert (tail.lac, tail.is_waiting) == (5, False)
+
+
+def failing(tail, todo, begin_ns, end_ns, answers=()):
+    """Let every look fail until a time; bookies in `answers` answer their polls meanwhile. Return the last effects."""
+    now = begin_ns
+    while now < end_ns and not any(isinstance(effect, effects.Fail) for effect in todo):
+        if looks(todo):
+            todo = tail.on_look_failed(AWAY, now, may_pass=True)
+            continue
+        for bookie in polls(todo):
+            if bookie not in answers:
+                todo = tail.on_poll_failed(bookie, now)
+        now += min(ticks(todo))
+        for bookie in answers:
+            tail.on_polled(bookie, 3, now)
+        todo = tail.on_tick(now)
+    return todo, now
+
+
+def test_looks_that_fail_are_repeated_with_pauses_until_the_patience_is_over():
+    """Finding M2: two of three bookies restarted together for 0.3 s, and every follower of the ledger ended."""
+    tail = Tail(metadata_of(), 3)
+    tail.wait(0)
+    todo, now = failing(tail, tail.on_metadata_changed(0), 0, 50 * SECOND)
+    assert not any(isinstance(effect, effects.Fail) for effect in todo)
+    tail.on_looked(tail.metadata, 3, now)  # somebody answered: the patience begins again
+    todo, ended = failing(tail, tail.on_metadata_changed(now), now, now + 200 * SECOND)
+    assert todo == [effects.Fail(AWAY)]
+    assert LIMITS.patience_ns < ended - now < LIMITS.patience_ns + 2 * LIMITS.look_ns
+
+
+def test_tail_lives_on_bookies_alone_while_the_metadata_store_is_away():
+    """Its writer does not notice the store's absence either."""
+    tail = Tail(metadata_of(), 3)
+    tail.wait(0)
+    todo, _ = failing(tail, tail.on_metadata_changed(0), 0, 3600 * SECOND, answers=("b0", "b1"))
+    assert not any(isinstance(effect, effects.Fail) for effect in todo)
+
+
+def test_look_that_failed_for_good_ends_the_tail_at_once():
+    tail = Tail(metadata_of(), 3)
+    tail.wait(0)
+    tail.on_metadata_changed(1)
+    gone = NoSuchLedger("deleted")
+    assert tail.on_look_failed(gone, 2, may_pass=False) == [effects.Fail(gone)]

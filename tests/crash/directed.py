@@ -8,7 +8,7 @@ from random import Random
 
 from bkspark.errors import StorageDamaged
 from bkspark.wire.v2 import RECOVERY_ADD, Status
-from bookie_service.formats.index import POSITIONS_AT
+from bookie_service.formats.index import LAYOUT
 from bookie_service.storage.file_index import PageOptions
 from bookie_service.storage.journal import JournalOptions
 from bookie_service.storage.ledger_store import StoreOptions
@@ -360,7 +360,7 @@ def lose_index_file() -> None:
     Raises:
         Violation: it denies what the file held.
     """
-    for size in (None, 0, POSITIONS_AT):
+    for size in (None, 0, LAYOUT.positions_at):
         twin = BookieTwin(_ROOMY.new_disk(), _ROOMY, History())
         twin.add(1, [(0, b"entry")])
         twin.checkpoint()

@@ -237,7 +237,7 @@ def misdirect_position() -> None:
     twin.add(1, [(0, b"first"), (1, b"other")])
     twin.checkpoint()
     (index,) = (inode for path, inode in twin.disk.visible_files().items() if path.endswith("/1.idx"))
-    first, other = (index_format.position_at(entry_id) for entry_id in (0, 1))
+    first, other = (index_format.LAYOUT.position_at(entry_id) for entry_id in (0, 1))
     index.cached[first : first + POSITION_BYTES] = index.cached[other : other + POSITION_BYTES]
     audit(
         reopened(crash_image(twin.disk, Loss.KEPT, Random(0)), setup, twin.history), twin.history, errors_allowed=True

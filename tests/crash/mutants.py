@@ -413,7 +413,8 @@ EQUIVALENT = {
     "intent not synced": "before the index moves both logs are whole, and when it has moved the old one holds nothing",
     "removed ledgers not synced": "a ledger that returns is garbage again; its fence is in its header and remembered",
     "equal generations": "both header slots of one change hold the same bytes; while they differ the journal has it",
-    "both header slots written without a sync between": "each is one sector, and a disk writes a sector or does not",
+    "both header slots written without a sync between": "they lie in two physical sectors of 4096 bytes, and a power "
+    "cut tears the one that is being written at that moment, not both",
     "key not put back when the index shows it": "a key is journaled with the entries or the fence that brought it, so "
     "replay writes and syncs that index file again, and the key with it",
 }

@@ -107,7 +107,7 @@ def cut_position() -> Plant:
             path = self._paths.path(ledger_id)
             if self._files.exists(path):
                 with contextlib.closing(self._files.open(path)) as file:
-                    if (file.size() - index_format.POSITIONS_AT) % index_format.POSITION_BYTES:
+                    if (file.size() - index_format.LAYOUT.positions_at) % index_format.POSITION_BYTES:
                         raise ValueError("buffer size must be a multiple of element size")
             return old(self, ledger_id, number)
 

@@ -202,6 +202,9 @@ class SimulatedFile(File):
     def size(self) -> int:
         return len(self._inode.cached)
 
+    def next_data(self, offset: int) -> int | None:
+        return offset if offset < self.size() else None
+
     def sync_data(self) -> None:
         try:
             self._begin("sync_data")
@@ -325,6 +328,10 @@ class SimulatedFiles(LocalFiles):
     def create_directory(self, path: str) -> None:
         self._link("create_directory", path, Directory())
 
+    def remove_directory(self, path: str) -> None:
+        assert not self.disk.directory(path).cached, "only an empty directory can be removed"
+        self.remove(path)
+
     def sync_directory(self, path: str) -> None:
         names = self.disk.directory(path)
         self.disk.begin("sync_directory", path)
@@ -338,6 +345,10 @@ class SimulatedFiles(LocalFiles):
         self.disk.directory(directory)
         paths = [path for path in self.disk.spaces if f"{directory}/".startswith(f"{path}/")]
         return self.disk.spaces[max(paths, key=len)] if paths else _EMPTY_DISK
+
+    def block_bytes(self, directory: str) -> int:
+        """A small one: more groups fit into the small journals of the scripts."""
+        return 512
 
     def open_file_system(self, path: str) -> SimulatedFileSystem:
         return SimulatedFileSystem(self.disk, path)

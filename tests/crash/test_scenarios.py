@@ -157,7 +157,7 @@ def test_s04_position_beyond_the_log_is_an_error_and_replay_gets_over_it() -> No
     twin.checkpoint()
     put(twin, 1, range(5, 8))
     _, index = file_at(twin.disk, "/1.idx")
-    overwrite(index, index_format.position_at(2), (1 << 32 | 1 << 20).to_bytes(8, "big"))
+    overwrite(index, index_format.LAYOUT.position_at(2), (1 << 32 | 1 << 20).to_bytes(8, "big"))
     twin = reopened(crash_image(twin.disk, Loss.LOST, Random(0)), twin.setup, twin.history.after_crash())
     assert twin.read(1, 2)[0] == Status.EIO
     assert twin.read(1, 6)[0] == Status.EOK
@@ -470,13 +470,13 @@ def test_s37_index_file_with_a_cut_header_is_made_again_by_replay() -> None:
     twin = new_bookie()
     put(twin, 1, range(3))
     history = twin.history.after_crash()
-    for size in range(0, 2 * index_format.SLOT_BYTES, 37):
+    for size in [*range(0, 600, 37), *range(4090, 4700, 37), index_format.LAYOUT.positions_at]:
         image = crash_image(twin.disk, Loss.LOST, Random(0))
         files = SimulatedFiles(image)
         directory = "/ledgers0/current/0/1"
         files.make_directory(directory)
-        header = index_format.encode_slot(index_format.LedgerHeader(1, 1, False, history.ledgers[1].master_key))
-        files.replace(f"{directory}/1.idx", (header + header)[:size])
+        head = index_format.encode_head(index_format.LedgerHeader(1, 1, False, history.ledgers[1].master_key))
+        files.replace(f"{directory}/1.idx", head[:size])
         audit(reopened(image, twin.setup, history), history)
 
 
@@ -550,12 +550,12 @@ def test_index_cut_inside_a_position_is_written_again() -> None:
     twin = new_bookie()
     put(twin, 1, range(0, 6, 2))
     history = twin.history.after_crash()
-    for size in range(index_format.POSITIONS_AT, index_format.POSITIONS_AT + 40):
+    for size in range(index_format.LAYOUT.positions_at, index_format.LAYOUT.positions_at + 40):
         image = crash_image(twin.disk, Loss.LOST, Random(0))
         files = SimulatedFiles(image)
         files.make_directory("/ledgers0/current/0/1")
-        header = index_format.encode_slot(index_format.LedgerHeader(1, 1, False, history.ledgers[1].master_key))
-        files.replace("/ledgers0/current/0/1/1.idx", (header + header + b"\x00\x00\x00\x01" * 99)[:size])
+        head = index_format.encode_head(index_format.LedgerHeader(1, 1, False, history.ledgers[1].master_key))
+        files.replace("/ledgers0/current/0/1/1.idx", (head + b"\x00\x00\x00\x01" * 99)[:size])
         audit(reopened(image, twin.setup, history), history)
 
 

@@ -295,6 +295,8 @@ class BookieTwin:
         self._storage = open_storage(files, setup.journal_paths, setup.ledger_paths, setup.store, setup.journal)
         self.store = self._storage.store
         self.notices = self._storage.notices
+        self.is_in_doubt = self._storage.may_have_lost_entries
+        """Every ledger is to be put into limbo before anything is served."""
         self.journals = [JournalTwin(journal, index) for index, journal in enumerate(self._storage.journals)]
         self.checkpoints = CheckpointTwin(self.store, self._storage.marks, self.journals)
         self.disks = DiskWatch(files, setup.ledger_paths, setup.journal_paths, DiskOptions())

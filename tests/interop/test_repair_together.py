@@ -9,12 +9,14 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from bkspark.blocking import Client, LedgerWriter
 from bkspark.cli.cluster_process import BookieProcess
 from bkspark.cli.ports import free_ports
 from bkspark.errors import LedgerClosed, LedgerFenced
+from bkspark.wire import v2
 from tests.bookie.small_disks import mounted
 from tests.interop.apache import SESSION_TIMEOUT_MS
 from tests.interop.mixed import (
@@ -127,6 +129,15 @@ def assert_open_ledger_was_fenced(client: Client, writer: LedgerWriter) -> None:
     assert metadata.last_entry == 19
 
 
+def lac_in(bookie: str, ledger: int, entry_id: int) -> int:
+    """Return the LAC in an entry as a bookie holds it."""
+    host, port = bookie.split(":")
+    with socket.create_connection((host, int(port)), timeout=WAIT_S) as connection:
+        connection.sendall(v2.encode_reads(ledger, np.array([entry_id])))
+        frame = connection.makefile("rb").read(4 + v2.REPLY_BYTES + 24)
+    return int.from_bytes(frame[-8:], "big", signed=True)
+
+
 def test_item_7_javas_worker_copies_onto_our_bookie_what_our_auditor_listed(
     java_alone: Peer, mixed: MixedCluster, observer: Observer, client: Client, java: JavaClient
 ) -> None:
@@ -140,6 +151,8 @@ def test_item_7_javas_worker_copies_onto_our_bookie_what_our_auditor_listed(
         wait_until_moved(client, [*ledgers, left.ledger_id], lost.id)
         assert_repaired(mixed, observer, client, java, ledgers, spare.id)
     assert_open_ledger_was_fenced(client, left)
+    # Java's worker does not copy bytes: it seals again, with the LAC of its read handle (bkspark.wire.lac).
+    assert [lac_in(spare.id, ledgers[-1], entry_id) for entry_id in (0, 7, 199)] == [199, 199, 199]
 
 
 def test_item_7_our_worker_copies_onto_apaches_bookie_what_javas_auditor_listed(

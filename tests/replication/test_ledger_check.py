@@ -14,6 +14,7 @@ from bkspark.core.metadata import Fragment, LedgerMetadata, LedgerState
 from bkspark.core.striping import write_set
 from bookie_service.replication import repair
 from bookie_service.replication.autorecovery import Cluster as RepairedCluster
+from bookie_service.replication.containment import UnexpectedErrors
 from bookie_service.replication.ledger_check import LedgerCheck, LedgerFindings
 from tests.client.in_process import InProcessCluster, run
 from tests.planting import changed, replaced
@@ -36,7 +37,9 @@ def checked(
         services = (await RepairedCluster.of(cluster.client())).services
         services.random.seed(7)
         ledger_id, _ = await services.ledgers.create(metadata)
-        findings = await LedgerCheck(services, share, blames_silent=True).check(ledger_id)
+        findings = await LedgerCheck(services, share, blames_silent=True, unexpected=UnexpectedErrors()).check(
+            ledger_id
+        )
         assert findings is not None
         found.append(findings)
 

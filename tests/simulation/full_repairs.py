@@ -278,7 +278,7 @@ class RepairSchedule(FullSchedule):
             try:
                 await recovery.start()
                 self._sessions[number] = session
-                self._complain(f"autorecovery ended: {await recovery.failed!r}")
+                self._complain(f"autorecovery met an error that nobody expected: {await recovery.defect!r}")
                 return
             except BookKeeperError:
                 await asyncio.sleep(0.5)

@@ -8,11 +8,12 @@ from typing import Any
 
 from bkspark.client.tail import TailWatch
 from bkspark.core.explicit_lac import ExplicitLac
+from bkspark.core.tail import Tail
 from bkspark.wire.v2 import Status
 from bookie_service.bookie import Bookie
 from bookie_service.deferrals import Deferrals, TakenAdds
 from bookie_service.v3_long_poll import LongPoll
-from tests.planting import Plant, around
+from tests.planting import Plant, around, both
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +24,15 @@ class TailMutant:
     plant: Callable[[], Plant]
 
 
-def _poll_tells_one_more() -> Plant:
-    return around(LongPoll, "_end", lambda old, self, lac, advanced: old(self, lac + 1, advanced))
+def _poll_that_tells_one_more_is_believed() -> Plant:
+    def believe(old: Any, self: Tail, bookie: str, hint: int | None, now_ns: int) -> Any:
+        todo = old(self, bookie, hint, now_ns)
+        if hint is not None and hint > self.lac:
+            self._learn(hint)
+        return todo
+
+    lying = around(LongPoll, "_end", lambda old, self, lac, advanced: old(self, lac + 1, advanced))
+    return both(lying, around(Tail, "on_polled", believe))
 
 
 def _explicit_lac_of_what_comes_next() -> Plant:
@@ -76,7 +84,7 @@ def _force_leaves_the_write_cache() -> Plant:
 
 
 TAIL_MUTANTS = (
-    TailMutant("a long poll tells a LAC one too high", _poll_tells_one_more),
+    TailMutant("a long poll tells a LAC one too high, and it is believed", _poll_that_tells_one_more_is_believed),
     TailMutant("the explicit LAC is above the writer's", _explicit_lac_of_what_comes_next),
     TailMutant("an entry that came with the news is handed out twice", _entry_handed_out_twice),
     TailMutant("a tail ends where it hears something", _ends_with_the_first_news),

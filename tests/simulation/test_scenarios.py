@@ -390,8 +390,8 @@ def test_p38_entry_that_is_sent_again_with_other_bytes_is_noticed() -> None:
 
 def test_x01_rewritten_entries_carry_the_lac_that_recovery_began_with() -> None:
     core = recovery_of(Fragment(0, ("b1", "b2", "b3")))
-    core.on_fence_answer(0, Answer.FOUND, 1, 2)
-    core.on_fence_answer(1, Answer.FOUND, 1, 2)
+    core.on_fence_answer(0, Answer.FOUND, 1, 1 << 40, last_entry=2)
+    core.on_fence_answer(1, Answer.FOUND, 1, 1 << 40, last_entry=2)
     lacs = []
     for first in (2, 6):
         done: list[effects.Effect] = []

@@ -142,3 +142,15 @@ def test_random_bytes_raise_nothing_but_protocol_errors():
             except ProtocolError:
                 refused += 1
     assert refused > 10_000
+
+
+@pytest.mark.parametrize(
+    "sizes", [[5] * 100, [1, 2] * 50, [7, 7, 7, 7, 7, 1, 2, 2, 2, 2, 2, 2]], ids=["equal", "alternating", "runs"]
+)
+@pytest.mark.parametrize("items_max", [1, 3, 6, 10])
+def test_items_beyond_those_asked_for_are_not_looked_at(sizes, items_max):
+    items = b"".join(size.to_bytes(4, "big") + bytes(size) for size in sizes)
+    starts, ends = split_items(items + b"\xff\xff\xff\xff", 0, len(items) + 4, items_max)
+    assert (ends - starts).tolist() == sizes[:items_max]
+    with pytest.raises(ProtocolError):
+        split_items(items[:-1], 0, len(items) - 1, len(sizes))

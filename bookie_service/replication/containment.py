@@ -1,0 +1,35 @@
+"""Errors that nobody expected: each belongs to the ledger it came with, and ends neither worker nor auditor.
+
+A repair changes metadata only by compare-and-set and bookies only by adds of entries that exist, so a repair that
+breaks off anywhere leaves nothing half changed. Its ledger counts as failed and is tried again later.
+"""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Callable
+
+from bkspark.errors import BookKeeperError
+
+logger = logging.getLogger(__name__)
+
+
+class UnexpectedErrors:
+    """Logs the traceback of an unexpected error once per place in the code, however many ledgers meet it."""
+
+    def __init__(self, on_error: Callable[[Exception], None] = lambda error: None) -> None:
+        """`on_error(error)` is called with each of them."""
+        self._on_error = on_error
+        self._logged: set[tuple[type[BaseException], str, int]] = set()
+
+    def failure(self, error: Exception, what: str, ledger_id: int | None = None) -> BookKeeperError:
+        """Return the error as one of ours; `what` failed because of it."""
+        self._on_error(error)
+        innermost = traceback.extract_tb(error.__traceback__)[-1:]
+        place = (innermost[0].filename, innermost[0].lineno or 0) if innermost else ("", 0)
+        key = (type(error), *place)
+        if key not in self._logged:
+            self._logged.add(key)
+            logger.error("%s failed because of an unexpected error, a defect of bkspark", what, exc_info=error)
+        return BookKeeperError(f"unexpected {type(error).__name__}: {error}", ledger_id=ledger_id)

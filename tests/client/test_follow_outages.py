@@ -1,0 +1,200 @@
+"""Followers of ledgers and logs while bookies or the metadata store are away, or a bookie lies; in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import Any
+
+import pytest
+
+from bkspark.client import Client
+from bkspark.errors import BookKeeperError, DataLoss, MetadataError, NoSuchLedger, ReadFailed
+from bkspark.metadata.bookies import BookieRegistry
+from bkspark.metadata.uri import MetadataUri
+from bkspark.net.v3_channel import BookieV3Channel, PollAnswer
+from tests.crash.images import Loss
+from tests.planting import changed
+from tests.simulation.full_cluster import URI, Cluster, DelayedTree
+from tests.simulation.virtual_loop import VirtualLoop
+
+CALL_TIMEOUT_S = 10.0
+
+
+class Outages(DelayedTree):
+    """A session at a metadata store that answers nothing while `is_away`."""
+
+    is_away = False
+
+    async def _on_the_way(self) -> None:
+        if self.is_away:
+            await asyncio.sleep(CALL_TIMEOUT_S)
+            raise MetadataError(f"ZooKeeper did not answer in {CALL_TIMEOUT_S:g} s")
+        await super()._on_the_way()
+
+
+class World:
+    """A cluster, a client that writes and one that reads, whose metadata store may be away."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.tree = Outages(cluster, cluster.store)
+        self.writing = Client(URI, tree=cluster.session(), digest="mac", password=b"pw")
+        self.reading = Client(URI, tree=self.tree, password=b"pw")
+        self.got: list[bytes] = []
+
+    def follow(self, batches: Any) -> asyncio.Task[None]:
+        async def follow() -> None:
+            async for batch in batches:
+                self.got += batch
+
+        return asyncio.ensure_future(follow())
+
+    async def outage(self, what: str, seconds: float) -> None:
+        """Let the metadata store, or two of three bookies, be away for a time."""
+        if what == "store":
+            self.tree.is_away = True
+        else:
+            for bookie in self.cluster.bookies[:2]:
+                await bookie.crash(next(iter(Loss)))
+        await asyncio.sleep(seconds)
+        self.tree.is_away = False
+        for bookie in self.cluster.bookies:
+            await bookie.start()
+
+
+def play(test: Callable[[World], Awaitable[None]], seed: int = 2) -> None:
+    cluster = Cluster(Random(seed), 3)
+    loop = VirtualLoop(cluster.connect)
+
+    async def call() -> None:
+        await BookieRegistry(cluster.store.session(), MetadataUri.parse(URI)).initialize_cluster()
+        for bookie in cluster.bookies:
+            await bookie.start()
+        world = World(cluster)
+        try:
+            await test(world)
+        finally:
+            await world.reading.close()
+            await world.writing.close()
+
+    loop.run_until_complete(call())
+
+
+@pytest.mark.parametrize("seconds", [0.3, 20.0, 50.0])
+@pytest.mark.parametrize("what", ["store", "bookies"])
+def test_ledgers_follower_survives_what_its_writer_survives(what: str, seconds: float) -> None:
+    """Finding M2: a metadata store away for one call, or bookies away for 0.3 s, ended every follower for good."""
+
+    async def test(world: World) -> None:
+        writer = await world.writing.create(ensemble=3, write_quorum=3, ack_quorum=2)
+        await writer.append(b"0")
+        await writer.append(b"1")
+        following = world.follow((await world.reading.open(writer.ledger_id)).follow())
+        await asyncio.sleep(2)
+        await world.outage(what, seconds)
+        for number in range(2, 6):
+            await writer.append(b"%d" % number)
+        await writer.close()
+        await asyncio.wait_for(following, 60)
+        assert world.got == [b"%d" % number for number in range(6)]
+
+    play(test)
+
+
+@pytest.mark.parametrize("what", ["store", "bookies"])
+def test_logs_follower_survives_what_its_writer_survives(what: str) -> None:
+    async def test(world: World) -> None:
+        log = world.writing.log("clicks")
+        writer = await log.open_for_writing()
+        await writer.append(b"0")
+        following = world.follow(world.reading.log("clicks").follow())
+        await asyncio.sleep(2)
+        for number in (1, 2):
+            await world.outage(what, 20.0)
+            await writer.append(b"%d" % number)
+            await writer.roll()
+        async with asyncio.timeout(120):
+            while len(world.got) < 3:
+                await asyncio.sleep(0.1)
+        assert world.got == [b"0", b"1", b"2"]
+        following.cancel()
+        await writer.close()
+
+    play(test)
+
+
+@pytest.mark.parametrize("kind", ["ledger", "log"])
+@pytest.mark.parametrize(("what", "error"), [("store and bookies", MetadataError), ("bookies", ReadFailed)])
+def test_follower_ends_when_its_patience_is_over(what: str, error: type[BookKeeperError], kind: str) -> None:
+    async def test(world: World) -> None:
+        log = world.writing.log("clicks")
+        writer = await log.open_for_writing()
+        await writer.append(b"0")
+        assert writer.ledger_id is not None
+        loop = asyncio.get_running_loop()
+        if kind == "log":
+            batches: Any = world.reading.log("clicks").follow(patience_s=15.0)
+        else:
+            batches = (await world.reading.open(writer.ledger_id)).follow(patience_s=15.0)
+        following = world.follow(batches)
+        await asyncio.sleep(2)
+        began = loop.time()
+        world.tree.is_away = "store" in what
+        for bookie in world.cluster.bookies:
+            await bookie.crash(next(iter(Loss)))
+        with pytest.raises(error):
+            await asyncio.wait_for(following, 200)
+        # From the last answer on: a follower hears something every five seconds.
+        assert 15.0 - 5.0 <= loop.time() - began <= 15.0 + 2 * CALL_TIMEOUT_S + 5.0
+
+    play(test)
+
+
+def test_follower_of_a_deleted_ledger_ends_at_once() -> None:
+    async def test(world: World) -> None:
+        log = world.writing.log("clicks")
+        writer = await log.open_for_writing()
+        await writer.append(b"0")
+        assert writer.ledger_id is not None
+        one = world.follow((await world.reading.open(writer.ledger_id)).follow())
+        other = world.follow(world.reading.log("clicks").follow())
+        await asyncio.sleep(2)
+        await world.writing.delete(writer.ledger_id)
+        with pytest.raises(NoSuchLedger):
+            await asyncio.wait_for(one, 10)
+        with pytest.raises(DataLoss, match=f"ledger {writer.ledger_id} of log clicks was deleted"):
+            await asyncio.wait_for(other, 10)
+
+    play(test)
+
+
+@pytest.mark.parametrize("hint", [3, 1000, 2**62])
+def test_lac_that_a_long_poll_tells_is_a_hint_until_a_digest_proves_it(hint: int) -> None:
+    """Finding M4: one bookie of three said 1000; the reader believed it and ended with NoSuchEntry."""
+
+    async def test(world: World) -> None:
+        writer = await world.writing.create(ensemble=3, write_quorum=3, ack_quorum=2)
+        await writer.append_many([b"0", b"1"])
+        liar = world.cluster.bookies[0].id
+
+        def make(old: Any) -> Any:
+            async def poll(self: Any, ledger_id: int, previous_lac: int, wait_s: float, digest: Any) -> PollAnswer:
+                answer = await old(self, ledger_id, previous_lac, wait_s, digest)
+                return PollAnswer(answer.status, hint, answer.entry) if self.bookie == liar else answer
+
+            return poll
+
+        with changed(BookieV3Channel, "poll_entry", make):
+            reader = await world.reading.open(writer.ledger_id)
+            following = world.follow(reader.follow())
+            for number in range(2, 8):
+                await writer.append(b"%d" % number)
+                await asyncio.sleep(5)
+                assert reader.last_entry < number
+            await writer.close()
+            await asyncio.wait_for(following, 60)
+        assert world.got == [b"%d" % number for number in range(8)]
+
+    play(test)

@@ -1,0 +1,347 @@
+"""Histories made by hand: what a correct cluster may show; what it may not, with the words of the judge's complaint."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from tests.histories.recording import Operation, Recorder, value_of
+
+LEDGER = 7
+LOG = "clicks"
+
+
+class Script:
+    """A history of one ledger and one log, in which each call and each answer is a millisecond after the one before."""
+
+    def __init__(self, path: Path) -> None:
+        ticks = itertools.count(1_000_000, 1_000_000)
+        self._recorder = Recorder(path, {"script": True}, lambda: next(ticks))
+
+    def close(self) -> None:
+        self._recorder.close()
+
+    # ---- the ledger ----
+
+    def appending(self, first: int, count: int = 1, by: str = "owner", text: str = "entry") -> Operation:
+        """Begin to append; what is appended depends on the ids."""
+        return self._of_ledger("append", by, first=first, values=values(range(first, first + count), text))
+
+    def append(self, first: int, count: int = 1) -> None:
+        self.appending(first, count).ok()
+
+    def read(self, ids: Iterable[int], first: int = 0, by: str = "reader", text: str = "entry") -> None:
+        """Read the entries of these ids, as if they had the ids from `first` on."""
+        self._of_ledger("read", by, first=first).ok(values=values(ids, text))
+
+    def deny(self, entry_id: int) -> None:
+        self._of_ledger("read", "reader", first=entry_id).denied(entry=entry_id)
+
+    def lac(self, lac: int, by: str = "reader") -> None:
+        self._of_ledger("lac", by).ok(lac=lac)
+
+    def ending(self, by: str = "recoverer") -> Operation:
+        return self._of_ledger("close" if by == "owner" else "recover", by)
+
+    def end(self, last_entry: int, by: str = "recoverer", length: int | None = None) -> None:
+        self.ending(by).ok(**ended(last_entry, length))
+
+    def _of_ledger(self, op: str, client: str, **facts: object) -> Operation:
+        return self._recorder.begin(op, client, ledger=LEDGER, **facts)
+
+    # ---- the log ----
+
+    def opening(self, writer: str) -> Operation:
+        return self._of_log("open", writer, writer=writer)
+
+    def open_log(self, writer: str) -> None:
+        self.opening(writer).ok()
+
+    def log_appending(self, writer: str, first: int, count: int = 1) -> Operation:
+        numbers = range(first, first + count)
+        return self._of_log("append", writer, writer=writer, first=first, values=values(numbers, writer))
+
+    def log_append(self, writer: str, first: int, count: int, at: list[int]) -> None:
+        self.log_appending(writer, first, count).ok(at=at)
+
+    def log_read(self, *runs: tuple[list[int], list[str]], start: list[int] | None = None) -> None:
+        asked = {} if start is None else {"start": start}
+        operation = self._of_log("read", "reader", **asked)
+        operation.ok(runs=[{"from": place, "values": found} for place, found in runs])
+
+    def truncating(self, at: list[int]) -> Operation:
+        return self._of_log("truncate", "operator", at=at)
+
+    def close_log(self, writer: str) -> None:
+        self._of_log("close", writer, writer=writer).ok()
+
+    def recover_log(self) -> None:
+        self._of_log("recover", "operator").ok()
+
+    def _of_log(self, op: str, client: str, **facts: object) -> Operation:
+        return self._recorder.begin(op, client, log=LOG, **facts)
+
+
+def values(ids: Iterable[int], text: str) -> list[str]:
+    return [value_of(_payload(entry_id, text)) for entry_id in ids]
+
+
+def _payload(entry_id: int, text: str) -> bytes:
+    return f"{text} {entry_id}".encode()
+
+
+def ended(last_entry: int, length: int | None = None) -> dict[str, int]:
+    """Return what somebody learns of an end; the length is that of the entries unless another is given."""
+    if length is None:
+        length = sum(len(_payload(entry_id, "entry")) for entry_id in range(last_entry + 1))
+    return {"last_entry": last_entry, "length": length}
+
+
+# ---- what a correct cluster may show ----
+
+
+def quiet_ledger(h: Script) -> None:
+    h.append(0, 3)
+    h.lac(1)
+    h.read(range(2))
+    h.append(3, 2)
+    h.end(4, by="owner")
+    h.end(4)
+    h.read(range(5))
+
+
+def unknown_append_recovered_in_part(h: Script) -> None:
+    h.append(0, 2)
+    h.appending(2, 5).unknown()
+    h.end(3)
+    h.read(range(4))
+    h.deny(4)
+
+
+def unknown_append_lost(h: Script) -> None:
+    h.append(0, 2)
+    h.appending(2, 5).unknown()
+    h.end(1)
+    h.deny(2)
+
+
+def unknown_close_then_recovery(h: Script) -> None:
+    h.append(0, 2)
+    h.ending("owner").unknown()
+    h.end(1)
+
+
+def entry_read_before_its_acknowledgement(h: Script) -> None:
+    pending = h.appending(0, 2)
+    h.lac(1)
+    h.read(range(2))
+    pending.ok()
+    h.end(1)
+
+
+def recovery_beside_an_append(h: Script) -> None:
+    h.append(0, 2)
+    pending, recovering = h.appending(2, 3), h.ending()
+    pending.ok()
+    recovering.ok(**ended(4))
+
+
+def readers_with_different_lacs(h: Script) -> None:
+    h.append(0, 10)
+    h.lac(8, by="reader 1")
+    h.lac(3, by="reader 2")
+    h.lac(8, by="reader 1")
+
+
+def failed_append_is_not_there(h: Script) -> None:
+    h.append(0, 2)
+    h.end(1, by="owner")
+    h.appending(2).failed()
+    h.end(1)
+
+
+def log_taken_over(h: Script) -> None:
+    h.open_log("a")
+    h.log_append("a", 0, 3, [0, 10, 0])
+    h.log_appending("a", 3, 3).unknown()
+    h.open_log("b")
+    h.log_append("b", 0, 2, [1, 11, 0])
+    h.log_read(([0, 10, 0], values(range(4), "a")), ([1, 11, 0], values(range(1), "b")))
+    h.close_log("b")
+    h.log_read(([1, 11, 0], values(range(2), "b")), start=[0, 10, 4])
+
+
+def log_truncated_meanwhile(h: Script) -> None:
+    h.open_log("a")
+    h.log_append("a", 0, 3, [0, 10, 0])
+    h.log_append("a", 3, 2, [1, 11, 0])
+    truncating = h.truncating([0, 10, 3])
+    h.log_read(([0, 10, 0], values(range(3), "a")))
+    truncating.ok()
+    h.log_read(([1, 11, 0], values(range(3, 5), "a")))
+    h.truncating([1, 11, 1]).unknown()
+    h.log_read(([1, 11, 0], values(range(3, 5), "a")))
+
+
+CORRECT: tuple[Callable[[Script], None], ...] = (
+    quiet_ledger,
+    unknown_append_recovered_in_part,
+    unknown_append_lost,
+    unknown_close_then_recovery,
+    entry_read_before_its_acknowledgement,
+    recovery_beside_an_append,
+    readers_with_different_lacs,
+    failed_append_is_not_there,
+    log_taken_over,
+    log_truncated_meanwhile,
+)
+
+
+# ---- what it may not ----
+
+
+def lost_acknowledged_entry(h: Script) -> None:
+    h.append(0, 3)
+    h.deny(2)
+
+
+def lost_by_a_recovery(h: Script) -> None:
+    h.append(0, 5)
+    h.end(2)
+
+
+def falling_lac(h: Script) -> None:
+    h.append(0, 9)
+    h.lac(7)
+    h.lac(4)
+
+
+def lac_of_nothing(h: Script) -> None:
+    h.append(0, 3)
+    h.lac(3)
+
+
+def two_ends(h: Script) -> None:
+    h.append(0, 3)
+    pending = h.appending(3, 2)
+    h.end(2, by="recoverer 1")
+    h.end(4, by="recoverer 2")
+    pending.unknown()
+
+
+def wrong_length(h: Script) -> None:
+    h.append(0, 3)
+    h.end(2, length=1)
+
+
+def duplicated_entry(h: Script) -> None:
+    h.append(0, 3)
+    h.read([0, 1, 1])
+
+
+def reordered_entries(h: Script) -> None:
+    h.append(0, 3)
+    h.read([0, 2, 1])
+
+
+def foreign_bytes(h: Script) -> None:
+    h.append(0, 3)
+    h.read(range(3), text="foreign")
+
+
+def acknowledged_after_the_close(h: Script) -> None:
+    h.append(0, 3)
+    h.end(2)
+    h.append(3)
+
+
+def failed_append_is_there(h: Script) -> None:
+    h.append(0, 2)
+    h.appending(2).failed()
+    h.read(range(3))
+
+
+def acknowledged_with_a_gap(h: Script) -> None:
+    h.append(0, 2)
+    h.append(3)
+
+
+def acknowledged_by_an_old_leader(h: Script) -> None:
+    h.open_log("a")
+    h.log_append("a", 0, 2, [0, 10, 0])
+    h.open_log("b")
+    h.log_append("a", 2, 1, [0, 10, 2])
+
+
+def lost_by_a_takeover(h: Script) -> None:
+    h.open_log("a")
+    h.log_append("a", 0, 3, [0, 10, 0])
+    h.open_log("b")
+    h.log_append("b", 0, 1, [1, 11, 0])
+    h.log_read(([0, 10, 0], values(range(2), "a")), ([1, 11, 0], values(range(1), "b")))
+
+
+def lost_end_of_a_log(h: Script) -> None:
+    h.open_log("a")
+    h.log_append("a", 0, 3, [0, 10, 0])
+    h.recover_log()
+    h.log_read(([0, 10, 0], values(range(2), "a")))
+
+
+def pending_entry_of_an_old_leader_appears_late(h: Script) -> None:
+    h.open_log("a")
+    h.log_append("a", 0, 1, [0, 10, 0])
+    h.log_appending("a", 1).unknown()
+    h.open_log("b")
+    h.log_append("b", 0, 1, [1, 11, 0])
+    h.log_read(([0, 10, 0], values(range(1), "a")), ([1, 11, 0], [*values(range(1), "b"), *values(range(1, 2), "a")]))
+
+
+def truncated_entries_come_back(h: Script) -> None:
+    h.open_log("a")
+    h.log_append("a", 0, 3, [0, 10, 0])
+    h.truncating([0, 10, 2]).ok()
+    h.log_read(([0, 10, 0], values(range(3), "a")))
+
+
+def reordered_log(h: Script) -> None:
+    h.open_log("a")
+    h.log_append("a", 0, 3, [0, 10, 0])
+    h.log_read(([0, 10, 0], values([0, 2, 1], "a")))
+
+
+def one_place_twice(h: Script) -> None:
+    h.open_log("a")
+    h.log_append("a", 0, 3, [0, 10, 0])
+    h.log_append("a", 3, 1, [0, 10, 2])
+
+
+DEFECTS: tuple[tuple[Callable[[Script], None], str], ...] = (
+    (lost_acknowledged_entry, "entry 2 is lost: the reader was told that it does not exist"),
+    (lost_by_a_recovery, "entries 3 to 4 are lost: the end is said to be 2"),
+    (falling_lac, "the LAC of this reader fell from 7 to 4"),
+    (lac_of_nothing, "entry 3 was said to be confirmed: the ledger holds entries 0 to 2"),
+    (two_ends, "two ends: the ledger was closed at entry 2, and the end is said to be 4"),
+    (wrong_length, "the ledger is said to be 1 bytes long: its entries are 21"),
+    (duplicated_entry, "and that is entry 1: it was appended as"),
+    (reordered_entries, "and that is entry 1: it was appended as"),
+    (foreign_bytes, "entry 2 was read as"),
+    (acknowledged_after_the_close, "the ledger was closed at entry 2: entry 3 cannot be appended"),
+    (failed_append_is_there, "entry 2 was read: the ledger holds entries 0 to 1"),
+    (acknowledged_with_a_gap, "the next entry is 2: entry 3 cannot be appended"),
+    (acknowledged_by_an_old_leader, 'the log\'s writer is "b"'),
+    (lost_by_a_takeover, "the log's entry 2 was read as"),
+    (lost_end_of_a_log, "entries 2 to 2 of the log are lost"),
+    (pending_entry_of_an_old_leader_appears_late, "3 entries were read from entry 0 on: the log holds entries 0 to 1"),
+    (truncated_entries_come_back, "a read from the beginning began with the log's entry 0"),
+    (reordered_log, "and that is entry 1: it was appended as"),
+    (one_place_twice, "cannot follow the one at ordinal 0, ledger 10, entry 2"),
+)
+
+
+def write(path: Path, script: Callable[[Script], None]) -> None:
+    """Write the history that a script makes."""
+    h = Script(path)
+    script(h)
+    h.close()
