@@ -38,6 +38,10 @@ class DiskSpace:
         return 1 - self.free_bytes / self.total_bytes if self.total_bytes else 1.0
 
 
+UNKNOWN_SPACE = DiskSpace(-1, 0, 0)
+"""Of a disk that does not answer: it counts as full, and as one of its own."""
+
+
 @dataclass(frozen=True, slots=True)
 class DiskLimits:
     """Shares of a file system, 0 to 1, and bytes that must be free (None: see `minimum`).
@@ -45,7 +49,7 @@ class DiskLimits:
     any_full: one full ledger directory makes the bookie read-only, whatever the others have.
     high_priority_bytes_min: in one ledger directory and all journal directories, for adds of high priority to a
         read-only bookie.
-    new_index_bytes_min: in every ledger directory, for the same: such an add may need a new index file in any of them.
+    new_index_bytes_min: in one ledger directory, for the same: such an add may need a new index file.
     new_log_bytes_min: where all directories are full, new entry logs go to those with so much, if there are any.
     log_bytes_max: the size of an entry log.
     """
@@ -63,10 +67,8 @@ class DiskLimits:
         if not 0 < self.full_share < 1:
             raise ValueError(f"diskUsageThreshold {self.full_share:g} must lie between 0 and 1")
         for key, share in (("diskUsageWarnThreshold", self.warn_share), ("diskUsageLwmThreshold", self.low_share)):
-            if not 0 < share <= self.full_share:
-                raise ValueError(
-                    f"{key} {share:g} must be above 0 and not above diskUsageThreshold {self.full_share:g}"
-                )
+            if not 0 <= share <= self.full_share:
+                raise ValueError(f"{key} {share:g} must not be above diskUsageThreshold {self.full_share:g}")
 
     def minimum(self, configured: int | None, most: int, space: DiskSpace) -> int:
         """Return the bytes that must be free: what is configured, else `most`, yet not all that a full disk keeps."""
@@ -185,5 +187,5 @@ def _has_reserve(limits: DiskLimits, facts: DiskFacts) -> bool:
     return (
         any(has(limits.high_priority_bytes_min, limits.log_bytes_max, space) for space in ledgers)
         and all(has(limits.high_priority_bytes_min, limits.log_bytes_max, space) for space in journals)
-        and all(has(limits.new_index_bytes_min, _INDEX_BYTES_MIN, space) for space in ledgers)
+        and any(has(limits.new_index_bytes_min, _INDEX_BYTES_MIN, space) for space in ledgers)
     )

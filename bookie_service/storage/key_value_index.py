@@ -78,8 +78,16 @@ class KeyValueView:
     def ledger_ids(self) -> np.ndarray:
         return index_format.ledger_ids(list(self._key_values.keys(*index_format.HEADERS)))
 
+    def holding_entries(self, ledger_ids: np.ndarray) -> np.ndarray:
+        held = [each for each in ledger_ids.tolist() if self.last_entry(each) != NO_ENTRY]
+        return np.array(held, np.int64)
+
     def has(self, ledger_id: int) -> bool:
         return self._key_values.get([index_format.header_key(ledger_id)])[0] is not None
+
+    def absent(self, ledger_ids: np.ndarray) -> np.ndarray:
+        values = self._key_values.get([index_format.header_key(ledger_id) for ledger_id in ledger_ids.tolist()])
+        return np.array([value is None for value in values], bool)
 
     def extents(self, ledger_id: int, first_entry: int = 0, end_entry: int = ENTRIES_END) -> Iterator[Extent]:
         first_block, end_block = first_entry // ENTRIES_PER_BLOCK, -(-end_entry // ENTRIES_PER_BLOCK)

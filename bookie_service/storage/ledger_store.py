@@ -33,7 +33,7 @@ from bookie_service.formats.index import LedgerHeader
 from bookie_service.storage.byte_source import WAITING, ByteSource, NotCached
 from bookie_service.storage.entry_log import ENTRY_BYTES_MIN, EntryLogs
 from bookie_service.storage.file_index import PageOptions
-from bookie_service.storage.files import LocalFiles, is_out_of_space
+from bookie_service.storage.files import LocalFiles, is_out_of_space, refuses_writes
 from bookie_service.storage.index import LedgerUpdate, rebuild_remedy
 from bookie_service.storage.items import Items
 from bookie_service.storage.key_values import KeyValueOptions
@@ -111,6 +111,8 @@ class LedgerStore(ABC):
         self._ledgers: OrderedDict[int, Ledger] = OrderedDict()
         self._changed: set[int] = set()
         self._is_index_behind = False
+        self._are_names_durable = True
+        """False from replay on until the index was synced for the first time."""
         self._unmarked: set[int] = set()
         """Ledgers of flushes, of the one that runs too, since the marks last moved."""
         self._unmarked_bytes = 0
@@ -127,6 +129,14 @@ class LedgerStore(ABC):
             if header is not None:
                 ledger = self._remember(header)
         return ledger
+
+    def absent(self, ledger_ids: np.ndarray) -> np.ndarray:
+        known = (self._ledgers, self.limbo)
+        is_absent = np.array([not any(each in some for some in known) for each in ledger_ids.tolist()], bool)
+        rows = np.flatnonzero(is_absent & (ledger_ids >= 0))
+        if len(rows):
+            is_absent[rows] = self.index.absent(ledger_ids[rows])
+        return is_absent
 
     def _stored_header(self, ledger_id: int) -> LedgerHeader | None:
         """Return what the index says of a ledger; one of which something is lost is in limbo from then on."""
@@ -171,12 +181,18 @@ class LedgerStore(ABC):
         if ledger is None:
             ledger = self._remember(LedgerHeader(ledger_id, 0, False, master_key))
         ledger.master_key = master_key
-        self._changed.add(ledger_id)
+        self._note_changed(ledger_id)
         return ledger
+
+    def _note_changed(self, ledger_id: int) -> None:
+        """Have a ledger's header flushed with the half that fills, where it takes room until then."""
+        if ledger_id not in self._changed:
+            self._changed.add(ledger_id)
+            self.filling.note_header()
 
     def fence(self, ledger: Ledger) -> None:
         ledger.fenced = True
-        self._changed.add(ledger.ledger_id)
+        self._note_changed(ledger.ledger_id)
 
     def advance_lac(self, ledger: Ledger, packet: bytes) -> bool:
         ledger_id, lac = index_format.decode_lac(packet)
@@ -185,7 +201,7 @@ class LedgerStore(ABC):
         if ledger.explicit_lac and lac <= index_format.decode_lac(ledger.explicit_lac)[1]:
             return False
         ledger.explicit_lac = packet
-        self._changed.add(ledger.ledger_id)
+        self._note_changed(ledger.ledger_id)
         return True
 
     # ---- entries ----
@@ -264,18 +280,10 @@ class LedgerStore(ABC):
         positions = self.index.positions(ledger.ledger_id, first_entry, count)
         return self._reader.locate(positions, bytes_max) if len(positions) and positions.item(0) else None
 
-    def held(self, ledger: Ledger, first_entry: int, count: int) -> np.ndarray:
-        count = max(0, min(count, ledger.last_entry - first_entry + 1))
-        is_held = np.zeros(count, bool)
-        for half in (self.filling, self._flushing):
-            if half is not None and ledger.ledger_id in half.ledgers:
-                entries, _ = half.ledgers[ledger.ledger_id].sorted()
-                start, end = entries.searchsorted((first_entry, first_entry + count))
-                is_held[entries[start:end] - first_entry] = True
-        # After the halves: what a flush takes from them is in the index by then.
-        positions = self.index.positions(ledger.ledger_id, first_entry, count)
-        is_held[: len(positions)] |= positions != 0
-        return first_entry + np.flatnonzero(is_held)
+    def waiting_entries(self, ledger: Ledger) -> list[np.ndarray]:
+        halves = [half for half in (self.filling, self._flushing) if half is not None]
+        held = [half.ledgers[ledger.ledger_id] for half in halves if ledger.ledger_id in half.ledgers]
+        return [ids for writes in held for ids in writes.ids()]
 
     # ---- flushing ----
 
@@ -302,15 +310,17 @@ class LedgerStore(ABC):
 
     def write_flush(self, flush: Flush, *, names_are_durable: bool = True) -> None:
         with self.writing:
+            self._are_names_durable = self._are_names_durable and names_are_durable
             if not flush.is_held:
                 self._write_flush(flush)
             self._appender.seal_idle()
             if flush.moves_mark:
-                self._sync_index(names_are_durable)
+                self._sync_index()
 
-    def _sync_index(self, names_are_durable: bool = True) -> None:
+    def _sync_index(self) -> None:
         """Make the index durable; only the logs that go on are unsettled then, if it has all that was appended."""
-        self.index.sync(names_are_durable)
+        self.index.sync(self._are_names_durable)
+        self._are_names_durable = True
         if not self._is_index_behind:
             self.logs.settle_appended(self._appender.active_log_ids)
 
@@ -347,7 +357,8 @@ class LedgerStore(ABC):
                 self._appender.sync()
                 return positions
             except OSError as error:
-                if not is_out_of_space(error):
+                # After a failed sync, too: what the log lacks then is written again, to another one.
+                if not refuses_writes(error):
                     raise
                 is_other_left = self.logs.avoid(self._appender.last_log_id)
                 self._appender.rollback()

@@ -23,14 +23,17 @@ from bkspark.wire import v2
 from bkspark.wire.framing import FRAME_BYTES_MAX, scan_frames
 from bookie_service import collection
 from bookie_service.answers import V2_ANSWERS
+from bookie_service.batch_reads import BatchRead
 from bookie_service.bookie import Bookie, BookieOptions
 from bookie_service.collection import LogUsage
 from bookie_service.collector import CollectionOptions, Collector, LedgerCensus, PassReport
 from bookie_service.disk_watch import DiskOptions, DiskWatch
+from bookie_service.entry_lists import StepReport
 from bookie_service.formats.marks import JournalPosition
 from bookie_service.lone_adds import decode_lone_add
 from bookie_service.outbox import Parts
-from bookie_service.reads import BatchRead, ReadOptions, SingleReads
+from bookie_service.reads import ReadOptions, ids_of
+from bookie_service.single_reads import SingleReads
 from bookie_service.storage import checkpoint as checkpoint_steps
 from bookie_service.storage.byte_source import Fetched, Place
 from bookie_service.storage.checkpoint import Checkpoint, Marks
@@ -40,6 +43,7 @@ from bookie_service.storage.ledger_storage import LedgerStorage
 from bookie_service.storage.ledger_store import StoreOptions
 from bookie_service.storage.log_appender import AppendOptions
 from bookie_service.storage.opening import open_storage
+from bookie_service.turns import ENDLESS, Turn, Turns
 from bookie_service.v2_requests import V2Runs
 from tests.crash.history import History
 from tests.crash.simulated_files import SimulatedDisk, SimulatedFiles
@@ -223,6 +227,10 @@ class TakingClient:
     """A connection whose peer takes everything at once."""
 
     is_open = is_taking = True
+    address = "simulated"
+
+    def give_up(self, why: str) -> None:
+        raise AssertionError(f"a connection was closed: {why}")
 
     def resume(self) -> None:
         """Nothing to do: whoever drives the bookie offers again what it did not take."""
@@ -305,8 +313,9 @@ class BookieTwin:
             self.journals,
             self.checkpoints,
             self.disks,
-            _fetch,
+            AtHand(),
             BookieOptions(alone_after=1, reads=setup.reads),
+            AtOnce(),
         )
         self.bookie.look_at_disks()
         self.checkpoints.bookie = self.bookie
@@ -319,12 +328,12 @@ class BookieTwin:
     ) -> None:
         """Send adds of (entry id, payload) as one run; checkpoints run when the write cache is full.
 
-        As any client does, this one ends each entry with a digest.
+        As any client does, this one ends each entry with a digest. Its entries say that no other is confirmed.
         """
         key = self.history.ledger(ledger_id).master_key if key is None else key
         frames = []
         for entry_id, payload in entries:
-            content = sealed(struct.pack(">qq", ledger_id, entry_id) + payload)
+            content = sealed(struct.pack(">qqq", ledger_id, entry_id, -1) + payload)
             self.history.add_asked(ledger_id, entry_id, content)
             frames.append(struct.pack(">ii", 24 + len(content), v2.header_word(v2.ADD, flags)) + key + content)
         octets, runs = self._runs(self._client, b"".join(frames))
@@ -360,7 +369,7 @@ class BookieTwin:
     def read(self, ledger_id: int, entry_id: int) -> tuple[int, int, bytes]:
         """Return (status, entry id, entry) of a single read."""
         answers = Answers()
-        self.bookie.read(SingleReads(answers, V2_ANSWERS, np.array([ledger_id]), np.array([entry_id])))
+        self.bookie.reads.promise(SingleReads(answers, V2_ANSWERS, *ids_of(ledger_id, entry_id)))
         _, _, status, _, _ = struct.unpack_from(">iiiqq", answers.buffer)
         content = answers.buffer[28:]
         return status, struct.unpack_from(">q", content, 8)[0] if content else -1, content
@@ -382,7 +391,7 @@ class BookieTwin:
     def batch_read(self, ledger_id: int, first_entry: int) -> tuple[int, list[bytes]]:
         """Return (status, entries from `first_entry` on)."""
         answers = Answers()
-        self.bookie.read_later(BatchRead(answers, ledger_id, first_entry, 1, 0, 1 << 20))
+        self.bookie.reads.promise(BatchRead(answers, ledger_id, first_entry, 1, 0, 1 << 20))
         status = struct.unpack_from(">i", answers.buffer, 8)[0]
         body = answers.buffer[4 + v2.BATCH_REPLY_BYTES :]
         contents, at = [], 0
@@ -431,7 +440,7 @@ class BookieTwin:
             compactor.forget_intent()
 
     def collect(self, census: LedgerCensus, *, is_forced: bool = True) -> PassReport:
-        """Run one pass of garbage collection, the real one.
+        """Run the real garbage collection: one pass as if somebody asked for it, or two that come by themselves.
 
         It has an event loop on a thread of its own, for another pass, which a crash image runs, may be inside this one.
         """
@@ -440,8 +449,20 @@ class BookieTwin:
             self.checkpoint()
 
         async def run() -> PassReport:
-            collector = Collector(self.store, self._storage.compactor, census, self.setup.collection, flush, _never)
+            now_s = 0.0
+            collector = Collector(
+                self.store,
+                self._storage.compactor,
+                census,
+                self.setup.collection,
+                flush,
+                _never,
+                clock_s=lambda: now_s,
+            )
             try:
+                if not is_forced:
+                    await collector.run_pass(is_forced)
+                    now_s += self.setup.collection.interval_s
                 return await collector.run_pass(is_forced)
             finally:
                 await collector.stop()
@@ -489,8 +510,24 @@ def _never(error: BaseException) -> None:
     """Stand in for what ends the process: a pass that is called directly raises instead."""
 
 
-def _fetch(place: Place, on_fetched: Callable[[Fetched], None]) -> None:
-    raise AssertionError(f"a simulated disk has everything at hand, and {place} too")
+class AtHand:
+    """Stands in for the fetching threads."""
+
+    def fetch(self, place: Place, on_fetched: Callable[[Fetched], None]) -> None:
+        raise AssertionError(f"a simulated disk has everything at hand, and {place} too")
+
+    def run(self, task: Callable[[], StepReport], on_done: Callable[[StepReport], None]) -> None:
+        on_done(task())
+
+
+class AtOnce(Turns):
+    """Turns of a bookie that has one client: they never end, and whoever is to go on does so at once."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda callback: callback(), lambda: 0.0)
+
+    def begin(self) -> Turn:
+        return ENDLESS
 
 
 def _at_once(entries: int, size: int) -> None:

@@ -19,8 +19,11 @@ from bkspark.errors import ProtocolError
 from bkspark.wire import v2, v3
 from bkspark.wire.framing import LENGTH_BYTES, FrameTable, gather_i64, scan_frames
 from bookie_service.adds import LAC_OFFSET, AddRun
-from bookie_service.reads import Request, SingleReads
-from bookie_service.runs import Runs
+from bookie_service.known_answers import KnownAnswer
+from bookie_service.reads import Reading
+from bookie_service.requests import Runs
+from bookie_service.single_reads import SingleReads
+from bookie_service.turns import Turn
 from bookie_service.v2_requests import V2Runs
 from bookie_service.v3_requests import V3Runs
 from tests.crash.twins import TakingClient
@@ -312,28 +315,25 @@ class _Door:
             return len(run)
         return bookie.twin.bookie.add(client, octets, run)  # type: ignore[union-attr]
 
-    def read(self, request: SingleReads) -> int:
+    @property
+    def reads(self) -> _Door:
+        """What answers reads: this door."""
+        return self
+
+    def answer(self, reading: Reading, turn: Turn) -> bool:
         """Answer reads, or refuse them."""
-        if self._bookie.read_error is None:
-            return self._bookie.twin.bookie.read(request)  # type: ignore[union-attr]
-        count = len(request)
-        request.refuse(self._bookie.read_error)
-        return count
+        if self._bookie.read_error is None or isinstance(reading, KnownAnswer):
+            return self._bookie.twin.bookie.reads.answer(reading, turn)  # type: ignore[union-attr]
+        reading.refuse(self._bookie.read_error)
+        return True
 
-    def read_later(self, request: Request) -> None:
-        """Answer a request, or refuse it."""
-        if self._bookie.read_error is None:
-            self._bookie.twin.bookie.read_later(request)  # type: ignore[union-attr]
-        else:
-            request.refuse(self._bookie.read_error)
-
-    def fence_and_read(self, ledger_id: int, master_key: bytes, request: Request) -> None:
+    def fence_and_read(self, client: Served, ledger_id: int, master_key: bytes, reading: Reading) -> int | None:
         """Fence and read, or refuse both."""
         self.has_fenced = True
-        if self._cluster.observes and isinstance(request, SingleReads):
-            is_first = request.entry_ids.item(request.row) == v2.LAST_ENTRY
+        if self._cluster.observes and isinstance(reading, SingleReads):
+            is_first = reading.entry_ids.item(reading.row) == v2.LAST_ENTRY
             self._cluster.observer.on_request("fence" if is_first else "recovery read", self._bookie, self._who)
         if self._bookie.read_error is None:
-            self._bookie.twin.bookie.fence_and_read(ledger_id, master_key, request)  # type: ignore[union-attr]
-        else:
-            request.refuse(self._bookie.read_error)
+            return self._bookie.twin.bookie.fence_and_read(client, ledger_id, master_key, reading)  # type: ignore[union-attr]
+        reading.refuse(self._bookie.read_error)
+        return None
