@@ -123,8 +123,12 @@ class Link(asyncio.Transport):
             _, deliver, data = way.queue.popleft()
             # What is on its way when the client drops a connection arrives all the same.
             if not self.is_cut[direction]:
-                deliver(data)
+                self._deliver(direction, deliver, data)
         self._await_next(direction)
+
+    def _deliver(self, direction: int, deliver: Callable[[bytes], None], data: bytes) -> None:
+        """What was carried arrives."""
+        deliver(data)
 
     def _hear(self, data: bytes) -> None:
         at = 0

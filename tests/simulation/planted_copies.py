@@ -48,7 +48,7 @@ def bytes_forgotten_at_ack_quorum() -> Plant:
 
 def repeated_answer_counts_for_the_next_slot() -> Plant:
     def wrap(old: Any, self: WriterCore, slot: int, bookie: str, ids: Any, *rest: Any) -> Any:
-        rows = self._pending_rows(ids)
+        rows = self._pending_rows(ids, None)
         if self._ensemble[slot] == bookie and (self._votes[rows] & np.uint64(1 << slot)).any():
             slot = (slot + 1) % len(self._ensemble)
         return old(self, slot, self._ensemble[slot], ids, *rest)
@@ -117,10 +117,10 @@ def rewritten_entries_acknowledged_by_ticks() -> Plant:
             return []
         return old(self)
 
-    def tick(old: Any, self: WriterCore, now_ns: int) -> Any:
+    def tick(old: Any, self: WriterCore, *arguments: Any) -> Any:
         self._is_in_tick = True  # type: ignore[attr-defined]
         try:
-            return old(self, now_ns) + self._release()
+            return old(self, *arguments) + self._release()
         finally:
             self._is_in_tick = False  # type: ignore[attr-defined]
 
