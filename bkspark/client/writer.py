@@ -141,7 +141,8 @@ class LedgerWriter:
 
     async def reach_others_than(self, bookies: Collection[str]) -> None:
         """Return when nothing waits for a connection to a bookie that is not one of `bookies`, or REACH_S are over."""
-        await reach([link for link in self._links.values() if link.bookie not in bookies])
+        links = [link for slot, link in self._links.items() if self._core.may_hold_back(slot)]
+        await reach([link for link in links if link.bookie not in bookies])
 
     def on_failed(self, callback: Callable[[BookKeeperError], None]) -> None:
         """Call `callback(error)` when the writer ends for another reason than `close`; the last one set is called."""
