@@ -55,6 +55,8 @@ class FullBookie:
         # What reads and fences are answered with instead, and adds.
         self.read_error: Status | None = None
         self.add_error: Status | None = None
+        # The share of its replies that it does not send.
+        self.forgets = 0.0
         # The process does nothing, and its session lives on; `wake` ends it.
         self.is_hung = False
         # Its journal's disk does nothing; by what factor it is slower than others.

@@ -220,6 +220,8 @@ class Served(TakingClient):
         """Send a reply."""
         if self._bookie.life != self._life:
             return
+        if self._bookie.forgets and self._cluster.random.random() < self._bookie.forgets:
+            return
         data = b"".join(bytes(part) for part in parts)
         if self._bookie.is_damaging:
             data = (_damaged_v3 if self._is_v3 else _damaged)(data, self._cluster)
