@@ -33,14 +33,14 @@ PENDING_ENTRIES_MAX = 8
 LAG_ENTRIES_MAX = 4
 """Full in an eighth of a second where a bookie does not answer."""
 GRAY_KINDS = ("hang", "hung journal", "slow journal", "cut", "clogged", "forgetful")
-SLOW_SYNCS_S = (1.0, 4.0)
+SLOW_SYNCS_S = (0.5, 0.5, 1.0, 4.0)
 """What a slow journal takes to sync, on average. One that is a little slower only holds the owner back a little."""
 QUIET_S = 0.3
 """Before a bookie turns gray."""
 GRAY_S = 4.0
 PAUSE_S = 0.04
 """Between two adds."""
-HELD_BACK_S_MAX = 1.2
+HELD_BACK_S_MAX = 1.5
 """Of the time in which a bookie is gray the owner may wait so long for it: until it is left out, and when it comes back
 too early. One that is waited for whenever it is registered costs more."""
 BACK_S = 20.0

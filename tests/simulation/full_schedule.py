@@ -9,6 +9,7 @@ import secrets
 from collections import Counter
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from random import Random
 from typing import Any, TypeVar
 
@@ -165,7 +166,7 @@ class FullSchedule(Observer):
         )
 
     async def _main(self) -> None:
-        self.cluster.store = ObservedStore(self._audits.on_metadata)
+        self.cluster.store = ObservedStore(self._on_metadata)
         await BookieRegistry(self.cluster.store.session(), MetadataUri.parse(URI)).initialize_cluster()
         reads = self.aside.choice(READS)
         for bookie in self.cluster.bookies:
@@ -199,6 +200,15 @@ class FullSchedule(Observer):
             await as_client("last reader", self._read_all(metadata))
             self._note_how_prompt_all_must_be()
         await owner.close()
+
+    def _on_metadata(self, path: str, before: bytes, after: bytes, version: int) -> None:
+        known = len(self.ledger.changes)
+        self._audits.on_metadata(path, before, after, version)
+        for (_, old, _), (_, new, who) in pairwise(self.ledger.changes[known - 1 :] if known else ()):
+            self.history.changes_of_ensemble += old.metadata.fragments != new.metadata.fragments
+            is_claimed = new.metadata.state is LedgerState.IN_RECOVERY and who != "owner"
+            if is_claimed and self._writer is not None and self._writer.core.error is None:
+                self.history.is_raced = self.history.is_raced or self._writer.core.next_entry > 0
 
     def _press(self) -> None:
         """Let the owner's window be small, and the sockets' buffers, so that it waits for room again and again."""
