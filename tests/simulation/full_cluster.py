@@ -126,6 +126,12 @@ class FullBookie:
         if any(not journal.is_idle for journal in twin.journals) or not twin.checkpoints.is_idle:
             self.work()
 
+    def mend(self) -> None:
+        """The journal's disk is as quick as others again, for what it is at, too."""
+        self.slowness = 1.0
+        self._is_working = False
+        self.wake()
+
     def wake(self) -> None:
         """The process, or its journal's disk, goes on."""
         self.is_hung = self.is_journal_hung = False

@@ -142,8 +142,8 @@ class GraySchedule(FullSchedule):
                         link.hold(way, GRAY_S)
 
     def _work_again(self, bookie: FullBookie) -> None:
-        bookie.slowness, bookie.forgets = 1.0, 0.0
-        bookie.wake()
+        bookie.forgets = 0.0
+        bookie.mend()
 
     def _note_how_prompt_all_must_be(self) -> None:
         """See what the last entry came to; nothing else is prompt here."""

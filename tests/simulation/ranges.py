@@ -2,7 +2,7 @@
 
     python -m tests.simulation.ranges KIND --seed N --schedules K [--processes P] [--state FILE] [--json]
 
-KIND is protocol, relaxed, full, tails or logs. The range [N, N + K) is cut into chunks. With --state each finished
+KIND is protocol, relaxed, full, gray, tails or logs. The range [N, N + K) is cut into chunks. With --state each
 chunk is written to the file: the same command goes on where an earlier one was ended, and ranges that were run on
 several machines are added up by `--sum FILE...`. A line of progress goes to stderr every ten seconds. The exit code is
 1 when a checker found something.
@@ -25,13 +25,14 @@ from pathlib import Path
 from typing import Any
 
 from tests.simulation.campaign import COLLECT_EVERY, Tally
+from tests.simulation.full_gray import GraySchedule
 from tests.simulation.full_logs import LogSchedule
 from tests.simulation.full_schedule import FullSchedule
 from tests.simulation.full_tails import TailSchedule
 from tests.simulation.plan import Plan, plan_of, relaxed_plan_of
 from tests.simulation.schedule import run_plan
 
-CHUNKS = {"protocol": 500, "relaxed": 500, "full": 50, "tails": 20, "logs": 20}
+CHUNKS = {"protocol": 500, "relaxed": 500, "full": 50, "gray": 10, "tails": 20, "logs": 20}
 """Schedules of a chunk, by kind: what is lost when a run is ended."""
 PROGRESS_S = 10.0
 
@@ -70,6 +71,7 @@ RUNS: dict[str, Callable[[int, Tally], None]] = {
     "protocol": _run_protocol(plan_of),
     "relaxed": _run_protocol(relaxed_plan_of),
     "full": _run_full(FullSchedule),
+    "gray": _run_full(GraySchedule),
     "tails": _run_full(TailSchedule),
     "logs": _run_full(LogSchedule),
 }
