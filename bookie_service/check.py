@@ -72,6 +72,8 @@ from bookie_service.storage.opening import check_written_by
 _PROGRAM = "bookie"
 _SHOWN_MAX = 1000
 """Damages listed; all are counted."""
+_NAMED_MAX = 20
+"""Ledgers that one note names."""
 _FILES_OPEN_MAX = 16
 _PAGE_BYTES = 8192
 _PAGES_BYTES = 1024 * 1024
@@ -113,6 +115,8 @@ class Report:
     damaged: int = 0
     damage: list[Damage] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    unverified_ledgers: list[int] = field(default_factory=list)
+    """Ledgers whose digests only a client can check, ascending, at most `_SHOWN_MAX`."""
 
     def add(self, damage: Damage) -> None:
         self.damaged += 1
@@ -178,6 +182,8 @@ class Check:
         self._indexed: set[int] = set()
         """Ledgers with a readable header in the index."""
         self._slot_damage: dict[int, list[Damage]] = {}
+        self._unverified: set[int] = set()
+        """Ledgers with entries in entry logs whose digest cannot be checked here."""
         self._indexed_to: dict[int, int] = {}
         """Per entry log, the highest offset that an index position points to."""
         self._journal = _JournalContents()
@@ -393,7 +399,9 @@ class Check:
                     end = finding.values["bytes"] + 1
                 elif isinstance(finding, EntryRun):
                     self._report.logged_entries += len(finding.entry_ids)
-                    self._report.unverified_entries += int((finding.states == UNVERIFIED).sum())
+                    unverified = finding.states == UNVERIFIED
+                    self._report.unverified_entries += int(unverified.sum())
+                    self._unverified.update(np.unique(finding.ledger_ids[unverified]).tolist())
                     self._check_indexed(finding)
                 elif isinstance(finding, Incomplete) and finding.offset < end:
                     reason = f"the log was truncated or damaged here: it was durable as far as {end}"
@@ -404,6 +412,19 @@ class Check:
                     )
                 else:
                     self._note(finding)
+
+        self._name_unverified()
+
+    def _name_unverified(self) -> None:
+        if not self._unverified:
+            return
+        self._report.unverified_ledgers = sorted(self._unverified)[:_SHOWN_MAX]
+        named = ", ".join(map(str, self._report.unverified_ledgers[:_NAMED_MAX]))
+        rest = len(self._unverified) - _NAMED_MAX
+        self._report.notes.append(
+            f"ledgers {named}{f' and {rest} more' if rest > 0 else ''}: their entries have no digest, or a MAC with a "
+            "password that is not in BKSPARK_PASSWORD; only a client that has it can tell whether they are damaged"
+        )
 
     def _check_indexed(self, run: EntryRun) -> None:
         """Report entries of a log that the index does not know, though the journal holds them no more."""
@@ -491,7 +512,8 @@ def _print(report: Report, as_json: bool) -> None:
     counts = {name: getattr(report, name) for name in _COUNTS}
     if as_json:
         head = {"ok": not report.damaged, "directories": report.directories}
-        print(json.dumps({**head, **counts, "damage": damage, "notes": report.notes}), flush=True)
+        found = {"damage": damage, "notes": report.notes, "unverified_ledgers": report.unverified_ledgers}
+        print(json.dumps({**head, **counts, **found}), flush=True)
         return
     for each in report.damage:
         print(f"DAMAGED {each.place}: {each.reason}")

@@ -184,12 +184,19 @@ class Peer:
         return self.reply()
 
 
-def adds(ledger_id: int, first_entry: int, payloads: Sequence[bytes], flags: int = 0, key: bytes = KEY) -> bytes:
+def adds(
+    ledger_id: int,
+    first_entry: int,
+    payloads: Sequence[bytes],
+    flags: int = 0,
+    key: bytes = KEY,
+    digest: EntryDigest = DIGEST,
+) -> bytes:
     """Return ADD frames of consecutive entries; an entry's bytes depend on its ids and payload alone."""
     frames = []
     for entry_id, payload in enumerate(payloads, first_entry):
         batch = EntryBatch.of([payload], ledger_id, entry_id)
-        frames.append(v2.encode_adds(batch, -1, 0, DIGEST, key, flags).buffer)
+        frames.append(v2.encode_adds(batch, -1, 0, digest, key, flags).buffer)
     return b"".join(frames)
 
 

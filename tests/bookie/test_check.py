@@ -14,6 +14,7 @@ import pytest
 
 from bkspark.cli.__main__ import main as bkspark
 from bkspark.metadata import cookies
+from bkspark.wire.digest import DigestType, EntryDigest
 from bookie_service.ending import Ending
 from bookie_service.formats import compaction, tombstones
 from bookie_service.formats.index import LAYOUT
@@ -22,7 +23,7 @@ from bookie_service.storage.files import LocalFiles
 from bookie_service.storage.index_files import IndexFilesWriter
 from bookie_service.storage.journal import JournalOptions
 from tests.bookie.folders import FENCED, LARGE_PAYLOADS, SMALL, SMALL_PAYLOADS, Folder, add, cut, flip
-from tests.bookie.serving import Serving, service_options, stored
+from tests.bookie.serving import Serving, adds, service_options, stored
 
 Capture = pytest.CaptureFixture[str]
 
@@ -52,6 +53,23 @@ def test_whole_folder_passes_with_everything_counted(stopped: Folder, capsys: Ca
     counts = {"cookies": 2, "marks": 1, "journal_files": 1, "journal_entries": 0, "entry_logs": 2, "ledgers": 2}
     counts |= {"logged_entries": 35, "positions": 35, "unindexed_entries": 0, "unverified_entries": 0}
     assert {name: report[name] for name in counts} == counts
+
+
+def test_ledgers_whose_digests_only_a_client_can_check_are_named(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A damaged entry of such a ledger looks as a whole one does; nothing else says that it was not looked at."""
+    with Serving(service_options(tmp_path)) as serving, serving.connect() as peer:
+        for ledger_id, digest_type in ((5, DigestType.MAC), (6, DigestType.CRC32C)):
+            peer.send(adds(ledger_id, 0, [b"x"] * 3, digest=EntryDigest(digest_type, b"secret")))
+            assert [reply.status for reply in peer.replies(3)] == [0, 0, 0]
+    folder = Folder(tmp_path)
+    _, report = check(folder, capsys)
+    assert report["unverified_ledgers"] == [5]
+    assert any("ledgers 5: " in note and "BKSPARK_PASSWORD" in note for note in report["notes"])
+    monkeypatch.setenv("BKSPARK_PASSWORD", "secret")
+    _, report = check(folder, capsys)
+    assert (report["unverified_ledgers"], report["unverified_entries"]) == ([], 0)
 
 
 def test_folder_after_a_crash_passes_and_the_journal_holds_the_rest(crashed: Folder, capsys: Capture) -> None:
