@@ -214,6 +214,9 @@ class _RecoveryRun:
         except BookKeeperError as error:
             self._perform(self._core.on_rewrite_failed(error))
             return
+        # The close names a bookie that took a lost one's place: closed before it is connected, the ledger would lack
+        # its copies until they are repaired.
+        await self._writer.reach_others_than(self._core.metadata.last_fragment.bookies)
         self._core.on_ensemble_changed(self._writer.core.fragments)
         self._perform(self._core.on_rewritten())
 
