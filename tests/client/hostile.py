@@ -133,7 +133,7 @@ def _decoded(body: bytes) -> Asked:
 
 
 class World:
-    """A metadata store, and clients of it with short time-outs."""
+    """A metadata store, and clients of it."""
 
     def __init__(self) -> None:
         self.store = MemoryStore()
@@ -142,7 +142,7 @@ class World:
 
     def client(self, **options: Any) -> Client:
         """Return a client that is closed with the test."""
-        net = NetOptions(read_timeout_s=0.5, speculative_read_s=0.2)
+        net = NetOptions(read_timeout_s=10.0, speculative_read_s=1.0)
         client = Client(URI, tree=self.store.session(), **{"net": net, **options})
         self._clients.append(client)
         return client

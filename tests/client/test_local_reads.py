@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,8 @@ from bkspark.net.local_reads import LocalReads, read_all
 from bkspark.net.pool import NetOptions
 from bkspark.wire.local_reads import NOT_HERE, REPLY_BYTES_MAX, LocalRead, socket_name
 from bookie_service.local_reads import CONNECTIONS_MAX
-from bookie_service.storage.ledger_store import LedgerStore, StoreOptions
+from bookie_service.local_reads import LocalReads as ServedLocalReads
+from bookie_service.storage.ledger_store import StoreOptions
 from bookie_service.storage.storage_class import StorageClass
 from tests.client.in_process import InProcessBookie, InProcessCluster, run
 
@@ -117,8 +118,8 @@ def test_entries_in_the_write_cache_are_asked_for(tmp_path, spy):
     run(tmp_path, test, bookies=1)
 
 
-def test_an_error_of_the_bookies_own_ends_it(tmp_path, spy, monkeypatch):
-    """As one in any other request: the state of the bookie is not to be trusted then."""
+def test_an_error_in_a_local_read_ends_its_connection_and_the_entries_are_asked_for(tmp_path, caplog, monkeypatch):
+    """Issue 15, A.1: a read changes nothing, so an error in one leaves the bookie as it was."""
 
     def broken(*_: object) -> None:
         raise RuntimeError("planted")
@@ -127,11 +128,11 @@ def test_an_error_of_the_bookies_own_ends_it(tmp_path, spy, monkeypatch):
         client = cluster.client(net=PATIENT)
         ledger_id = await write(client, SMALL)
         await cluster.bookies[0].flush()
-        failed = cluster.bookies[0].service.failed
-        with monkeypatch.context() as changed, suppress(ReadFailed):
-            changed.setattr(LedgerStore, "locate", broken)
-            await scan(client, ledger_id)
-        assert str(await failed) == "planted"
+        with monkeypatch.context() as changed:
+            changed.setattr(ServedLocalReads, "_answer", broken)
+            assert await scan(client, ledger_id) == SMALL
+        assert not cluster.bookies[0].service.failed.done()
+        assert sum("a local read failed" in record.message for record in caplog.records) == 1
 
     run(tmp_path, test, bookies=1)
 
