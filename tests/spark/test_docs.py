@@ -39,7 +39,7 @@ def own(program: str, folder: Path) -> tuple[str, str]:
 
 def test_the_page_has_these_programs() -> None:
     """Each has a test here."""
-    assert len(programs()) == 2
+    assert len(programs()) == 3
 
 
 def test_what_the_first_program_writes_arrives_in_the_copy(spark, cluster, client, tmp_path, names) -> None:
@@ -76,3 +76,11 @@ def test_typed_options_read_in_batch_and_as_a_stream(spark, cluster, tmp_path, n
     clicks = names["clicks"]
     assert clicks["maxPartitionBytes"] == "64m"
     assert spark.read.format("bookkeeper").options(**clicks).load().count() == 2
+
+
+def test_json_of_others_is_read_raw_and_taken_apart_by_spark(spark, cluster, client, tmp_path, names) -> None:
+    program, prefix = own(programs()[2], tmp_path)
+    with client.log(f"{prefix}clicks").open_for_writing(ensemble=1, write_quorum=1, ack_quorum=1) as log:
+        log.append(b'{"user": 5, "page": {"path": "/a"}, "more": []}')
+    exec(program, names)
+    assert list(map(tuple, names["clicks"].collect())) == [("5", '{"path":"/a"}')]
