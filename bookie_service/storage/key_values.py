@@ -43,7 +43,8 @@ class KeyValues(Protocol):
         """Yield the keys from `first` on and before `end`, ascending."""
 
     def write(self, puts: Sequence[tuple[bytes, bytes]], removed: Sequence[tuple[bytes, bytes]] = ()) -> None:
-        """Remove the ranges (first, end), then set keys; not durable before `sync`."""
+        """Remove the ranges (first, end), then set keys; not durable before `sync`. After an OSError nothing of that is
+        done, nor will be."""
 
     def sync(self) -> None:
         """Make everything written durable."""

@@ -116,12 +116,18 @@ class RocksKeyValues:
         batch = _batch(puts, removed)
         with self._using:
             self._unsynced.append((puts, removed))
-            with self._noting_failure():
-                if self._is_stuck:
-                    self._open_again()
-                else:
-                    with self._naming():
-                        self._database.write(batch, self._unlogged)
+            try:
+                with self._noting_failure():
+                    if self._is_stuck:
+                        self._open_again()
+                    else:
+                        with self._naming():
+                            self._database.write(batch, self._unlogged)
+            except OSError:
+                # The caller was told that it was not written, and writes it again or never: a ledger that could not be
+                # dropped is served on, and must not vanish when there is space again.
+                self._unsynced.pop()
+                raise
 
     def sync(self) -> None:
         with self._using:

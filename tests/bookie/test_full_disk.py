@@ -189,6 +189,24 @@ def test_key_values_on_a_full_disk_are_closed_without_what_was_not_synced(small_
     again.close()
 
 
+def test_a_removal_that_a_full_disk_refused_does_not_happen_later(small_disk: Path) -> None:
+    """A bookie that could not drop a ledger goes on serving it, and drops it in a later pass."""
+    store = RocksKeyValues(str(small_disk), KeyValueOptions())
+    store.write([(b"header", b"1")])
+    store.sync()
+    store.write([(b"%08d" % n, bytes(4096)) for n in range(1000)])
+    ballast = fill(small_disk)
+    with pytest.raises(OSError, match="No space left"):
+        store.sync()
+    with pytest.raises(OSError):
+        store.write([], [(b"header", b"header\0")])
+    ballast.unlink()
+    store.write([(b"another", b"2")])
+    store.sync()
+    assert store.get([b"header", b"another", b"00000999"]) == [b"1", b"2", bytes(4096)]
+    store.close()
+
+
 def test_full_disk_ends_a_bookie_that_may_not_be_read_only(tmp_path: Path, uri: str, small_disk: Path) -> None:
     bookie = BookieChild(
         tmp_path / "bookie",

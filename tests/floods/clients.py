@@ -131,7 +131,7 @@ def flood(pipe: Connection, port: int, what: Flood) -> None:
     with contextlib.suppress(EOFError):
         while True:
             pipe.recv()
-            sources = _Sources(port, what, data)
+            sources = Sources(port, what, data)
             while not pipe.poll():
                 sources.step()
             pipe.recv()
@@ -139,7 +139,7 @@ def flood(pipe: Connection, port: int, what: Flood) -> None:
             pipe.send(sources.sent)
 
 
-class _Sources:
+class Sources:
     """The connections of one flood client."""
 
     def __init__(self, port: int, what: Flood, data: memoryview) -> None:

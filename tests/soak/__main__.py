@@ -95,6 +95,8 @@ def run(
             for driver in spark:
                 driver.kill()
             samples.stop()
+        if samples.failure is not None:
+            violations.append(f"samples were taken no more: {samples.failure!r}")
         violations += faults.ended_by_themselves
         violations += load.said.get("violations", [])
         violations += check(machines, [SOURCE, *copies])

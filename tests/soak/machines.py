@@ -98,8 +98,10 @@ class SoakBookie(ClusterBookie):
         """Stop if it runs, and start again with some settings changed. Raises BookieUnavailable."""
         if self.is_running:
             self.stop()
-        self._process = BookieProcess(*self._facts, {**self.settings, **settings}, self._options)
-        self.launch()
+        process = BookieProcess(*self._facts, {**self.settings, **settings}, self._options)
+        process.launch()
+        # Samples are taken by another thread, which needs the id of a process.
+        self._process = process
         self.wait_until_serving()
 
 

@@ -47,6 +47,8 @@ class Samples:
         self._since: dict[str, tuple[int, float]] = {}
         self._logs = {role.name: LineCount(role.log) for role in roles if role.log is not None}
         self._stopping = threading.Event()
+        self.failure: BaseException | None = None
+        """What ended the taking of samples before `stop`."""
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def start(self) -> None:
@@ -67,10 +69,13 @@ class Samples:
 
     def _run(self) -> None:
         is_over = False
-        while not is_over:
-            is_over = self._stopping.wait(self._interval_s)
-            for role in self._roles:
-                self._sample(role)
+        try:
+            while not is_over:
+                is_over = self._stopping.wait(self._interval_s)
+                for role in self._roles:
+                    self._sample(role)
+        except Exception as error:
+            self.failure = error
 
     def _sample(self, role: Role) -> None:
         pids = list(role.pids())

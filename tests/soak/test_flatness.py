@@ -107,6 +107,16 @@ def test_samples_are_taken_of_each_process_that_has_a_role(tmp_path: Path) -> No
     assert 100_000 <= own["disk_bytes"] < 200_000
 
 
+def test_what_ends_the_taking_of_samples_is_kept(tmp_path: Path) -> None:
+    def pids() -> list[int]:
+        raise AssertionError("no process")
+
+    samples = Samples(tmp_path / "samples.jsonl", [Role("gone", pids)], interval_s=3600)
+    samples.start()
+    samples.stop()
+    assert repr(samples.failure) == "AssertionError('no process')"
+
+
 def test_lines_of_a_log_are_counted_as_it_grows(tmp_path: Path) -> None:
     log = tmp_path / "log"
     count = LineCount(log)
