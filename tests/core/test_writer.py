@@ -325,3 +325,16 @@ def test_striped_writer_goes_on_while_every_write_set_has_qa_bookies(failed, goe
         if writer.core.state is WriterState.ACTIVE:
             writer.add()
     assert (writer.core.state is WriterState.ACTIVE) == goes_on
+
+
+def test_failure_of_a_bookie_that_was_replaced_changes_nothing():
+    writer = Writer()
+    writer.add(2)
+    writer.fail(1)
+    writer.change_to("b9")
+    assert list(writer.core.ensemble) == ["b1", "b9", "b3"]
+    assert writer.take(writer.core.on_bookie_failed(1, "b2", 0)) == []
+    assert writer.take(writer.core.on_silent({1: "b2"}, 0)) == []
+    writer.reply(0, 0, 1)
+    writer.reply(1, 0, 1)
+    assert writer.acknowledged == 1
