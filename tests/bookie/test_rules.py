@@ -226,5 +226,7 @@ def test_explicit_lac_is_judged() -> None:
 
 
 def test_ledger_0_is_a_ledger() -> None:
+    assert judged(0, 0, fenced=True, flags=RECOVERY_ADD) == [Status.EOK]
+    assert judged(0, 0, fenced=True) == [Status.EFENCED]
     assert rules.fence_status(0, KEY, KEY) is Status.EOK
     assert rules.fence_status(-1, KEY, KEY) is Status.EBADREQ
