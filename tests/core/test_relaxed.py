@@ -415,3 +415,19 @@ def test_answer_to_a_force_of_a_bookie_that_was_replaced_counts_for_nothing():
         assert writer.core.on_force_lost(wrong, 0) == []
     assert writer.core.lac == -1
     assert writer.core.on_forced(force, 0) == [effects.Confirm(0)]
+
+
+def test_what_a_replaced_bookie_says_it_synced_counts_for_nothing():
+    """Its answer comes when another bookie has its slot: metadata name that one, which has synced nothing yet."""
+    writer = Writer(changes_ensemble=True)
+    writer.add(2)
+    writer.reply(0, 0, 1)
+    writer.reply(1, 0, 1, synced=1)
+    writer.reply(2, 0, 1)
+    writer.fail(0)
+    writer.writable("b4")
+    assert writer.core.ensemble[0] == "b4"
+    assert writer.reply(0, synced=1, bookie="b1") == []
+    writer.reply(0, 0, 1, synced=-1)
+    assert writer.core.lac == -1
+    assert writer.reply(0, synced=1) == [effects.Confirm(1)]

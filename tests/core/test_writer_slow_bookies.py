@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from bkspark.core import effects
 from bkspark.core.add_pipeline import WriterLimits
 from bkspark.core.writer import WriterState
@@ -282,3 +284,17 @@ def test_silence_of_bookies_counts_only_where_qa_needs_one_of_them():
     assert not any(isinstance(effect, effects.FindBookies) for effect in writer.log)
     done = writer.take(writer.core.on_silent({1: "b2", 2: "b3"}, 0))
     assert any(isinstance(effect, effects.FindBookies) for effect in done)
+
+
+@pytest.mark.parametrize("limits", [WriterLimits(), WriterLimits(delay_ensemble_change=True)], ids=["", "delayed"])
+def test_bytes_kept_for_a_bookie_that_is_lost_are_let_go_though_no_answer_is_to_come(limits):
+    """Callers who wait for room would wait for ever: the others have answered for all there is."""
+    writer = Writer(limits=limits)
+    writer.add(3)
+    writer.reply(0, 0, 1, 2)
+    writer.reply(1, 0, 1, 2)
+    assert (writer.acknowledged, writer.core.kept_bytes) == (2, 3)
+    writer.fail(2)
+    if limits.delay_ensemble_change is False:
+        writer.change_to()
+    assert writer.core.kept_bytes == 0
