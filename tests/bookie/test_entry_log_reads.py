@@ -182,6 +182,18 @@ def test_position_that_leads_to_something_else_is_damage(log: OneLog, damaged: b
     assert (raised.value.ledger_id, raised.value.entry_id) == (5, 0)
 
 
+@pytest.mark.parametrize("step", [1, 10, 19])
+def test_positions_closer_together_than_items_can_lie_lead_to_one_item_at_most(log: OneLog, step: int) -> None:
+    first = int(log.put(item(5, 0))[0])
+    for count in (2, 3, 5):
+        try:
+            found = log.read(np.arange(first, first + count * step, step))
+        except StorageDamaged:
+            pass
+        else:
+            check(found, [item(5, 0)], 0, is_full=False)
+
+
 def test_run_ends_before_a_damaged_item(log: OneLog) -> None:
     for size in (30, 31):
         for position, wrong in ((1, item(6, 1, size)), (2, item(5, 3, size)), (1, b"\xff" * len(item(5, 1, size)))):

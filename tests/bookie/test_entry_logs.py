@@ -28,6 +28,7 @@ class Disks:
     def __init__(self) -> None:
         self.disk = SimulatedDisk()
         self.files = Spaces(self.disk)
+        self.files.unreadable = {}
         self.paths = ["/a", "/b", "/c"]
         for path in self.paths:
             self.files.make_directory(path)
@@ -58,6 +59,21 @@ class Spaces(SimulatedFiles):
     """Simulated files that say what is free on each disk."""
 
     free: dict[str, int]
+    unreadable: dict[str, int]
+    """Error codes of directories and files that cannot be read."""
+
+    def names(self, directory: str) -> list[str]:
+        self._check(directory)
+        return super().names(directory)
+
+    def read_all(self, path: str) -> bytes:
+        self._check(path)
+        return super().read_all(path)
+
+    def _check(self, path: str) -> None:
+        code = self.unreadable.get(path)
+        if code is not None:
+            raise OSError(code, os.strerror(code), path)
 
     def space(self, directory: str) -> DiskSpace:
         return DiskSpace(hash(directory), 1 << 41, self.free[directory])
@@ -119,6 +135,32 @@ def test_name_and_last_id_are_durable_before_a_log_is_used(disks: Disks) -> None
     assert log_format.decode_last_id(disks.files.read_all(f"{where}/lastId")) == 1
     assert disks.calls[-1] == ("sync_directory", where)
     log.close()
+
+
+@pytest.mark.parametrize("path", ["/b", "/b/lastId"])
+def test_logs_that_cannot_be_seen_on_a_failing_disk_lend_their_numbers_to_nobody(disks: Disks, path: str) -> None:
+    disks.files.replace("/a/7.log", b"")
+    disks.files.replace("/b/lastId", log_format.encode_last_id(9))
+    disks.files.unreadable = {path: errno.EIO}
+    logs = disks.logs()
+    assert [path in notice for notice in logs.notices] == [True]
+    assert logs.create().log_id == (7 if path == "/b/lastId" else 9) + (1 << 20) + 1
+    disks.files.replace("/c/lastId", log_format.encode_last_id(LOG_ID_MAX - 5))
+    with pytest.raises(StorageDamaged, match="remove lastId"):
+        disks.logs().create()
+
+
+@pytest.mark.parametrize("path", ["/b", "/b/lastId"])
+def test_error_that_is_not_the_disks_or_of_the_only_disk_ends_the_start(disks: Disks, path: str) -> None:
+    disks.files.replace("/b/lastId", log_format.encode_last_id(9))
+    disks.files.unreadable = {path: errno.EACCES}
+    with pytest.raises(PermissionError):
+        disks.logs()
+    disks.files.unreadable = {path: errno.EIO}
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        EntryLogs(disks.files, ["/b"])
+    disks.files.unreadable = {}
+    assert EntryLogs(disks.files, ["/b"]).notices == []
 
 
 # ---- directories ----
@@ -340,6 +382,23 @@ def test_failed_log_is_named_so_that_its_directory_can_be_avoided(disks: Disks) 
     with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
         appending.append(1)
     assert appending.appender.last_log_id is None, "creating a log failed, so none did"
+
+
+def test_durable_log_may_lack_its_map_on_a_disk_that_fails_and_one_with_unsynced_items_may_not(disks: Disks) -> None:
+    appending = Appending(disks, AppendOptions())
+    appending.append(1)
+    disks.fail("write", "/", errno.EIO)
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        appending.appender.seal()
+    disks.work()
+    appending.appender.sync()
+    disks.fail("write", "/", errno.EACCES)
+    with pytest.raises(PermissionError):
+        appending.appender.seal()
+    disks.fail("write", "/", errno.EIO)
+    appending.appender.seal()
+    disks.work()
+    assert appending.append(1) == [2]
 
 
 def test_much_that_is_written_is_synced_in_between(disks: Disks) -> None:

@@ -136,6 +136,26 @@ def test_sync_data_syncs_that_file(file: File, monkeypatch: pytest.MonkeyPatch) 
     assert calls.made == [("fdatasync", "file")]
 
 
+def test_advice_is_about_the_bytes_that_were_asked_for(file: File, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[tuple[object, ...]] = []
+    monkeypatch.setattr(os, "posix_fadvise", lambda *advice: given.append(advice))
+    descriptor = int(next(name for name in descriptors() if _is_open_at(name, file.path)))
+    file.read_ahead(100, 7)
+    file.let_go(10, 40)
+    assert given == [(descriptor, 7, 100, os.POSIX_FADV_WILLNEED), (descriptor, 10, 30, os.POSIX_FADV_DONTNEED)]
+
+
+def _is_open_at(descriptor: str, path: str) -> bool:
+    link = f"/proc/self/fd/{descriptor}"
+    return os.path.exists(link) and os.readlink(link) == path
+
+
+def test_file_system_is_opened_by_a_directory_alone(tmp_path: Path, path: str) -> None:
+    LocalFiles().create(path).close()
+    with pytest.raises(NotADirectoryError):
+        LocalFiles().open_file_system(path)
+
+
 # ---- errors ----
 
 

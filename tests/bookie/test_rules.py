@@ -174,6 +174,8 @@ def test_short_cut_lets_nothing_pass_that_is_barred(entry_ids: tuple[int, ...]) 
     assert judged(5, *entry_ids, fenced=True) == all_are(Status.EFENCED)
     assert judged(5, *entry_ids, in_limbo=True) == all_are(Status.EUA)
     assert judged(5, *entry_ids, in_limbo=True, flags=RECOVERY_ADD) == all_are(Status.EOK)
+    assert judged(5, *entry_ids, in_limbo=True, flags=HIGH_PRIORITY) == all_are(Status.EUA)
+    assert judged(5, *entry_ids, fenced=True, flags=HIGH_PRIORITY) == all_are(Status.EFENCED)
     assert judged(5, *entry_ids, in_limbo=True, fenced=True) == all_are(Status.EFENCED)
     assert judged(5, *entry_ids, read_only=True) == all_are(Status.EREADONLY)
     assert judged(5, *entry_ids, read_only=True, flags=HIGH_PRIORITY) == all_are(Status.EOK)
@@ -221,3 +223,10 @@ def test_explicit_lac_is_judged() -> None:
     assert lac_status(stored=OTHER) is Status.EUA
     assert lac_status(read_only=True) is lac_status(read_only=True, is_deleted=True) is Status.EREADONLY
     assert lac_status(is_deleted=True) is lac_status(stored=OTHER, is_deleted=True) is Status.ENOLEDGER
+
+
+def test_ledger_0_is_a_ledger() -> None:
+    assert judged(0, 0, fenced=True, flags=RECOVERY_ADD) == [Status.EOK]
+    assert judged(0, 0, fenced=True) == [Status.EFENCED]
+    assert rules.fence_status(0, KEY, KEY) is Status.EOK
+    assert rules.fence_status(-1, KEY, KEY) is Status.EBADREQ

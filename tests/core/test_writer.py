@@ -325,3 +325,32 @@ def test_striped_writer_goes_on_while_every_write_set_has_qa_bookies(failed, goe
         if writer.core.state is WriterState.ACTIVE:
             writer.add()
     assert (writer.core.state is WriterState.ACTIVE) == goes_on
+
+
+def test_failure_of_a_bookie_that_was_replaced_changes_nothing():
+    writer = Writer()
+    writer.add(2)
+    writer.fail(1)
+    writer.change_to("b9")
+    assert list(writer.core.ensemble) == ["b1", "b9", "b3"]
+    assert writer.take(writer.core.on_bookie_failed(1, "b2", 0)) == []
+    assert writer.take(writer.core.on_silent({1: "b2"}, 0)) == []
+    writer.reply(0, 0, 1)
+    writer.reply(1, 0, 1)
+    assert writer.acknowledged == 1
+
+
+def test_thousands_of_entries_in_flight_are_acknowledged_in_order_whoever_answers_first():
+    writer = Writer()
+    for _ in range(40):
+        writer.add(250)
+    writer.reply(0, *range(5_000))
+    writer.reply(1, *range(5_000, 10_000))
+    assert writer.acknowledged == -1
+    writer.reply(1, *range(2_500))
+    assert writer.acknowledged == 2_499
+    writer.add(3)
+    writer.reply(2, *range(10_003))
+    assert writer.acknowledged == 9_999
+    writer.reply(0, *range(10_000, 10_003))
+    assert writer.acknowledged == 10_002

@@ -253,6 +253,39 @@ def test_lag_counts_bytes_too_and_what_is_not_acknowledged_is_no_lag():
     assert search.failed == ("b3",)
 
 
+def test_probe_of_a_bookie_that_refused_part_of_a_batch_ends_with_that_part():
+    writer = Writer(limits=REFUSING)
+    writer.add(3)
+    writer.reply(0, 2)
+    overloaded(writer, 0, 0, 1)
+    assert sent_to(writer.take(writer.core.on_tick(10_000_000))) == {"b1": [0, 1]}
+    assert sent_to(writer.add(2)) == {"b2": [3, 4], "b3": [3, 4]}
+    assert sent_to(writer.reply(0, 0)) == {}
+    assert sent_to(writer.reply(0, 1)) == {"b1": [3, 4]}
+
+
+def test_whole_batch_that_waits_behind_a_refusal_is_a_probe_too():
+    writer = Writer(limits=REFUSING)
+    writer.add(1)
+    overloaded(writer, 0, 0)
+    writer.add(3)
+    now = 10_000_000
+    assert sent_to(writer.take(writer.core.on_tick(now))) == {"b1": [0]}
+    writer.reply(0, 0)
+    overloaded(writer, 0, 1, 2, 3, now_ns=now)
+    assert sent_to(writer.take(writer.core.on_tick(now + 9_999_999))) == {}
+    assert sent_to(writer.take(writer.core.on_tick(now + 10_000_000))) == {"b1": [1, 2, 3]}
+
+
+def test_silence_of_bookies_counts_only_where_qa_needs_one_of_them():
+    writer = Writer((3, 3, 2))
+    writer.add(1)
+    assert writer.take(writer.core.on_silent({1: "b2"}, 0)) == []
+    assert not any(isinstance(effect, effects.FindBookies) for effect in writer.log)
+    done = writer.take(writer.core.on_silent({1: "b2", 2: "b3"}, 0))
+    assert any(isinstance(effect, effects.FindBookies) for effect in done)
+
+
 @pytest.mark.parametrize("limits", [WriterLimits(), WriterLimits(delay_ensemble_change=True)], ids=["", "delayed"])
 def test_bytes_kept_for_a_bookie_that_is_lost_are_let_go_though_no_answer_is_to_come(limits):
     """Callers who wait for room would wait for ever: the others have answered for all there is."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
 from bkspark.client.reader import LedgerTimes
 from bkspark.errors import ConfigurationError, DataLoss, MetadataFormat
 from bkspark.log import reading
-from bkspark.log.formats import LOGS_ROOT, PAGES, LedgerFacts, LogHead, PageRef, encode_page
+from bkspark.log.formats import LOGS_ROOT, PAGES, LedgerFacts, LogHead, PageRef, encode_head, encode_page
 from bkspark.log.heads import PAGES_CACHED_MAX, HeadStore, StoredHead
 from bkspark.log.positions import BEGINNING, Position
 from bkspark.log.snapshot import ListedLedger, LogSnapshot
@@ -60,9 +60,9 @@ class PlainLog:
         still_open = [number for number, it in enumerate(self.ledgers, self.first_ordinal) if not it.is_closed]
         start = self.start if self.start > BEGINNING else Position.beginning(self.first_ordinal)
         head = LogHead(
-            log_id="l",
+            log_id="00000000000000aa",
             root="/ledgers",
-            changes=(),
+            changes=("00000000000000aa",),
             first_ordinal=self.first_ordinal,
             start=start,
             tail_ordinal=self.first_ordinal,
@@ -221,12 +221,12 @@ class Paged:
         self.tree = MemoryStore().session()
         self.heads = HeadStore(self.tree, "/ledgers")
         self.head = LogHead(
-            log_id="l",
+            log_id="00000000000000aa",
             root="/ledgers",
-            changes=(),
+            changes=("00000000000000aa",),
             first_ordinal=first,
             start=Position.beginning(first),
-            pages=tuple(PageRef(f"{at}-t") for at in range(0, paged, 10)),
+            pages=tuple(PageRef(f"{at}-00000000000000aa") for at in range(0, paged, 10)),
             tail_ordinal=paged,
             tail=tuple(LedgerFacts(number) for number in range(paged, end)),
         )
@@ -311,6 +311,33 @@ def test_page_that_is_not_what_its_name_says_is_refused() -> None:
             await listed(paged.snapshot, 10, 11)
 
     asyncio.run(test())
+
+
+def test_page_that_was_written_anew_meanwhile_is_found_under_its_new_name() -> None:
+    async def test() -> None:
+        paged = Paged(0, 20, 21)
+        await paged.write_pages()
+        snapshot = paged.snapshot
+        old = paged.head.pages[1]
+        newer = replace(paged.head, pages=(paged.head.pages[0], PageRef("10-00000000000000bb")))
+        node = f"{LOGS_ROOT}/x/{PAGES}/10-00000000000000bb"
+        await paged.tree.create(node, encode_page(10, [LedgerFacts(number) for number in range(10, 20)]))
+        await paged.tree.set(f"{LOGS_ROOT}/x", encode_head(newer), -1)
+        await paged.tree.delete(f"{LOGS_ROOT}/x/{PAGES}/{old.name}")
+        assert await listed(snapshot, 10, 20) == [list(range(10, 20))]
+        await paged.tree.delete(node)
+        another = PagedAnew(paged)
+        with pytest.raises(DataLoss, match="truncated, overwritten or created anew"):
+            await listed(another.snapshot, 10, 20)
+
+    asyncio.run(test())
+
+
+class PagedAnew:
+    """The same log, as a client sees it that has read no page."""
+
+    def __init__(self, paged: Paged) -> None:
+        self.snapshot = LogSnapshot(HeadStore(paged.tree, "/ledgers"), "x", StoredHead(paged.head, 3))
 
 
 # ---- what may be located ----

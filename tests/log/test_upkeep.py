@@ -226,3 +226,24 @@ def test_position_in_front_of_the_start_truncates_nothing() -> None:
         assert (await world.store.snapshot("x")).start == Position(1, 2, 4)
 
     asyncio.run(test())
+
+
+@in_world
+async def test_ledger_that_was_published_while_it_is_condemned_stays(world: World) -> None:
+    """Of the chosen ledgers only those go that are still pending, and in no list, when the head is changed."""
+    await world.stage(5, 6, 7)
+    chosen = await world.store.attempts.pending("x")
+    await world.store.append_ledgers("x", [LedgerFacts(5, 9, 100)])
+    await world.store.attempts.forget_published("x", [6])
+
+    def select(pending, head) -> bool:
+        return True
+
+    class Before(type(world.store.attempts)):
+        async def _choose(self, name, select):
+            head, _ = await super()._choose(name, select)
+            return head, chosen
+
+    assert await Before(world.store._heads).discard("x", select, world.delete) == 1
+    assert world.deleted == [7]
+    assert await world.ids() == [5]
