@@ -71,10 +71,6 @@ MUTANTS = (
     _mutant("last entry believed", "the last entry has no digest checked", shells.last_entry_believed),
 )
 
-TAIL_MUTANTS = (
-    _mutant("errors kept", "a reader that follows is not told of an error", shells.follower_not_told_of_errors),
-)
-
 
 def an_error_is_no_fence() -> None:
     """An EIO of a bookie does not count towards coverage."""
