@@ -44,7 +44,7 @@ BEGINNINGS = (
 )
 """What a recovery may begin upon: a probe, and the highest number of its passing."""
 CONTROL_SHARE = 0.12
-SPECIAL_EVERY = 50
+SPECIAL_EVERY = 100
 """One schedule in so many is an outage, and one has bookies that refuse load, and nothing else."""
 OUTAGE_NS = 1_000 * MILLISECOND
 """Longer than the sessions of bookies that went away live on, and it takes to go on or to give up then."""

@@ -15,7 +15,6 @@ import numpy as np
 from bkspark.client import range_reader as range_reader_shell
 from bkspark.client import reader as reader_shell
 from bkspark.client import recovery as recovery_shell
-from bkspark.client import tail as tail_shell
 from bkspark.client import writer as writer_shell
 from bkspark.client.range_reader import RangeReader
 from bkspark.client.reader import LedgerReader
@@ -387,14 +386,3 @@ def last_entry_believed() -> Plant:
         return classmethod(answer)
 
     return changed(LastEntryAnswer, "of", of)
-
-
-# ---- tails ----
-
-
-def follower_not_told_of_errors() -> Plant:
-    def perform(old: Any, self: Any, todo: Any) -> None:
-        self._error = None
-        old(self, todo)
-
-    return around(tail_shell.TailWatch, "_perform", perform)

@@ -24,6 +24,7 @@ from bkspark.metadata.uri import MetadataUri
 from bkspark.wire.v2 import RECOVERY_ADD, Status
 from bookie_service.adds import AddRun
 from tests.planting import changed
+from tests.simulation import full_links
 from tests.simulation.full_cluster import URI, Cluster, FullBookie
 from tests.simulation.full_faults import links_of
 from tests.simulation.full_links import TO_BOOKIE, TO_CLIENT, Observer
@@ -31,6 +32,7 @@ from tests.simulation.full_schedule import as_client
 from tests.simulation.virtual_loop import VirtualLoop
 
 _T = TypeVar("_T")
+LAC_LOW_BYTE = 23
 
 
 @pytest.fixture(autouse=True)
@@ -208,3 +210,26 @@ def test_answers_of_a_replaced_bookie_count_for_nothing() -> None:
             return was_acknowledged, (await writer.close()).last_entry
 
     assert on_cluster(3, write) == (False, 2)
+
+
+def test_last_entry_that_does_not_match_its_digest_tells_no_lac() -> None:
+    """A bit of its LAC is another one, and the LAC lies below the entry still: only the digest shows it."""
+
+    def flip(entry: memoryview, _: Cluster) -> None:
+        entry[LAC_LOW_BYTE] ^= 4
+
+    async def look(cluster: Cluster) -> int:
+        async with Client(URI, tree=cluster.session()) as owner, Client(URI, tree=cluster.session()) as other:
+            writer = await owner.create(ensemble=3, write_quorum=3, ack_quorum=2)
+            await writer.append(b"carries LAC -1")
+            await writer.append_many([b"carries LAC 0"] * 8)
+            await asyncio.sleep(0.5)
+            damaging, _, late = (cluster.bookie(name) for name in writer.metadata.last_fragment.bookies)
+            damaging.is_damaging = late.is_hung = True
+            asyncio.get_running_loop().call_later(0.3, late.wake)
+            reader = await other.open(writer.ledger_id)
+            writer.abandon()
+            return reader.last_entry
+
+    with changed(full_links, "_flip_somewhere", lambda old: flip):
+        assert on_cluster(3, look) == 0

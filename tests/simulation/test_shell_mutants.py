@@ -9,7 +9,7 @@ import pytest
 
 from tests.simulation.full_schedule import run_full
 from tests.simulation.mutants import Mutant, complaint_of, hunt
-from tests.simulation.shell_mutants import DIRECTED, EQUIVALENT, MUTANTS, RARE
+from tests.simulation.shell_mutants import DIRECTED, EQUIVALENT, MUTANTS
 
 QUICK_SCHEDULES = 600
 
@@ -26,9 +26,7 @@ def violations_of(seed: int) -> list[str]:
     return run_full(seed).violations
 
 
-@pytest.mark.parametrize(
-    "mutant", [it for it in MUTANTS if it.name not in {*DIRECTED, *RARE}], ids=lambda mutant: mutant.name
-)
+@pytest.mark.parametrize("mutant", [it for it in MUTANTS if it.name not in DIRECTED], ids=lambda mutant: mutant.name)
 def test_defect_of_a_shell_is_noticed_by_random_schedules(mutant: Mutant) -> None:
     kill = hunt(mutant, mutant.first_seed, QUICK_SCHEDULES, violations_of)
     assert kill.seed is not None, f"{mutant.bug}: nothing noticed it"
@@ -37,7 +35,7 @@ def test_defect_of_a_shell_is_noticed_by_random_schedules(mutant: Mutant) -> Non
 
 
 @pytest.mark.parametrize("mutant", [it for it in MUTANTS if it.name in DIRECTED], ids=lambda mutant: mutant.name)
-def test_defect_that_no_schedule_notices_fails_its_directed_test(mutant: Mutant) -> None:
+def test_defect_that_schedules_hardly_notice_fails_its_directed_test(mutant: Mutant) -> None:
     assert complaint_of(DIRECTED[mutant.name]) is None
     with mutant.plant():
         assert complaint_of(DIRECTED[mutant.name]) is not None
@@ -46,6 +44,5 @@ def test_defect_that_no_schedule_notices_fails_its_directed_test(mutant: Mutant)
 def test_defects_have_names_of_their_own_and_the_equivalent_ones_an_argument() -> None:
     names = [mutant.name for mutant in MUTANTS]
     assert len(set(names)) == len(names) >= 35
-    assert DIRECTED.keys() | RARE <= set(names)
-    assert len(RARE) <= 5
+    assert DIRECTED.keys() <= set(names)
     assert all(len(argument) > 40 for argument in EQUIVALENT.values())
