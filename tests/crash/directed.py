@@ -19,6 +19,7 @@ from tests.crash.campaign import reopened
 from tests.crash.census import DoubtfulCensus
 from tests.crash.history import History
 from tests.crash.images import Loss, crash_image
+from tests.crash.relaxed import DeferringClient, defer
 from tests.crash.simulated_files import SimulatedDisk, SimulatedFiles
 from tests.crash.twins import BookieTwin, Setup
 
@@ -56,6 +57,25 @@ def add_alone_behind_a_fence() -> None:
         twin.add(1, [(entry_id, b"behind")])
         if twin.read(1, entry_id)[0] == Status.EOK:
             raise Violation(f"entry {entry_id} was added to a ledger that was fenced before")
+
+
+def crash_behind_a_mark_of_deferred_adds() -> None:
+    """Move the mark behind adds that nothing else made durable, and cut the power.
+
+    Raises:
+        Violation: the mark points behind what the journal holds, and the start is refused.
+    """
+    setup = Setup(journal=JournalOptions(file_bytes_max=1 << 20, preallocate_bytes=0, backups_max=0))
+    history = History()
+    twin = BookieTwin(setup.new_disk(), setup, history)
+    client = DeferringClient(history)
+    # The first group has the ledger's key, and is synced.
+    for entry_ids in (range(3), range(3, 5)):
+        defer(twin, client, 1, entry_ids)
+        twin.settle()
+    twin.checkpoint()
+    after = history.after_crash()
+    audit(reopened(crash_image(twin.disk, Loss.LOST, Random(0)), setup, after), after)
 
 
 def lose_newest_journal() -> None:

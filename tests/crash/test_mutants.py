@@ -9,7 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from tests.crash import directed
-from tests.crash.mutants import EQUIVALENT, MUTANTS, Mutant, killed_by
+from tests.crash.hunting import Mutant, killed_by
+from tests.crash.mutants import EQUIVALENT, MUTANTS
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
