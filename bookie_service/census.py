@@ -8,7 +8,7 @@ from __future__ import annotations
 import array
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 
 import numpy as np
 
@@ -17,9 +17,10 @@ from bkspark.metadata import paths
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.ledgers import LedgerStore
 from bkspark.metadata.tree import Tree
+from bkspark.metadata.underreplication import UnderreplicationStore
 from bkspark.metadata.uri import MetadataUri
 from bookie_service import collection
-from bookie_service.collection import HeldShare
+from bookie_service.collection import HeldShare, LedgerShare
 
 _READS_AT_ONCE = 64
 
@@ -32,6 +33,8 @@ class Census:
         self._root = uri.root
         self._ledgers = LedgerStore(tree, uri)
         self._registry = BookieRegistry(tree, uri)
+        self._underreplicated = UnderreplicationStore(tree, uri)
+        self._is_list_prepared = False
         self._bookie_id = bookie_id
         self._instance_id: str | None = None
 
@@ -39,8 +42,12 @@ class Census:
         """Remember which cluster this is. Raises MetadataError."""
         self._instance_id = await self._registry.instance_id()
 
+    async def catch_up(self) -> None:
+        """Return when the session sees all that anybody wrote before the call. Raises MetadataError."""
+        await self._tree.catch_up()
+
     async def listed(self) -> np.ndarray:
-        """Return the ids of all ledgers, int64.
+        """Return the ids of all ledgers, int64, ascending.
 
         Raises:
             MetadataError: the listing could not be finished.
@@ -50,7 +57,7 @@ class Census:
         async for ledger_id in self._ledgers.ids():
             found.append(ledger_id)
         await self._check_instance()
-        return np.array(found, np.int64)
+        return np.sort(np.array(found, np.int64))
 
     async def named(self) -> list[int]:
         """Return all ledgers of which any ensemble names this bookie.
@@ -74,10 +81,8 @@ class Census:
             return False
         return any(self._bookie_id in fragment.bookies for fragment in metadata.fragments)
 
-    async def shares(self, ledger_id: int) -> Sequence[HeldShare] | None:
-        """Return which entries this bookie must hold of a ledger, by fragment; None while that is not settled.
-
-        Of a deleted ledger none; a ledger that is not closed is not settled.
+    async def share(self, ledger_id: int) -> LedgerShare:
+        """Return what this bookie must hold of a ledger; of a deleted one nothing.
 
         Raises:
             BookKeeperError: the store failed: nothing is known.
@@ -85,22 +90,43 @@ class Census:
         try:
             metadata = (await self._ledgers.read(ledger_id)).metadata
         except NoSuchLedger:
-            await self._check_instance()
-            return []
-        if not metadata.is_closed:
-            return None
-        ends = [fragment.first_entry for fragment in metadata.fragments[1:]] + [metadata.last_entry + 1]
-        return [
-            HeldShare(
-                fragment.first_entry,
-                end,
-                fragment.bookies.index(self._bookie_id),
-                len(fragment.bookies),
-                metadata.write_quorum,
-            )
-            for fragment, end in zip(metadata.fragments, ends)
-            if self._bookie_id in fragment.bookies
-        ]
+            # The server that was asked may lag behind.
+            if await self._is_deleted_for_certain(ledger_id):
+                return LedgerShare((), is_deleted=True)
+            return LedgerShare((), is_closed=False)
+        # Fragments that get no more entries, and where each ends.
+        ends = [fragment.first_entry for fragment in metadata.fragments[1:]]
+        if metadata.is_closed:
+            ends.append(metadata.last_entry + 1)
+        return LedgerShare(
+            tuple(
+                HeldShare(
+                    fragment.first_entry,
+                    end,
+                    fragment.bookies.index(self._bookie_id),
+                    len(fragment.bookies),
+                    metadata.write_quorum,
+                )
+                for fragment, end in zip(metadata.fragments, ends)
+                if self._bookie_id in fragment.bookies
+            ),
+            metadata.is_closed,
+        )
+
+    async def _is_deleted_for_certain(self, ledger_id: int) -> bool:
+        await self.catch_up()
+        return await self.is_deleted(ledger_id)
+
+    async def report(self, ledger_id: int, now_ms: int) -> None:
+        """List a ledger as one of which copies are missing at this bookie, so that autorecovery makes them again.
+
+        Raises:
+            BookKeeperError: the store failed.
+        """
+        if not self._is_list_prepared:
+            await self._underreplicated.prepare()
+            self._is_list_prepared = True
+        await self._underreplicated.mark(ledger_id, [self._bookie_id], now_ms)
 
     async def is_deleted(self, ledger_id: int) -> bool:
         """Return whether a direct read says that a ledger does not exist.

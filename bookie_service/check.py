@@ -40,7 +40,7 @@ from bookie_service.formats import entry_log as log_format
 from bookie_service.formats import journal as journal_format
 from bookie_service.formats import marks as mark_format
 from bookie_service.formats.entry_log import OFFSET_BITS, OFFSET_MASK
-from bookie_service.formats.index import ENTRY_ID_MAX, POSITION_BYTES
+from bookie_service.formats.index import ENTRY_ID_MAX, POSITION_BYTES, Layout
 from bookie_service.inspection import places
 from bookie_service.inspection.digests import DigestJudge
 from bookie_service.inspection.entry_log import read_entry_log
@@ -433,10 +433,18 @@ class Check:
         place, at, length = self._index_place, None, None
         if place is None:
             place = self._paths.path(ledger_id)
-            with contextlib.closing(IndexFile(self._files.open(place))) as file:
-                if file.layout is not None:
-                    at, length = file.layout.position_at(first), POSITION_BYTES * len(entry_ids)
+            layout = self._layout(place)
+            if layout is not None:
+                at, length = layout.position_at(first), POSITION_BYTES * len(entry_ids)
         self._report.add(Damage(place, at, length, reason, ledger_id, first))
+
+    def _layout(self, path: str) -> Layout | None:
+        """Return the layout of an index file; None where it is not at its place, or does not tell."""
+        try:
+            with contextlib.closing(IndexFile(self._files.open(path))) as file:
+                return file.layout
+        except FileNotFoundError:
+            return None
 
     def _note(self, finding: Finding) -> None:
         if isinstance(finding, Damage):

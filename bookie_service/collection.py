@@ -3,7 +3,8 @@
 A ledger is dropped by one of two proofs:
 
 * deleted: it was on this bookie *before* the listing of all ledgers began, the listing was finished and does not have
-  it, and a direct read says that it does not exist (reliability B8);
+  it, and a direct read says that it does not exist (reliability B8); and all of this was so in an earlier pass, too, at
+  least one interval ago;
 * over-replicated: it is closed, no ensemble of it names this bookie, and nobody is repairing it.
 """
 
@@ -16,7 +17,9 @@ from dataclasses import dataclass
 import numpy as np
 
 BRAKE_LEDGERS_MIN = 20
-"""Up to so many ledgers may vanish in one pass, whatever share of all they are."""
+"""Up to so many ledgers may vanish at once, whatever share of all they are, unless the listing is empty."""
+BRAKE_PASSES = 12
+"""A ledger that the brake holds goes when it has been missing in so many passes in a row."""
 
 
 class DiskRoom(enum.IntEnum):
@@ -61,20 +64,88 @@ class LogUsage:
         return self.live_bytes / max(1, self.log_bytes)
 
 
-def missing_ledgers(own: np.ndarray, listed: np.ndarray) -> list[int]:
-    """Return the bookie's ledgers that the listing, begun after `own` was taken, does not have."""
-    return own[~np.isin(own, listed)].tolist()
+def missing_ledgers(own: np.ndarray, listed: np.ndarray) -> np.ndarray:
+    """Return the bookie's ledgers that the listing, begun after `own` was taken, does not have.
+
+    `own`, `listed`: ascending. The result is, too.
+    """
+    return own[~is_in(own, listed)]
 
 
-def refusal(own_count: int, missing_count: int, share_max: float) -> str | None:
-    """Return why nothing may be dropped in this pass, None when it may (reliability Z10: metadata lost or restored)."""
+def is_in(ledger_ids: np.ndarray, ascending: np.ndarray) -> np.ndarray:
+    """Return which ledgers are in an ascending array, bool each; the cost follows the ledgers, not the array."""
+    if not len(ascending):
+        return np.zeros(len(ledger_ids), bool)
+    at = np.minimum(ascending.searchsorted(ledger_ids), len(ascending) - 1)
+    found: np.ndarray = ascending[at] == ledger_ids
+    return found
+
+
+def brake(own_count: int, missing_count: int, share_max: float, *, is_listing_empty: bool) -> str | None:
+    """Return why nothing may be dropped yet, None when it may (reliability Z10: metadata lost or restored).
+
+    own_count, missing_count: of ledgers that hold entries; anybody can make a bookie know others.
+    """
+    if not missing_count or share_max >= 1:
+        return None
+    if is_listing_empty:
+        return (
+            f"the metadata store lists no ledger at all, and this bookie has {own_count} with entries; none is dropped "
+            "while that is so. If all were deleted on purpose, restart this bookie once with gcDeletedShareMax=1; if "
+            "not, restore the metadata"
+        )
     if missing_count <= BRAKE_LEDGERS_MIN or missing_count <= share_max * own_count:
         return None
     return (
-        f"{missing_count} of {own_count} ledgers of this bookie are not in the metadata store; nothing is dropped, "
-        f"because that is more than gcDeletedShareMax={share_max:g} of them. If they were deleted on purpose, restart "
-        "this bookie once with gcDeletedShareMax=1; if not, restore the metadata"
+        f"{missing_count} of {own_count} ledgers of this bookie with entries are not in the metadata store, more than "
+        f"gcDeletedShareMax={share_max:g} of them. Each is dropped when it has been missing in {BRAKE_PASSES} passes "
+        "in a row. If metadata are lost, restore them before; if the ledgers were deleted on purpose and must go now, "
+        "restart this bookie once with gcDeletedShareMax=1"
     )
+
+
+class MissingLedgers:
+    """Which ledgers were missing in the passes before, how often, and since when they are proven to be deleted.
+
+    Times are the caller's, in seconds of a clock that never goes back.
+    """
+
+    def __init__(self, interval_s: float) -> None:
+        """`interval_s`: passes that follow sooner count as one."""
+        self._interval_s = interval_s
+        self._ids = np.empty(0, np.int64)
+        self._passes = np.empty(0, np.int64)
+        self._counted_s = np.empty(0)
+        self._proven_s = np.empty(0)
+
+    def note(self, missing: np.ndarray, now_s: float) -> None:
+        """Take what a pass found missing, ascending; a ledger that is there again begins anew."""
+        is_known = is_in(missing, self._ids)
+        rows = self._ids.searchsorted(missing[is_known])
+        passes, counted_s = np.ones(len(missing), np.int64), np.full(len(missing), now_s)
+        proven_s = np.full(len(missing), np.inf)
+        counts = now_s - self._counted_s[rows] >= self._interval_s
+        passes[is_known] = self._passes[rows] + counts
+        counted_s[is_known] = np.where(counts, now_s, self._counted_s[rows])
+        proven_s[is_known] = self._proven_s[rows]
+        self._ids, self._passes, self._counted_s, self._proven_s = missing, passes, counted_s, proven_s
+
+    def missing_for(self, passes: int) -> np.ndarray:
+        """Return the ledgers that were missing in so many passes in a row, ascending."""
+        return self._ids[self._passes >= passes]
+
+    def note_proven(self, ledger_ids: np.ndarray, now_s: float) -> None:
+        """Take what was proven to be deleted, ascending; the first time counts."""
+        rows = is_in(self._ids, ledger_ids)
+        self._proven_s[rows] = np.minimum(self._proven_s[rows], now_s)
+
+    def proven_before(self, now_s: float) -> np.ndarray:
+        """Return the ledgers that were proven to be deleted at least an interval ago, ascending."""
+        return self._ids[now_s - self._proven_s >= self._interval_s]
+
+    def forget(self, ledger_ids: np.ndarray) -> None:
+        """Forget ledgers, ascending: they exist after all."""
+        self.note(self._ids[~is_in(self._ids, ledger_ids)], -np.inf)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +158,30 @@ class HeldShare:
     ensemble_size: int
     write_quorum: int
 
-    def entries(self, first_entry: int, end_entry: int) -> np.ndarray:
-        """Return which of [first_entry, end_entry) lie on the bookie, int64."""
-        entry_ids = np.arange(first_entry, end_entry)
-        return entry_ids[(self.slot - entry_ids) % self.ensemble_size < self.write_quorum]
+    def includes(self, entry_ids: np.ndarray) -> np.ndarray:
+        """Return which entries of the fragment lie on the bookie, bool each."""
+        is_its: np.ndarray = (self.slot - entry_ids) % self.ensemble_size < self.write_quorum
+        return is_its
+
+    @property
+    def count(self) -> int:
+        """How many entries lie on the bookie."""
+        size = self.ensemble_size
+        cycles, rest = divmod(max(0, self.end_entry - self.first_entry), size)
+        in_rest = sum((self.slot - self.first_entry - at) % size < self.write_quorum for at in range(rest))
+        return cycles * min(size, self.write_quorum) + in_rest
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerShare:
+    """What one bookie must hold of a ledger, as far as that is settled.
+
+    parts: of the fragments that get no more entries: all of a closed ledger, all but the last of an open one.
+    """
+
+    parts: tuple[HeldShare, ...]
+    is_closed: bool = True
+    is_deleted: bool = False
 
 
 def is_elsewhere(is_closed: bool, ensembles: Iterable[Sequence[str]], bookie_id: str) -> bool:
@@ -100,7 +191,7 @@ def is_elsewhere(is_closed: bool, ensembles: Iterable[Sequence[str]], bookie_id:
 
 def usage(log_id: int, log_bytes: int, ledger_ids: np.ndarray, ledger_bytes: np.ndarray, held: np.ndarray) -> LogUsage:
     """Return a log's usage; `held`: the ledgers that are still there, ascending, listed after the log was settled."""
-    return LogUsage(log_id, log_bytes, int(ledger_bytes[np.isin(ledger_ids, held)].sum()))
+    return LogUsage(log_id, log_bytes, int(ledger_bytes[is_in(ledger_ids, held)].sum()))
 
 
 def dead_logs(usages: Sequence[LogUsage]) -> list[int]:

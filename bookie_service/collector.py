@@ -3,8 +3,8 @@
 One task on the event loop decides and does what must not cross requests: letting go of ledgers and logs. Everything
 that reads or writes much runs on one thread of its own. A pass, in this order:
 
-1. the bookie's own ledgers, then the listing of all ledgers, then a direct read of each that is missing there;
-   what passes all three is dropped (fenced ones are remembered first, so that a late writer is still refused);
+1. ledgers that are certainly deleted (`deletion_proofs`) are dropped; fenced ones are remembered first, so that a late
+   writer is still refused;
 2. now and then, ledgers that live on other bookies only;
 3. settled entry logs without a live byte are removed, and those with few are rewritten (`storage.compaction`).
 
@@ -29,6 +29,7 @@ import numpy as np
 from bkspark.errors import BookKeeperError, StorageDamaged
 from bookie_service import collection
 from bookie_service.collection import CompactionLevel, DiskRoom, LogUsage
+from bookie_service.deletion_proofs import DeletionCensus, DeletionProofs
 from bookie_service.formats.compaction import Intent
 from bookie_service.storage.compaction import Compactor, LogInDoubt
 from bookie_service.storage.files import is_out_of_space
@@ -46,7 +47,8 @@ T = TypeVar("T")
 class CollectionOptions:
     """When and how fast garbage is collected.
 
-    deleted_share_max: more than this share of the bookie's ledgers never vanishes in one pass.
+    deleted_share_max: when more than this share of the bookie's ledgers with entries is missing in the metadata, they
+        are dropped only after many passes.
     metadata_ops_per_s: direct reads of ledgers' metadata.
     entries_per_s, bytes_per_s: of what compaction copies; which of the two counts, `limit_by_bytes` says. 0: no limit.
     outstanding_max: entries that are copied between two syncs of the new log.
@@ -58,7 +60,7 @@ class CollectionOptions:
     overreplicated_interval_s: float = 86_400.0
     minor: CompactionLevel = field(default_factory=lambda: CompactionLevel(0.2, 3600.0))
     major: CompactionLevel = field(default_factory=lambda: CompactionLevel(0.8, 86_400.0))
-    deleted_share_max: float = 0.9
+    deleted_share_max: float = 0.2
     entries_per_s: int = 1000
     bytes_per_s: int = 1_000_000
     limit_by_bytes: bool = False
@@ -89,14 +91,8 @@ class CollectionOptions:
                 )
 
 
-class LedgerCensus(Protocol):
+class LedgerCensus(DeletionCensus, Protocol):
     """What the collector asks the metadata store; every method raises BookKeeperError when nothing is known."""
-
-    async def listed(self) -> np.ndarray:
-        """Return the ids of all ledgers."""
-
-    async def is_deleted(self, ledger_id: int) -> bool:
-        """Return whether a direct read says that a ledger does not exist."""
 
     def elsewhere(self, ledger_id: int) -> AbstractAsyncContextManager[bool]:
         """Give whether a ledger certainly lives on other bookies only; while inside, nobody repairs it."""
@@ -139,10 +135,11 @@ class Collector:
         on_failure: Callable[[BaseException], None],
         room: Callable[[], DiskRoom] = lambda: DiskRoom.ENOUGH,
         on_no_space: Callable[[], None] = lambda: None,
+        clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """`flush()` returns when all that was added before is in entry logs and index; `on_failure(error)`: the index
         or the list of logs may be half changed, and the process must end. `room()`: of the ledger directories.
-        `on_no_space()`: a compaction found a disk full.
+        `on_no_space()`: a compaction found a disk full. `clock_s()`: tells how far passes lie apart.
         """
         self._store = store
         self._compactor = compactor
@@ -158,6 +155,16 @@ class Collector:
         self._waiting: list[asyncio.Future[PassReport]] = []
         self._task: asyncio.Task[None] | None = None
         self._minor_at = self._major_at = self._overreplicated_at = time.monotonic()
+        self._proofs = DeletionProofs(
+            store.index,
+            census,
+            options.interval_s,
+            options.deleted_share_max,
+            self._apart,
+            self._keep_ledgers,
+            clock_s,
+        )
+        self._report = PassReport()
         self._said: set[str] = set()
         self._damaged: set[int] = set()
 
@@ -222,13 +229,13 @@ class Collector:
         Raises:
             OSError: an index file or a log could not be changed; what is durable is whole, but the process must end.
         """
-        report = PassReport()
+        report = self._report = PassReport()
         # What a full disk cannot take waits in memory and in the journal; garbage goes without it.
         is_flushed = is_forced and self._room() is not DiskRoom.FULL
         if is_flushed:
             await self._flush()
         try:
-            await self._drop_deleted(report)
+            await self._drop_deleted(report, is_forced)
             if is_forced or self._is_overreplication_due():
                 await self._drop_overreplicated(report)
         except BookKeeperError as error:
@@ -240,24 +247,9 @@ class Collector:
 
     # ---- ledgers ----
 
-    async def _drop_deleted(self, report: PassReport) -> None:
-        own = await self._own_ledgers()
-        if not len(own):
-            return
-        missing = collection.missing_ledgers(own, await self._census.listed())
-        refusal = collection.refusal(len(own), len(missing), self._options.deleted_share_max)
-        if refusal is not None:
-            self._keep(report, refusal)
-            return
-        deleted = []
-        pace = self._metadata_pace()
-        for ledger_id in missing:
-            await pace()
-            if await self._census.is_deleted(ledger_id):
-                deleted.append(ledger_id)
-            else:
-                self._keep(report, f"ledger {ledger_id} is not in the listing of all ledgers, but exists: it is kept")
-        await self._drop(deleted, report)
+    async def _drop_deleted(self, report: PassReport, is_forced: bool) -> None:
+        deleted = await self._proofs.deleted(self._metadata_pace(), is_forced=is_forced)
+        await self._drop(deleted.tolist(), report)
 
     async def _drop_overreplicated(self, report: PassReport) -> None:
         self._overreplicated_at = time.monotonic()
@@ -427,6 +419,9 @@ class Collector:
     async def _apart(self, function: Callable[..., T], *arguments: object) -> T:
         """Call a function on the collector's thread."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
+
+    def _keep_ledgers(self, why: str) -> None:
+        self._keep(self._report, why)
 
     def _keep(self, report: PassReport, why: str) -> None:
         """Note why garbage may be left."""

@@ -368,7 +368,7 @@ def _collection(keys: Values) -> CollectionOptions:
         / 1000,
         minor=_compaction(keys, "minor", 0.2, 3600),
         major=_compaction(keys, "major", 0.8, 86_400),
-        deleted_share_max=keys.share("gcDeletedShareMax", 0.9, unit="of the bookie's ledgers, in one pass"),
+        deleted_share_max=keys.share("gcDeletedShareMax", 0.2, unit="of the bookie's ledgers with entries"),
         # The older name counts where the newer one is not set.
         entries_per_s=keys.number(
             "compactionRateByEntries",

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from bookie_service.collection import DiskRoom
-from bookie_service.disks import DiskFacts, DiskLimits, DiskSpace, DiskVerdict, judge
+from bookie_service.disks import UNKNOWN_SPACE, DiskFacts, DiskLimits, DiskSpace, DiskVerdict, judge
 from bookie_service.storage.files import ReadOnlyFiles
 
 logger = logging.getLogger(__name__)
@@ -59,10 +59,11 @@ class DiskWatch:
 
     @property
     def room(self) -> DiskRoom:
-        """How much room the ledger directories have: as little as the fullest of them."""
-        if self.is_stuck or not self.verdict.full.isdisjoint(self._ledgers):
+        """How much room the ledger directories have: as much as the emptiest of them, which a new log goes to."""
+        full, warned = self.verdict.full, self.verdict.warned
+        if self.is_stuck or full.issuperset(self._ledgers):
             return DiskRoom.FULL
-        return DiskRoom.ENOUGH if self.verdict.warned.isdisjoint(self._ledgers) else DiskRoom.SCARCE
+        return DiskRoom.SCARCE if (full | warned).issuperset(self._ledgers) else DiskRoom.ENOUGH
 
     def ledger_space(self) -> DiskSpace:
         """Return how much space the ledger directories have together; a shared disk counts once.
@@ -70,8 +71,21 @@ class DiskWatch:
         Raises:
             OSError: a directory cannot be asked.
         """
-        spaces = {space.device: space for space in map(self._files.space, self._ledgers)}.values()
+        spaces = {space.device: space for space in self._ledger_spaces().values()}.values()
         return DiskSpace(0, sum(space.total_bytes for space in spaces), sum(space.free_bytes for space in spaces))
+
+    def _ledger_spaces(self) -> dict[str, DiskSpace]:
+        """Return how full each ledger directory is; one whose disk does not answer counts as full."""
+        spaces, errors = {}, []
+        for path in self._ledgers:
+            try:
+                spaces[path] = self._files.space(path)
+            except OSError as error:
+                spaces[path] = UNKNOWN_SPACE
+                errors.append(error)
+        if len(errors) == len(self._ledgers):
+            raise errors[0]
+        return spaces
 
     def added(self, size: int) -> bool:
         """Count bytes that were added; True when it is time to look again."""
@@ -82,11 +96,11 @@ class DiskWatch:
         """Ask the disks. `waiting_bytes`: of entries that are not in an entry log yet.
 
         Raises:
-            OSError: a directory cannot be asked; its disk is gone.
+            OSError: a journal directory cannot be asked, or no ledger directory: its disk is gone.
         """
         before, was_read_only = self.verdict, self.is_read_only
         facts = DiskFacts(
-            {path: self._files.space(path) for path in self._ledgers},
+            self._ledger_spaces(),
             {path: self._files.space(path) for path in self._journals},
             waiting_bytes,
             self.is_stuck,

@@ -38,6 +38,10 @@ class DiskSpace:
         return 1 - self.free_bytes / self.total_bytes if self.total_bytes else 1.0
 
 
+UNKNOWN_SPACE = DiskSpace(-1, 0, 0)
+"""Of a disk that does not answer: it counts as full, and as one of its own."""
+
+
 @dataclass(frozen=True, slots=True)
 class DiskLimits:
     """Shares of a file system, 0 to 1, and bytes that must be free (None: see `minimum`).
@@ -45,7 +49,7 @@ class DiskLimits:
     any_full: one full ledger directory makes the bookie read-only, whatever the others have.
     high_priority_bytes_min: in one ledger directory and all journal directories, for adds of high priority to a
         read-only bookie.
-    new_index_bytes_min: in every ledger directory, for the same: such an add may need a new index file in any of them.
+    new_index_bytes_min: in one ledger directory, for the same: such an add may need a new index file.
     new_log_bytes_min: where all directories are full, new entry logs go to those with so much, if there are any.
     log_bytes_max: the size of an entry log.
     """
@@ -185,5 +189,5 @@ def _has_reserve(limits: DiskLimits, facts: DiskFacts) -> bool:
     return (
         any(has(limits.high_priority_bytes_min, limits.log_bytes_max, space) for space in ledgers)
         and all(has(limits.high_priority_bytes_min, limits.log_bytes_max, space) for space in journals)
-        and all(has(limits.new_index_bytes_min, _INDEX_BYTES_MIN, space) for space in ledgers)
+        and any(has(limits.new_index_bytes_min, _INDEX_BYTES_MIN, space) for space in ledgers)
     )

@@ -24,7 +24,7 @@ from bookie_service.disk_watch import DiskOptions, DiskWatch
 from bookie_service.limbo_check import LimboCheck, ShareCensus
 from bookie_service.listener import Listener
 from bookie_service.local_reads import LocalReads
-from bookie_service.storage.checkpoint import Checkpoint, CheckpointThread, carry_out
+from bookie_service.storage.checkpoint import Checkpoint, CheckpointThread, JournalFailed, carry_out
 from bookie_service.storage.fetching import FetchThreads
 from bookie_service.storage.files import LocalFiles, is_out_of_space
 from bookie_service.storage.flush_policy import FlushLimits
@@ -143,6 +143,10 @@ class BookieService:
             self._fetches.fetch,
             options.bookie,
         )
+        if self._storage.stuck is not None:
+            # As if it had found no space while serving: reads go on, and it is tried again.
+            self._bookie.on_checkpoint_stuck()
+            self._checkpoints.submit(Checkpoint(self._storage.stuck, []))
         self._bookie.look_at_disks()
         self._listener = Listener(listener, self._connect, self._on_failure)
         self._listener.start()
@@ -178,7 +182,10 @@ class BookieService:
     def start_collecting(self, census: Census) -> None:
         """Begin to collect garbage, and to let ledgers out of limbo; only these ask the metadata store."""
         storage = self._storage
-        self._limbo_check = LimboCheck(storage.store, census, self._options.collection.interval_s)
+        collection = self._options.collection
+        self._limbo_check = LimboCheck(
+            storage.store, census, collection.interval_s, collection.metadata_ops_per_s, self._flush
+        )
         self._collector = Collector(
             storage.store,
             storage.compactor,
@@ -213,29 +220,42 @@ class BookieService:
         """Stop serving, move everything into entry logs and index, end the threads.
 
         Where there is no space for that, the journal keeps it, and the next start replays it.
+
+        Raises:
+            BaseException: what made a thread of the service fail, before or meanwhile; the next start replays the
+                journal.
         """
         self.abandon()
         if self._collector is not None:
             await self._collector.stop()
         await asyncio.to_thread(self._checkpoints.stop)
-        # The end of the last checkpoint is on its way to this loop.
+        # The end of the last checkpoint, or its error, is on its way to this loop.
         await asyncio.sleep(0)
-        storage = self._storage
+        if not self.failed.done():
+            await self._flush_at_the_end(self._storage)
+        for journal in self._journals:
+            journal.stop()
+            await asyncio.to_thread(journal.join)
+        await asyncio.to_thread(self._fetches.join)
+        await asyncio.sleep(0)
+        if self.failed.done():
+            raise self.failed.result()
+        self._storage.store.close()
+
+    async def _flush_at_the_end(self, storage: Storage) -> None:
         try:
             if storage.store.is_flushing:
                 logger.warning("stopped while a checkpoint waited for space; the next start replays the journal")
             else:
                 await self._flush_all(storage)
                 await asyncio.to_thread(storage.dirty.clear)
-        except OSError as error:
+        except JournalFailed as failed:
+            self._on_failure(failed.error)
+        except Exception as error:
             if not is_out_of_space(error):
-                raise
+                self._on_failure(error)
+                return
             logger.warning("stopped without flushing, the next start replays the journal: %s", error)
-        for journal in self._journals:
-            journal.stop()
-            await asyncio.to_thread(journal.join)
-        await asyncio.to_thread(self._fetches.join)
-        storage.store.close()
 
     async def _flush_all(self, storage: Storage) -> None:
         flush = None if storage.store.is_clean else storage.store.begin_flush()

@@ -1,6 +1,7 @@
 """The last log mark: where replay begins. Version 1, all integers big endian.
 
-One file per journal in every ledger directory: `lastMark` for journal 0, `lastMark.<i>` for the others.
+One file per journal in every ledger directory that can be written, in one at least: `lastMark` for journal 0,
+`lastMark.<i>` for the others.
 
     offset  size  field
     0       4     magic "BKSM"
@@ -10,8 +11,9 @@ One file per journal in every ledger directory: `lastMark` for journal 0, `lastM
     24      4     u32 CRC32C of bytes 0 .. 23
 
 Written whole under another name, synced, renamed, and the directory synced; so a mark that fails its checksum was
-damaged later, never torn. The copies of one journal may differ after a crash between two of them: the highest counts,
-because each was written only after everything below it was durable.
+damaged later, never torn. The copies of one journal may differ, after a crash between two of them or where a directory
+was full: the highest counts, because each was written only after everything below it was durable. Journal files may be
+gone that a lower copy names.
 """
 
 from __future__ import annotations

@@ -3,8 +3,9 @@
 A flush that does not move the mark ends with the first step: it made room for adds, and the journal keeps everything.
 
 The mark of each journal is taken when the flush is, behind every record whose entry or header the flush carries. It is
-written to every ledger directory only after entry logs and index are durable, and journals behind it go only after the
-mark is durable everywhere. A crash between any two steps repeats work at the next start and loses nothing.
+written to the ledger directories only after entry logs and index are durable, and journals behind it go only after the
+mark is durable, in one directory at least: one that is full or fails does not hold the others up. A crash between any
+two steps repeats work at the next start and loses nothing.
 
 A checkpoint that finds no space is tried again when there may be some: its entries stay in memory, where reads find
 them, and in the journal, whose mark has not moved. Any other error ends the process.
@@ -12,6 +13,7 @@ them, and in the journal, whose mark has not moved. Any other error ends the pro
 
 from __future__ import annotations
 
+import logging
 import os
 import queue
 import threading
@@ -23,13 +25,15 @@ from typing import Protocol
 from bkspark.errors import StorageDamaged
 from bookie_service.formats import marks as mark_format
 from bookie_service.formats.marks import JournalPosition
-from bookie_service.storage.files import LocalFiles, is_out_of_space
+from bookie_service.storage.files import LocalFiles, is_disk_failure, is_out_of_space, refuses_writes
 from bookie_service.storage.journal_thread import JournalThread
 from bookie_service.storage.ledger_storage import Flush, LedgerStorage
 
+logger = logging.getLogger(__name__)
+
 
 class Marks:
-    """The marks of all journals, kept in every ledger directory."""
+    """The marks of all journals, kept in every ledger directory that takes them."""
 
     def __init__(self, files: LocalFiles, directories: Sequence[str]) -> None:
         """`directories`: the `current` directories of all ledger directories."""
@@ -37,6 +41,7 @@ class Marks:
         self._directories = directories
         self.unreadable: list[str] = []
         """Files that `read` found damaged."""
+        self._refusing: frozenset[str] = frozenset()
 
     def read(self, journal_index: int) -> JournalPosition | None:
         """Return the highest readable mark of a journal; None when there is none.
@@ -52,6 +57,10 @@ class Marks:
                     mark = mark_format.decode_mark(self._files.read_all(path))
                 except ValueError as error:
                     raise StorageDamaged(f"{path}: {error}") from error
+                except OSError as error:
+                    if not is_disk_failure(error):
+                        raise
+                    mark = None
                 if mark is None:
                     self.unreadable.append(path)
                 else:
@@ -60,11 +69,27 @@ class Marks:
         return None if mark == mark_format.NO_JOURNAL else mark
 
     def write(self, positions: Sequence[JournalPosition]) -> None:
-        """Make positions[i] the mark of journal i, durably, in every directory."""
+        """Make positions[i] the mark of journal i, durably, in every directory that takes it, in one at least.
+
+        Raises:
+            OSError: no directory took all of them; some may be written. Where any had no space, it is that error.
+        """
+        errors: dict[str, OSError] = {}
         for directory in self._directories:
-            for journal_index, position in enumerate(positions):
-                path = os.path.join(directory, mark_format.file_name(journal_index))
-                self._files.replace(path, mark_format.encode_mark(position))
+            try:
+                for journal_index, position in enumerate(positions):
+                    path = os.path.join(directory, mark_format.file_name(journal_index))
+                    self._files.replace(path, mark_format.encode_mark(position))
+            except OSError as error:
+                if not refuses_writes(error):
+                    raise
+                errors[directory] = error
+        if len(errors) == len(self._directories):
+            raise next(filter(is_out_of_space, errors.values()), next(iter(errors.values())))
+        for directory in sorted(errors.keys() - self._refusing):
+            error = errors[directory]
+            logger.warning("marks are written to the other ledger directories, not to %s: %s", directory, error)
+        self._refusing = frozenset(errors)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +98,14 @@ class Checkpoint:
 
     flush: Flush
     marks: Sequence[Future[JournalPosition]]
+
+
+class JournalFailed(Exception):
+    """A journal failed with `error` and gave no mark. Even where that is a lack of space, no flush waits for it."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 class ForgetfulJournal(Protocol):
@@ -86,9 +119,13 @@ def carry_out(checkpoint: Checkpoint, store: LedgerStorage, marks: Marks, journa
     """Do all that a checkpoint does on disk, in the one order that is safe. Waits for its marks first.
 
     Raises:
+        JournalFailed: a journal did, and the process must end.
         OSError: something failed; what was not moved stays where it was, and nothing is lost.
     """
-    positions = [mark.result() for mark in checkpoint.marks]
+    try:
+        positions = [mark.result() for mark in checkpoint.marks]
+    except Exception as error:
+        raise JournalFailed(error) from error
     store.write_flush(checkpoint.flush)
     if not checkpoint.flush.moves_mark:
         return
@@ -149,6 +186,8 @@ class CheckpointThread:
                     self._again.wait()
                     self._again.clear()
                 self._on_done(checkpoint)
+        except JournalFailed as failed:
+            self._on_failure(failed.error)
         except BaseException as error:
             self._on_failure(error)
 

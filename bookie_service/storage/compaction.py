@@ -120,11 +120,9 @@ class Compactor:
     def _points_behind(self, log_id: int, offset: int, index: IndexView, pace: Pace) -> bool:
         """Return whether any position points into a log at `offset` or behind."""
         for ledger_id in self._store.index.ledger_ids().tolist():
-            first = 0
-            while len(positions := index.positions(ledger_id, first, _ROWS_PER_MOVE)):
+            for _, positions in index.extents(ledger_id):
                 if bool(((positions >> OFFSET_BITS == log_id) & (positions & OFFSET_MASK >= offset)).any()):
                     return True
-                first += len(positions)
             pace(0, 0)
         return False
 

@@ -11,15 +11,17 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from bkspark.errors import StorageDamaged
-from bookie_service.disks import DiskLimits, directory_for_log
+from bookie_service.disks import UNKNOWN_SPACE, DiskLimits, DiskSpace, directory_for_log
 from bookie_service.formats import entry_log as log_format
-from bookie_service.storage.files import File, LocalFiles, is_out_of_space
+from bookie_service.storage.files import File, LocalFiles, is_disk_failure, refuses_writes
 from bookie_service.storage.log_writer import LogWriter
 
 ENTRY_BYTES_MIN = 16
+_UNSEEN_LOGS_MAX = 1 << 20
+"""Logs with higher numbers than all others that a directory may have which cannot be read."""
 ITEM_BYTES_MAX = 64 * 1024 * 1024
 """A length word above this is damage, not an entry."""
 
@@ -50,16 +52,42 @@ class EntryLogs:
         self._full: frozenset[str] = frozenset()
         self._avoided: frozenset[str] = frozenset()
         highest = 0
+        self.notices: list[str] = []
+        """Lines for the operator about directories that cannot be read."""
         for directory in directories:
-            for name in files.names(directory):
+            for name in self._names(directory):
                 log_id = log_format.parse_file_name(name)
                 if log_id is not None:
                     self._directory_of[log_id] = directory
                     highest = max(highest, log_id)
-            last_id_path = os.path.join(directory, log_format.LAST_ID_NAME)
-            if files.exists(last_id_path):
-                highest = max(highest, log_format.decode_last_id(files.read_all(last_id_path)) or 0)
-        self._last_id = highest
+            highest = max(highest, self._noted_id(directory))
+        # No number is used twice, also not one of a log that cannot be seen now.
+        self._last_id = min(highest + (_UNSEEN_LOGS_MAX if self.notices else 0), log_format.LOG_ID_MAX)
+
+    def _names(self, directory: str) -> list[str]:
+        try:
+            return self.files.names(directory)
+        except OSError as error:
+            if not is_disk_failure(error) or len(self._directories) == 1:
+                raise
+            self.notices.append(
+                f"{directory} cannot be read ({error.strerror}): what is stored there is answered with an error, and "
+                "new entries go to the other ledger directories"
+            )
+            return []
+
+    def _noted_id(self, directory: str) -> int:
+        """Return the log id that a directory's `lastId` names, 0 where that does not tell."""
+        path = os.path.join(directory, log_format.LAST_ID_NAME)
+        try:
+            return log_format.decode_last_id(self.files.read_all(path)) or 0 if self.files.exists(path) else 0
+        except OSError as error:
+            if not is_disk_failure(error) or len(self._directories) == 1:
+                raise
+            self.notices.append(
+                f"{path} cannot be read ({error.strerror}): entry logs get much higher numbers from now on"
+            )
+            return 0
 
     def path(self, log_id: int) -> str | None:
         """Return where a log lies, None when there is no such log."""
@@ -74,7 +102,7 @@ class EntryLogs:
         self._avoided = frozenset()
 
     def avoid(self, log_id: int | None) -> bool:
-        """Note that a log's directory had no space; return whether there is another one to try."""
+        """Note that a log's directory took no writes; return whether there is another one to try."""
         directory = None if log_id is None else self._directory_of.get(log_id)
         if directory is not None:
             self._avoided |= {directory}
@@ -159,19 +187,31 @@ class EntryLogs:
         self._last_id += 1
         log_id = self._last_id
         left = [directory for directory in self._directories if directory not in self._avoided] or self._directories
-        spaces = {directory: self.files.space(directory) for directory in left}
+        spaces = self._spaces(left)
         while True:
             directory = directory_for_log(self._limits, spaces, log_id, self._full)
             try:
                 file = self._create_in(directory, log_id, suffix)
             except OSError as error:
                 del spaces[directory]
-                if not is_out_of_space(error) or not spaces:
+                if not refuses_writes(error) or not spaces:
                     raise
                 continue
             # Space reserved on a small or nearly full disk would be missing there for what is acknowledged.
             reserves = self._reserves and spaces[directory].free_bytes >= self._limits.log_bytes_max
             return log_id, directory, LogWriter(log_id, file, reserves=reserves)
+
+    def _spaces(self, directories: Iterable[str]) -> dict[str, DiskSpace]:
+        """Return how full the directories are whose disks tell it, all if none does."""
+        spaces = {}
+        for directory in directories:
+            try:
+                spaces[directory] = self.files.space(directory)
+            except OSError as error:
+                if not is_disk_failure(error):
+                    raise
+                spaces[directory] = UNKNOWN_SPACE
+        return spaces
 
     def _create_in(self, directory: str, log_id: int, suffix: str) -> File:
         """Return a new file with the header of a log in it, whose name is durable.

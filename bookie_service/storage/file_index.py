@@ -11,6 +11,7 @@ import numpy as np
 from bookie_service.formats.index import LedgerHeader
 from bookie_service.storage.files import LocalFiles
 from bookie_service.storage.index import ENTRIES_END, Extent, IndexPaths, IndexReader, LedgerUpdate
+from bookie_service.storage.index_file import has_positions
 from bookie_service.storage.index_files import IndexFilesWriter
 from bookie_service.storage.index_pages import IndexPages
 from bookie_service.storage.index_writer import IndexWriter
@@ -72,6 +73,11 @@ class FileIndex:
 
     def ledger_ids(self) -> np.ndarray:
         return np.union1d(self._paths.ledgers(self._files), self._known.all()[0])
+
+    def holding_entries(self, ledger_ids: np.ndarray) -> np.ndarray:
+        known, file_bytes = self._known.all()
+        holding = np.union1d(known[has_positions(file_bytes)], self._writer.unsynced_with_positions())
+        return np.intersect1d(ledger_ids, holding, assume_unique=True)
 
     def has(self, ledger_id: int) -> bool:
         return self._files.exists(self._paths.path(ledger_id))

@@ -41,6 +41,8 @@ _NOTHING_AT_ONCE = (errno.EAGAIN, errno.EOPNOTSUPP)
 _KEY_VALUES_SCRIBBLE = ("LOG", "LOCK", "rocksdict-config.json")
 """Files of a key-value store that opening it writes to, even to read only."""
 _OUT_OF_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
+_DISK_FAILURES = frozenset({errno.EIO, errno.EROFS, errno.ENXIO, errno.ENODEV})
+"""What a failing disk answers; file systems that meet an error are often made read-only."""
 
 
 class SyncFailed(OSError):
@@ -53,6 +55,16 @@ class SyncFailed(OSError):
 def is_out_of_space(error: BaseException) -> bool:
     """Say whether an error means that a disk or a quota is full: what it stopped can be tried again later."""
     return isinstance(error, OSError) and not isinstance(error, SyncFailed) and error.errno in _OUT_OF_SPACE
+
+
+def is_disk_failure(error: BaseException) -> bool:
+    """Say whether an error is one of the disk that a file lies on; another disk may do what this one does not."""
+    return isinstance(error, OSError) and error.errno in _DISK_FAILURES
+
+
+def refuses_writes(error: BaseException) -> bool:
+    """Say whether an error means that one disk takes no writes: it is full, or it fails. Another one may take them."""
+    return is_out_of_space(error) or is_disk_failure(error)
 
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -204,6 +216,24 @@ class File:
         os.close(self._fd)
 
 
+class _UnwritableFile(File):
+    """A file on a file system that was made read-only."""
+
+    __slots__ = ()
+
+    def write(self, buffers: Sequence[Buffer], offset: int) -> int:
+        raise self._refusal()
+
+    def truncate(self, size: int) -> None:
+        raise self._refusal()
+
+    def preallocate(self, offset: int, size: int) -> None:
+        raise self._refusal()
+
+    def _refusal(self) -> OSError:
+        return OSError(errno.EROFS, os.strerror(errno.EROFS), self.path)
+
+
 class FileSystem:
     """The file system that holds a directory; errors since it was opened are reported by `sync`."""
 
@@ -315,12 +345,17 @@ class LocalFiles(ReadOnlyFiles):
     """The real file system. All paths are absolute."""
 
     def open(self, path: str) -> File:
-        """Open an existing file for reading and writing.
+        """Open an existing file for reading and writing, which fails on a file system that was made read-only.
 
         Raises:
             FileNotFoundError: there is none.
         """
-        return File(os.open(path, os.O_RDWR | os.O_CLOEXEC), path)
+        try:
+            return File(os.open(path, os.O_RDWR | os.O_CLOEXEC), path)
+        except OSError as error:
+            if error.errno != errno.EROFS:
+                raise
+        return _UnwritableFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC), path)
 
     def create(self, path: str) -> File:
         """Create a file that must not exist yet.

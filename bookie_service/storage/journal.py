@@ -12,6 +12,8 @@ records: a power cut takes what was appended since the last `sync`, acknowledged
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +23,9 @@ from crc32c import crc32c
 from bookie_service.formats import journal as journal_format
 from bookie_service.formats.journal import FILE_HEADER_BYTES, RECORD_HEADER_BYTES, FileHeader, RecordKind
 from bookie_service.formats.marks import JournalPosition
-from bookie_service.storage.files import Buffer, LocalFiles, is_out_of_space
+from bookie_service.storage.files import Buffer, File, LocalFiles, is_out_of_space
+
+logger = logging.getLogger(__name__)
 
 SPARES_MAX = 4
 """Files that wait to be used again; more than are filled between two checkpoints are of little use."""
@@ -68,8 +72,19 @@ class Journal:
     After an OSError from any method the state on disk is unknown and the journal must not be used again.
     """
 
-    def __init__(self, files: LocalFiles, directory: str, options: JournalOptions, chain_end: JournalPosition) -> None:
-        """Begin a new file behind `chain_end`, where replay found the last whole record (file id 0: no chain yet)."""
+    def __init__(
+        self,
+        files: LocalFiles,
+        directory: str,
+        options: JournalOptions,
+        chain_end: JournalPosition,
+        mark: JournalPosition | None = None,
+    ) -> None:
+        """Begin a new file behind `chain_end`, where replay found the last whole record (file id 0: no chain yet).
+
+        `mark`: a durable one; files wholly before it are backups, which go when there is no space.
+        """
+        self._marked_id = 0 if mark is None else mark.file_id
         self._files = files
         self._directory = directory
         self._options = options
@@ -164,6 +179,7 @@ class Journal:
 
     def forget_before(self, mark: JournalPosition) -> None:
         """Let go of files that lie wholly before a mark, which must be durable; the newest of them stay as backups."""
+        self._marked_id = max(self._marked_id, mark.file_id)
         behind = [name for name in self._files.names(self._directory) if _is_before(name, mark.file_id)]
         for name in behind[: max(0, len(behind) - self._options.backups_max)]:
             if name in self._offered:
@@ -173,7 +189,23 @@ class Journal:
                 self._offered.add(name)
                 self._spares.append(name)
             else:
-                self._files.remove(os.path.join(self._directory, name))
+                with contextlib.suppress(FileNotFoundError):  # the journal's thread may have needed its space
+                    self._files.remove(os.path.join(self._directory, name))
+
+    def _drop_backups(self) -> bool:
+        """Remove the files that are kept for people only, as there is no space; return whether there was one."""
+        dropped = False
+        self._spares.clear()
+        for name in self._files.names(self._directory):
+            if _is_before(name, self._marked_id):
+                with contextlib.suppress(FileNotFoundError):  # the checkpoint thread let go of it meanwhile
+                    self._files.remove(os.path.join(self._directory, name))
+                    dropped = True
+        if dropped:
+            logger.warning(
+                "%s: no space for the journal, its backups were removed (journalMaxBackups)", self._directory
+            )
+        return dropped
 
     def close(self) -> None:
         """Make everything appended durable and give back the space reserved behind the last record."""
@@ -206,7 +238,7 @@ class Journal:
             self._file = self._files.open(path)
             self._allocated = self._file.size()
         else:
-            self._file = self._files.create(path)
+            self._file = self._create(path)
         self._file.write([journal_format.encode_file_header(header)], 0)
         self._end = FILE_HEADER_BYTES
         self._synced = self._let_go = 0
@@ -217,20 +249,37 @@ class Journal:
         self._synced = self._proved = self._end
         self._files.sync_directory(self._directory)
 
+    def _create(self, path: str) -> File:
+        try:
+            return self._files.create(path)
+        except OSError as error:
+            if not is_out_of_space(error) or not self._drop_backups():
+                raise
+        return self._files.create(path)
+
     def _reserve(self, end: int) -> None:
         step = self._options.preallocate_bytes
         if end <= self._allocated or not step:
             return
-        size = -(-(end - self._allocated) // step) * step
+        wanted = -(-(end - self._allocated) // step) * step
+        # Even a nearly full disk may have what is needed now, which is little on a read-only bookie.
+        size = self._preallocated(wanted) or self._preallocated(end - self._allocated)
+        if not size and self._drop_backups():
+            size = self._preallocated(end - self._allocated)
+        if not size:
+            self._file.preallocate(self._allocated, end - self._allocated)
+            size = end - self._allocated
+        self._allocated += size
+
+    def _preallocated(self, size: int) -> int:
+        """Reserve so many more bytes; return them, 0 when there is no space."""
         try:
             self._file.preallocate(self._allocated, size)
         except OSError as error:
             if not is_out_of_space(error):
                 raise
-            # A nearly full disk may still have what is needed now, which is little on a read-only bookie.
-            size = end - self._allocated
-            self._file.preallocate(self._allocated, size)
-        self._allocated += size
+            return 0
+        return size
 
 
 def _is_before(name: str, file_id: int) -> bool:

@@ -18,12 +18,13 @@ A failed write or sync ends it all: the error is reported, and nothing after it 
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -144,6 +145,8 @@ class JournalThread:
         self._syncs_ns: deque[int] = deque((0,), INLINE_SYNCS)
         self._writing = threading.Lock()
         self._failure: BaseException | None = None
+        self._carrying_out: _Group | None = None
+        """The group that the thread has in its hands."""
         self._settle_timer: Timer | None = None
         self._settle_sequence = 0
         # The last deferred submission, and up to where a sync has been asked for.
@@ -207,9 +210,15 @@ class JournalThread:
         return submission.sequence
 
     def take_mark(self) -> Future[JournalPosition]:
-        """Return a future of the position behind everything submitted so far, resolved when all that is durable."""
+        """Return a future of the position behind everything submitted so far, resolved when all that is durable.
+
+        It gets the journal's error when that fails.
+        """
         mark: Future[JournalPosition] = Future()
         self._hand_over(_Submission(self._sequence, mark=mark))
+        if self._failure is not None:
+            # The thread may have ended before this came.
+            _fail(mark, self._failure)
         return mark
 
     def forget_before(self, mark: JournalPosition) -> None:
@@ -318,7 +327,9 @@ class JournalThread:
             # The records hold views of the write cache. They go with this frame, so none is kept while waiting.
             group = self._gather()
             with self._writing:
+                self._carrying_out = group
                 is_durable = self._carry_out(group)
+                self._carrying_out = None
                 self._carried_out += group.submissions
             if group.submissions:
                 report = self._events.on_durable if is_durable else self._events.on_written
@@ -327,9 +338,21 @@ class JournalThread:
                 self._journal.close()
                 return False
         except BaseException as error:
+            self._failure = self._failure or error
+            self._fail_marks(self._failure)
             self._events.post(self._events.on_failure, error)
             return False
         return True
+
+    def _fail_marks(self, error: BaseException) -> None:
+        """Tell everybody who waits for a mark that there will be none."""
+        waiting: list[_Submission | None] = [self._carrying_out.last] if self._carrying_out is not None else []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                waiting.append(self._queue.get_nowait())
+        for submission in waiting:
+            if submission is not None and submission.mark is not None:
+                _fail(submission.mark, error)
 
     def _gather(self) -> _Group:
         """Return the next group; its `last` is None when it is the last one."""
@@ -350,3 +373,8 @@ class JournalThread:
                 return group
         group.last = None
         return group
+
+
+def _fail(mark: Future[JournalPosition], error: BaseException) -> None:
+    with contextlib.suppress(InvalidStateError):  # it is resolved, or was failed by the other thread
+        mark.set_exception(error)

@@ -78,6 +78,10 @@ class KeyValueView:
     def ledger_ids(self) -> np.ndarray:
         return index_format.ledger_ids(list(self._key_values.keys(*index_format.HEADERS)))
 
+    def holding_entries(self, ledger_ids: np.ndarray) -> np.ndarray:
+        held = [each for each in ledger_ids.tolist() if self.last_entry(each) != NO_ENTRY]
+        return np.array(held, np.int64)
+
     def has(self, ledger_id: int) -> bool:
         return self._key_values.get([index_format.header_key(ledger_id)])[0] is not None
 

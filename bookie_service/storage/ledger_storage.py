@@ -66,6 +66,12 @@ class LedgerIndex(IndexView, Protocol):
     def ledger_ids(self) -> np.ndarray:
         """Return the ids of all ledgers, lost ones too, int64, ascending. For any thread."""
 
+    def holding_entries(self, ledger_ids: np.ndarray) -> np.ndarray:
+        """Return those of the ledgers, ascending, that hold entries, or did before they were lost. For any thread.
+
+        All others are known by their master key, a fence or an explicit LAC alone, which anybody may send.
+        """
+
     def has(self, ledger_id: int) -> bool:
         """Return whether the index knows the ledger, be its header readable or not. For any thread."""
 

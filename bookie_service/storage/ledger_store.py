@@ -33,7 +33,7 @@ from bookie_service.formats.index import LedgerHeader
 from bookie_service.storage.byte_source import WAITING, ByteSource, NotCached
 from bookie_service.storage.entry_log import ENTRY_BYTES_MIN, EntryLogs
 from bookie_service.storage.file_index import PageOptions
-from bookie_service.storage.files import LocalFiles, is_out_of_space
+from bookie_service.storage.files import LocalFiles, is_out_of_space, refuses_writes
 from bookie_service.storage.index import LedgerUpdate, rebuild_remedy
 from bookie_service.storage.items import Items
 from bookie_service.storage.key_values import KeyValueOptions
@@ -111,6 +111,8 @@ class LedgerStore(ABC):
         self._ledgers: OrderedDict[int, Ledger] = OrderedDict()
         self._changed: set[int] = set()
         self._is_index_behind = False
+        self._are_names_durable = True
+        """False from replay on until the index was synced for the first time."""
         self._unmarked: set[int] = set()
         """Ledgers of flushes, of the one that runs too, since the marks last moved."""
         self._unmarked_bytes = 0
@@ -302,15 +304,17 @@ class LedgerStore(ABC):
 
     def write_flush(self, flush: Flush, *, names_are_durable: bool = True) -> None:
         with self.writing:
+            self._are_names_durable = self._are_names_durable and names_are_durable
             if not flush.is_held:
                 self._write_flush(flush)
             self._appender.seal_idle()
             if flush.moves_mark:
-                self._sync_index(names_are_durable)
+                self._sync_index()
 
-    def _sync_index(self, names_are_durable: bool = True) -> None:
+    def _sync_index(self) -> None:
         """Make the index durable; only the logs that go on are unsettled then, if it has all that was appended."""
-        self.index.sync(names_are_durable)
+        self.index.sync(self._are_names_durable)
+        self._are_names_durable = True
         if not self._is_index_behind:
             self.logs.settle_appended(self._appender.active_log_ids)
 
@@ -347,7 +351,8 @@ class LedgerStore(ABC):
                 self._appender.sync()
                 return positions
             except OSError as error:
-                if not is_out_of_space(error):
+                # After a failed sync, too: what the log lacks then is written again, to another one.
+                if not refuses_writes(error):
                     raise
                 is_other_left = self.logs.avoid(self._appender.last_log_id)
                 self._appender.rollback()

@@ -9,7 +9,7 @@ single ledger whose index file is lost, or shorter than it was (`index_files`). 
 * ordinary adds are refused, for the ledger may have been fenced; recovery adds and fences are taken.
 
 A ledger leaves limbo when the metadata say that it is deleted, or closed and all that this bookie should hold is held:
-recovery, autorecovery, or nothing at all has been missing. Ledgers created later are not in limbo.
+recovery, autorecovery, or nothing at all has been missing. It is fenced then. Ledgers created later are not in limbo.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 
 from bkspark.errors import StorageDamaged
 from bookie_service.formats import limbo as limbo_format
-from bookie_service.storage.files import LocalFiles
+from bookie_service.storage.files import LocalFiles, is_disk_failure, refuses_writes
 
 
 class Limbo:
@@ -83,22 +83,54 @@ class DirtyMarker:
 
     def is_journal_incomplete(self) -> bool:
         """Return whether an earlier run did not stop in order and its journal cannot tell all that it acknowledged."""
-        found = [path for path in self._paths if self._files.exists(path)]
-        return not all(limbo_format.decode_dirty(self._files.read_all(path)) for path in found)
+        found = [self._says_complete(path) for path in self._paths if self._files.exists(path)]
+        told = [each for each in found if each is not None]
+        # All say the same, unless a crash came while they were written: then what is to be done about it is done.
+        return not all(told) or bool(found and not told)
+
+    def _says_complete(self, path: str) -> bool | None:
+        """Return what a marker says, None where its disk does not tell."""
+        try:
+            return limbo_format.decode_dirty(self._files.read_all(path))
+        except OSError as error:
+            if not is_disk_failure(error):
+                raise
+            return None
 
     def set(self, *, journal_is_complete: bool) -> None:
-        """Say durably, in every directory, that a run begins."""
+        """Say durably that a run begins, in every directory that can be written.
+
+        With an incomplete journal that is one at least; without any marker the journal counts as complete.
+
+        Raises:
+            OSError: no directory can be written, and the journal is not complete.
+        """
         marker = limbo_format.encode_dirty(journal_is_complete=journal_is_complete)
+        errors = []
         for path in self._paths:
-            if self._files.exists(path) and self._files.read_all(path) == marker:
-                # Left by a process that was killed, maybe before its name was durable. A full disk can do this, too.
-                self._files.sync_directory(os.path.dirname(path))
-            else:
-                self._files.replace(path, marker)
+            try:
+                if self._files.exists(path) and self._files.read_all(path) == marker:
+                    # Left by a process that was killed, maybe before its name was durable. A full disk can do this.
+                    self._files.sync_directory(os.path.dirname(path))
+                else:
+                    self._files.replace(path, marker)
+            except OSError as error:
+                if not refuses_writes(error):
+                    raise
+                errors.append(error)
+        if len(errors) == len(self._paths) and not journal_is_complete:
+            raise errors[0]
 
     def clear(self) -> None:
-        """Say durably that the run stopped in order: all it acknowledged is in entry logs and index."""
+        """Say durably that the run stopped in order: all it acknowledged is in entry logs and index.
+
+        A marker that its disk does not let go of stays, and says too little: that costs a check at the next start.
+        """
         for path in self._paths:
             if self._files.exists(path):
-                self._files.remove(path)
-                self._files.sync_directory(os.path.dirname(path))
+                try:
+                    self._files.remove(path)
+                    self._files.sync_directory(os.path.dirname(path))
+                except OSError as error:
+                    if not refuses_writes(error):
+                        raise

@@ -18,6 +18,7 @@ from bkspark.wire.framing import LENGTH_BYTES, gather_i64
 from bookie_service.formats import entry_log as log_format
 from bookie_service.formats.entry_log import HEADER_BYTES, LOG_BYTES_MAX, OFFSET_BITS
 from bookie_service.storage.entry_log import EntryLogs
+from bookie_service.storage.files import is_disk_failure
 from bookie_service.storage.items import contiguous_spans, rows_by_ledger
 from bookie_service.storage.log_writer import LogWriter
 
@@ -151,7 +152,12 @@ class EntryLogAppender:
     def _seal(self, owner: int) -> None:
         log, _ = self._active[owner]
         self.last_log_id = log.log_id
-        log.seal(may_lack_map=True)
+        try:
+            log.seal(may_lack_map=True)
+        except OSError as error:
+            # What is durable needs no map: such a log is scanned. On a disk that fails none can be written.
+            if log.log_id in self._unsynced or not is_disk_failure(error):
+                raise
         self._unsynced.pop(log.log_id, None)
         del self._active[owner]
         log.close()

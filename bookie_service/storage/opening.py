@@ -25,11 +25,11 @@ from bookie_service.storage.compaction import Compactor
 from bookie_service.storage.db_storage import DbLedgerStorage
 from bookie_service.storage.entry_log import ENTRY_BYTES_MIN
 from bookie_service.storage.file_storages import InterleavedLedgerStorage, SortedLedgerStorage
-from bookie_service.storage.files import LocalFiles, ReadOnlyFiles
+from bookie_service.storage.files import LocalFiles, ReadOnlyFiles, is_disk_failure, is_out_of_space
 from bookie_service.storage.index import IndexPaths
 from bookie_service.storage.items import rows_by_ledger
 from bookie_service.storage.journal import Journal, JournalOptions
-from bookie_service.storage.ledger_storage import Ledger, LedgerStorage
+from bookie_service.storage.ledger_storage import Flush, Ledger, LedgerStorage
 from bookie_service.storage.ledger_store import LedgerStore, StoreOptions
 from bookie_service.storage.limbo import DirtyMarker
 from bookie_service.storage.replay import replay_journal
@@ -44,6 +44,7 @@ class Storage:
     notices: lines for the operator about what was found, mostly none.
     dirty: to be set before anything is acknowledged, and cleared when all is flushed at the end.
     may_have_lost_entries: until the ledgers concerned are in limbo, nothing may be served and `dirty` not be set.
+    stuck: a flush that found no space; it is to be tried again, and adds are refused until it is done.
     """
 
     store: LedgerStorage
@@ -53,6 +54,7 @@ class Storage:
     notices: Sequence[str]
     dirty: DirtyMarker
     may_have_lost_entries: bool
+    stuck: Flush | None = None
 
 
 def open_storage(
@@ -73,8 +75,12 @@ def open_storage(
     ledgers_at = [layout.current(directory) for directory in ledger_directories]
     for directory in (*journals_at, *ledgers_at):
         files.make_directory(directory)
-        # A process that was killed may have made it and not its name durable.
-        files.sync_directory(os.path.dirname(directory))
+        try:
+            # A process that was killed may have made it and not its name durable.
+            files.sync_directory(os.path.dirname(directory))
+        except OSError as error:
+            if directory in journals_at or not is_disk_failure(error):
+                raise
     store = open_ledger_storage(files, ledgers_at, store_options)
     marks = Marks(files, ledgers_at)
     compactor = Compactor(files, store, ledgers_at)
@@ -83,10 +89,12 @@ def open_storage(
     if store.tombstones.notice is not None:
         notices.append(store.tombstones.notice)
     notices += store.index.notices
+    notices += store.logs.notices
     replay = _Replay(store)
-    ends = []
+    ends, befores = [], []
     for index, directory in enumerate(journals_at):
         mark = marks.read(index)
+        befores.append(mark)
         try:
             replayed = replay_journal(files, directory, mark, replay.apply)
         except StorageDamaged as error:
@@ -101,12 +109,24 @@ def open_storage(
         if replayed.torn is not None:
             notices.append(replayed.torn)
     replay.flush()
-    journals = [Journal(files, directory, journal_options, end) for directory, end in zip(journals_at, ends)]
-    marks.write([journal.end for journal in journals])
-    for journal in journals:
-        journal.forget_before(journal.end)
+    journals = [
+        Journal(files, directory, journal_options, end, before)
+        for directory, end, before in zip(journals_at, ends, befores)
+    ]
+    if replay.stuck is None:
+        try:
+            marks.write([journal.end for journal in journals])
+            for journal in journals:
+                journal.forget_before(journal.end)
+        except OSError as error:
+            if not is_out_of_space(error):
+                raise
+            notices.append(f"{error.filename}: there is no space for the marks, so the journals stay as they are")
+    else:
+        notices.append("the ledger directories have no space for what the journals hold: it stays there and in memory")
     dirty = DirtyMarker(files, ledgers_at)
-    return Storage(store, marks, journals, compactor, notices, dirty, dirty.is_journal_incomplete())
+    incomplete = dirty.is_journal_incomplete()
+    return Storage(store, marks, journals, compactor, notices, dirty, incomplete, replay.stuck)
 
 
 _STORAGES: dict[StorageClass, Callable[[LocalFiles, Sequence[str], StoreOptions], LedgerStore]] = {
@@ -148,6 +168,8 @@ class _Replay:
 
     def __init__(self, store: LedgerStorage) -> None:
         self._store = store
+        self.stuck: Flush | None = None
+        """A flush that found no space; what comes behind it stays in memory, as far as there is room."""
 
     def apply(self, kind: int, count: int, body: bytes) -> None:
         """Apply one record. Raises ValueError when its body is not what its kind says."""
@@ -166,15 +188,38 @@ class _Replay:
             raise ValueError(f"record of unknown kind {kind}")
 
     def flush(self) -> None:
-        """Make everything applied so far durable in entry logs and index."""
-        if not self._store.is_clean:
+        """Make everything applied so far durable in entry logs and index; without space it stays in memory."""
+        if self.stuck is None and not self._store.is_clean:
             self._flush(moves_mark=True)
 
     def _flush(self, *, moves_mark: bool) -> None:
+        if self.stuck is not None:
+            self._flush_again(self.stuck)
         flush = self._store.begin_flush(moves_mark=moves_mark)
-        if flush is not None:
+        if flush is None:
+            return
+        try:
             self._store.write_flush(flush, names_are_durable=False)
+        except OSError as error:
+            if not is_out_of_space(error):
+                raise
+            # Marks move with a later flush, behind all that replay found.
+            flush.moves_mark = False
+            self.stuck = flush
+        else:
             self._store.end_flush(flush)
+
+    def _flush_again(self, flush: Flush) -> None:
+        """Write what found no space before. Raises OSError: there is none still, and what follows has no room."""
+        try:
+            self._store.write_flush(flush, names_are_durable=False)
+        except OSError as error:
+            if not is_out_of_space(error):
+                raise
+            reason = f"{error.strerror}, and the journals hold more than the write cache does: free space there"
+            raise OSError(error.errno, reason, error.filename) from error
+        self._store.end_flush(flush)
+        self.stuck = None
 
     def _learn_key(self, ledger_id: int, key: bytes) -> None:
         # Whatever the index says: a crash came while the file was being created, or a killed process wrote it without

@@ -42,23 +42,34 @@ def without_limits(entries: int, size: int) -> None:
 _ALWAYS_THERE = {log_format.LAST_ID_NAME, index_files.FILE_NAME}
 
 
+OF_OTHERS = 1 << 50
+"""A ledger that other bookies hold: the cluster is not empty."""
+
+
 class FakeCluster:
     """Ledgers that exist, as a census tells of them; `failure` is raised by every question while it is set."""
 
     def __init__(self) -> None:
-        self.existing: set[int] = set()
+        self.existing: set[int] = {OF_OTHERS}
         self.unlisted: set[int] = set()
         """Ledgers that exist, but that a listing misses."""
         self.on_other_bookies: set[int] = set()
         self.failure: Exception | None = None
+        self.before_listing: Callable[[], None] = lambda: None
         self.while_listing: Callable[[], None] = lambda: None
         self.direct_reads: list[int] = []
+        self.catch_ups = 0
 
     def _answer(self) -> None:
         if self.failure is not None:
             raise self.failure
 
+    async def catch_up(self) -> None:
+        self._answer()
+        self.catch_ups += 1
+
     async def listed(self) -> np.ndarray:
+        self.before_listing()
         found = sorted(self.existing - self.unlisted)
         self.while_listing()
         self._answer()
@@ -136,6 +147,43 @@ class Bench:
                 await collector.stop()
 
         return asyncio.run(run())
+
+    def collect_in_passes(
+        self, passes: int, options: CollectionOptions = UNLIMITED, interval_s: float | None = None
+    ) -> PassReport:
+        """Run passes that come by themselves, `interval_s` apart by their clock; return what they did together."""
+        return asyncio.run(self.run_passes(passes, options, interval_s))
+
+    async def run_passes(
+        self,
+        passes: int,
+        options: CollectionOptions = UNLIMITED,
+        interval_s: float | None = None,
+        *,
+        is_forced: bool = False,
+    ) -> PassReport:
+        """`collect_in_passes`, or passes that are asked for, on an event loop."""
+        now_s = 0.0
+        collector = Collector(
+            self.store,
+            self.compactor,
+            self.cluster,
+            options,
+            self.flush_all,
+            lambda error: None,
+            clock_s=lambda: now_s,
+        )
+        total = PassReport()
+        try:
+            for _ in range(passes):
+                report = await collector.run_pass(is_forced)
+                total.dropped_ledgers += report.dropped_ledgers
+                total.removed_logs += report.removed_logs
+                total.kept_because = report.kept_because
+                now_s += options.interval_s if interval_s is None else interval_s
+            return total
+        finally:
+            await collector.stop()
 
     def compact(self, log_id: int) -> None:
         """Rewrite one log, step by step as the collector does, on this thread."""

@@ -28,7 +28,7 @@ from bkspark.metadata.tree import Stat
 from bkspark.metadata.uri import MetadataUri
 from bookie_service.census import Census
 from bookie_service.collector import Collector
-from tests.bookie.collecting import UNLIMITED, Bench
+from tests.bookie.collecting import OF_OTHERS, UNLIMITED, Bench
 from tests.crash.simulated_files import SimulatedDisk, SimulatedFiles
 
 URI = MetadataUri.parse("zk+longhierarchical://h/ledgers")
@@ -103,7 +103,19 @@ async def collect_against(seed: int, listings: int) -> Counter[str]:
     census = Census(tree, URI, US)
     await census.open()
     bench = Bench(Path("/bookie"), SimulatedFiles(SimulatedDisk()))
-    collector = Collector(bench.store, bench.compactor, census, UNLIMITED, bench.flush_all, lambda error: None)
+    # A ledger of other bookies, in the stranger's cluster, too: no listing is empty because of what was deleted.
+    for each in (ledgers, LedgerStore(stranger, URI)):
+        await each.create(LedgerMetadata(1, 1, 1, (Fragment(0, ("other:1",)),)), ledger_id=OF_OTHERS)
+    now_s = 0.0
+    collector = Collector(
+        bench.store,
+        bench.compactor,
+        census,
+        UNLIMITED,
+        bench.flush_all,
+        lambda error: None,
+        clock_s=lambda: now_s,
+    )
     live: set[int] = set()
     try:
         while counts["listings"] < listings:
@@ -117,18 +129,26 @@ async def collect_against(seed: int, listings: int) -> Counter[str]:
                 if ledger_id in live:
                     await ledgers.delete(ledger_id)
                     live.discard(ledger_id)
+            fault = ("truth", 1, True)
             for _ in range(random.randint(1, 8)):
-                tree.mode, tree.at, tree.lasts = random.choice(MODES), random.randint(1, 60), random.random() < 0.7
+                # The same fault may last from one pass to the next: two passes must not agree on what is wrong.
+                if random.random() < 0.35:
+                    at = random.choice((1, random.randint(1, 60)))
+                    fault = (random.choice(MODES), at, random.random() < 0.7)
+                tree.mode, tree.at, tree.lasts = fault
                 tree.random = random
                 counts["listings"] += 1
                 counts[tree.mode] += 1
                 what = f"seed {seed}, listing {counts['listings']}, {tree.mode} from call {tree.at} on"
+                now_s += UNLIMITED.interval_s if random.random() < 0.8 else 1.0
                 report = await collector.run_pass(random.random() < 0.1)
                 counts["dropped"] += report.dropped_ledgers
                 held = set(bench.store.index.ledger_ids().tolist())
                 assert live <= held, f"{what}: ledgers {sorted(live - held)} exist and were dropped"
             tree.mode = "truth"
-            counts["dropped"] += (await collector.run_pass(False)).dropped_ledgers
+            for _ in range(2):
+                now_s += UNLIMITED.interval_s
+                counts["dropped"] += (await collector.run_pass(False)).dropped_ledgers
             held = set(bench.store.index.ledger_ids().tolist())
             assert held == live, f"seed {seed}: ledgers {sorted(held - live)} were deleted and are still there"
     finally:

@@ -78,7 +78,10 @@ class Serving:
         elif self._is_abandoned:
             service.abandon()
         else:
-            await service.stop()
+            try:
+                await service.stop()
+            except OSError as error:
+                self.failure = error
             if service.full.done():
                 self.full = service.full.result()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -15,6 +16,7 @@ from bkspark.metadata.memory import MemoryStore, MemoryTree
 from bkspark.metadata.paths import underreplication_path
 from bkspark.metadata.uri import MetadataUri
 from bookie_service.census import Census
+from tests.bookie.test_deletion_proofs import Follower
 
 URI = MetadataUri.parse("zk://h/ledgers")
 US, OTHER = "us:1", "other:1"
@@ -98,5 +100,56 @@ def test_s34_ledger_is_locked_against_repair_while_it_is_dropped() -> None:
         await ledgers.create(metadata(OTHER), ledger_id=7)
         async with census.elsewhere(7):
             assert await tree.children("/ledgers/underreplication/locks") == ["urL0000000007"]
+
+    with_cluster(test)
+
+
+# ---- ledgers in limbo ----
+
+
+def test_share_is_of_the_fragments_that_get_no_more_entries() -> None:
+    async def test(tree: MemoryTree, ledgers: LedgerStore, census: Census) -> None:
+        for ledger_id, stored in enumerate(
+            [
+                metadata(US, OTHER, US),
+                metadata(US, OTHER, US, closed=False),
+                metadata(OTHER),
+                metadata(US, closed=False),
+            ]
+        ):
+            await ledgers.create(stored, ledger_id=ledger_id)
+        shares = [await census.share(ledger_id) for ledger_id in range(5)]
+        parts = [[(part.first_entry, part.end_entry) for part in share.parts] for share in shares]
+        assert parts == [[(0, 10), (20, 100)], [(0, 10)], [], [], []]
+        assert [share.is_closed for share in shares[:4]] == [True, False, True, False]
+        assert [share.is_deleted for share in shares] == [False] * 4 + [True]
+
+    with_cluster(test)
+
+
+def test_z6_ledger_that_only_a_lagging_server_lacks_is_not_deleted() -> None:
+    async def test(tree: MemoryTree, ledgers: LedgerStore, census: Census) -> None:
+        store = MemoryStore()
+        await BookieRegistry(store.session(), URI).initialize_cluster()
+        follower = Follower(store, store.session().session_id, 10.0)
+        lagging = Census(follower, URI, US)
+        await lagging.open()
+        follower.lagging = copy.deepcopy(store).session()
+        await LedgerStore(store.session(), URI).create(metadata(US), ledger_id=5)
+        share = await lagging.share(5)
+        assert (share.parts, share.is_closed, share.is_deleted) == ((), False, False)
+        assert len((await lagging.share(5)).parts) == 1
+
+    with_cluster(test)
+
+
+def test_a4_report_is_a_node_of_apaches_list_that_names_this_bookie() -> None:
+    async def test(tree: MemoryTree, ledgers: LedgerStore, census: Census) -> None:
+        for _ in range(2):
+            await census.report(7, 1000)
+        data, _ = await tree.get(f"/ledgers/underreplication/ledgers/{underreplication_path(7)}")
+        assert data == b'replica: "us:1"\nctime: 1000\n'
+        layout, _ = await tree.get("/ledgers/underreplication/LAYOUT")
+        assert layout.startswith(b'type: "BASIC"')
 
     with_cluster(test)

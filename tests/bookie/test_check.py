@@ -86,7 +86,7 @@ def test_index_file_that_is_removed_or_cut_is_damage(stopped: Folder, capsys: Ca
         cut(stopped.small_index, size)
     code, report = check(stopped, capsys)
     assert code == 1
-    found = [each for each in report["damage"] if "restore it, or let the bookie start" in each["reason"]]
+    found = [each for each in report["damage"] if "--rebuild-index" in each["reason"]]
     assert [(each["file"], each["offset"], each["ledger"]) for each in found] == [
         (str(stopped.small_index), size or 0, SMALL)
     ]

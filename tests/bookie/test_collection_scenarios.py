@@ -16,7 +16,7 @@ from bookie_service.formats.entry_log import HEADER_BYTES
 from bookie_service.storage.compaction import LogInDoubt
 from bookie_service.storage.files import LocalFiles
 from bookie_service.storage.tombstones import Tombstones
-from tests.bookie.collecting import UNLIMITED, Bench, item, without_limits
+from tests.bookie.collecting import OF_OTHERS, UNLIMITED, Bench, item, without_limits
 from tests.bookie.folders import cut
 from tests.bookie.serving import Serving, service_options, stored
 from tests.crash.images import Loss, crash_image
@@ -161,7 +161,7 @@ def test_s13_ledgers_that_a_listing_misses_are_kept(tmp_path: Path) -> None:
     bench.cluster.unlisted = {2, 3, 4}
     bench.delete(4)
     assert bench.collect().dropped_ledgers == 1
-    assert bench.cluster.direct_reads == [2, 3, 4]
+    assert sorted(set(bench.cluster.direct_reads)) == [2, 3, 4]
     assert all(bench.holds(ledger_id, range(3)) for ledger_id in range(4))
     assert bench.store.ledger(4) is None
     bench.store.close()
@@ -190,7 +190,7 @@ def test_z10_lost_metadata_do_not_delete_all_ledgers(tmp_path: Path) -> None:
     for ledger_id in range(30):
         bench.put(ledger_id, range(1))
     bench.flush()
-    bench.cluster.existing = set()
+    bench.cluster.existing = {OF_OTHERS}
     assert bench.collect().dropped_ledgers == 0
     assert bench.cluster.direct_reads == []
     assert all(bench.holds(ledger_id, range(1)) for ledger_id in range(30))
@@ -211,7 +211,7 @@ def test_s16_flush_in_flight_does_not_bring_a_dropped_ledger_back(tmp_path: Path
     bench.store.write_flush(flush)
     assert bench.store.drop([1]) == []
     bench.store.end_flush(flush)
-    assert bench.collect(forced=False).dropped_ledgers == 1
+    assert bench.collect_in_passes(2).dropped_ledgers == 1
     assert bench.store.ledger(1) is None
     bench.put(9, range(1))
     bench.flush()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 from dataclasses import replace
@@ -14,7 +15,7 @@ from bkspark.errors import StorageDamaged
 from bookie_service.formats import journal as journal_format
 from bookie_service.formats.journal import FILE_HEADER_BYTES, RECORD_HEADER_BYTES, FileHeader, RecordKind
 from bookie_service.formats.marks import JournalPosition
-from bookie_service.storage.files import LocalFiles, physical_block_bytes
+from bookie_service.storage.files import File, LocalFiles, physical_block_bytes
 from bookie_service.storage.journal import CACHED_BYTES, SPARES_MAX, Journal, JournalOptions, Record
 from bookie_service.storage.replay import ReplayedJournal, replay_journal
 from tests.bookie.faulty_files import FaultyFiles
@@ -421,6 +422,73 @@ def test_physical_block_size_is_that_of_the_disk_also_for_a_partition(
     assert physical_block_bytes(os.makedev(8, 1), str(tmp_path)) == expected
     assert physical_block_bytes(os.makedev(8, 2), str(tmp_path)) is None
     assert LocalFiles().block_bytes(str(tmp_path)) >= 512
+
+
+class SmallDisk(LocalFiles):
+    """A disk that has room for so many bytes of the files in one directory."""
+
+    def __init__(self, directory: Path, room: int) -> None:
+        self.directory = directory
+        self.room = room
+
+    def create(self, path: str) -> File:
+        self.take(4096)
+        return _FileOnSmallDisk(super().create(path), self)
+
+    def open(self, path: str) -> File:
+        return _FileOnSmallDisk(super().open(path), self)
+
+    def take(self, size: int) -> None:
+        if sum(path.stat().st_size for path in self.directory.iterdir()) + size > self.room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.directory))
+
+
+class _FileOnSmallDisk(File):
+    __slots__ = ("_disk",)
+
+    def __init__(self, inner: File, disk: SmallDisk) -> None:
+        super().__init__(inner.descriptor, inner.path)
+        self._disk = disk
+
+    def preallocate(self, offset: int, size: int) -> None:
+        self._disk.take(offset + size - self.size())
+        super().preallocate(offset, size)
+
+
+@pytest.mark.parametrize("is_started_again", [False, True])
+def test_backups_go_before_a_journal_ends_for_want_of_space(tmp_path: Path, is_started_again: bool) -> None:
+    """journalMaxBackups files lie wholly before the mark: nobody but people reads them."""
+    disk = SmallDisk(tmp_path, 200_000)
+    options = JournalOptions(file_bytes_max=20_000, preallocate_bytes=4096, alignment_bytes=512, backups_max=50)
+    journal = Journal(disk, str(tmp_path), options, START)
+    bodies = [bytes([i]) * 5000 for i in range(100)]
+    for i, body in enumerate(bodies):
+        journal.append([record(body)])
+        if i % 3 == 2:
+            # All but the newest file lie before the mark.
+            mark = journal.end
+            journal.forget_before(mark)
+        if is_started_again and i == 30:
+            journal.close()
+            disk.room = sum(path.stat().st_size for path in tmp_path.iterdir())
+            journal = Journal(disk, str(tmp_path), options, journal.end, mark)
+            disk.room = 200_000
+    journal.close()
+    found = replay_journal(LocalFiles(), str(tmp_path), mark, lambda kind, count, body: None)
+    assert found.torn is None
+    assert len(list(tmp_path.iterdir())) < 15
+
+
+def test_journal_that_has_no_backups_ends_for_want_of_space(tmp_path: Path) -> None:
+    disk = SmallDisk(tmp_path, 100_000)
+    options = JournalOptions(file_bytes_max=20_000, preallocate_bytes=4096, alignment_bytes=512, backups_max=50)
+    journal = Journal(disk, str(tmp_path), options, START)
+    mark = journal.end
+    journal.forget_before(mark)
+    records = [[record(bytes([i]) * 5000)] for i in range(100)]
+    with pytest.raises(OSError, match="No space left"):
+        list(map(journal.append, records))
+    assert replay_journal(LocalFiles(), str(tmp_path), mark, lambda kind, count, body: None).records >= 17
 
 
 def test_settled_journal_refuses_damage_in_its_last_group(tmp_path: Path) -> None:

@@ -15,17 +15,21 @@ from bkspark.wire import v2
 from bkspark.wire.v2 import Status
 from bookie_service import rules
 from bookie_service.bookie import BookieOptions
-from bookie_service.collection import HeldShare
+from bookie_service.collection import HeldShare, LedgerShare
 from bookie_service.formats import limbo as limbo_format
+from bookie_service.formats.index import ENTRY_ID_MAX, LedgerHeader
 from bookie_service.limbo_check import LimboCheck, holds
 from bookie_service.service import ServiceOptions
+from bookie_service.storage.file_index import FileIndex, PageOptions
 from bookie_service.storage.files import LocalFiles
+from bookie_service.storage.index import LedgerUpdate
 from bookie_service.storage.journal import JournalOptions
 from bookie_service.storage.ledger_store import LedgerStore, StoreOptions
 from bookie_service.storage.limbo import DirtyMarker, Limbo
 from bookie_service.storage.opening import open_ledger_storage
 from tests.bookie.faulty_files import FaultyFiles
-from tests.bookie.serving import Serving, service_options, stored
+from tests.bookie.serving import KEY, Serving, service_options, stored
+from tests.bookie.test_extents import ReadCountingFiles
 
 RECOVERY = v2.RECOVERY_ADD | v2.HIGH_PRIORITY
 
@@ -210,43 +214,178 @@ def test_share_is_held_when_every_entry_of_it_is(
     store.close()
 
 
-def test_share_names_the_entries_that_round_robin_gives_a_bookie() -> None:
-    for slot in range(5):
-        share = HeldShare(0, 100, slot, 5, 3)
-        assert share.entries(10, 60).tolist() == [n for n in range(10, 60) if slot in [(n + i) % 5 for i in range(3)]]
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_share_is_what_round_robin_gives_a_bookie(size: int) -> None:
+    for quorum in range(1, size + 1):
+        for slot in range(size):
+            for first, end in ((0, 100), (7, 7), (7, 8), (3, 60), (61, 59)):
+                share = HeldShare(first, end, slot, size, quorum)
+                ids = np.arange(first, max(first, end))
+                expected = [n for n in ids.tolist() if slot in [(n + i) % size for i in range(quorum)]]
+                assert ids[share.includes(ids)].tolist() == expected
+                assert share.count == len(expected)
+
+
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_share_of_a_sparse_ledger_costs_what_is_held(tmp_path: Path, is_whole: bool) -> None:
+    """One add of entry 2**40 - 1: the check must not go through 2**40 ids."""
+    files = ReadCountingFiles()
+    index = FileIndex(files, [str(tmp_path)], PageOptions(), 4)
+    ids = np.array([3, ENTRY_ID_MAX], np.int64)
+    index.hold([LedgerUpdate(5, LedgerHeader(5, 1, False, KEY), ids, ids + 1)])
+    index.sync()
+    files.looks = 0
+    share = HeldShare(ENTRY_ID_MAX if is_whole else 0, ENTRY_ID_MAX + 1, 0, 1, 1)
+    assert holds(index, 5, share) == is_whole
+    assert files.looks < 20
+    index.close()
 
 
 class Shares:
-    """A census that says of each ledger what it is told to."""
+    """A census that says of each ledger what it is told to, and notes what is reported."""
 
-    def __init__(self, shares: dict[int, Sequence[HeldShare] | None]) -> None:
+    def __init__(self, shares: dict[int, LedgerShare]) -> None:
         self.answers = shares
-        self.failures = 1
+        self.failures = 0
+        self.reported: list[int] = []
 
-    async def shares(self, ledger_id: int) -> Sequence[HeldShare] | None:
+    async def share(self, ledger_id: int) -> LedgerShare:
         if self.failures:
             self.failures -= 1
             raise MetadataError("away")
         return self.answers[ledger_id]
 
+    async def report(self, ledger_id: int, now_ms: int) -> None:
+        self.reported.append(ledger_id)
+
+
+WHOLE, LACKING = LedgerShare((HeldShare(0, 10, 0, 1, 1),)), LedgerShare((HeldShare(0, 11, 0, 1, 1),))
+DELETED, NOT_SETTLED = LedgerShare((), is_deleted=True), LedgerShare((), is_closed=False)
+
+
+def looked_at(store: LedgerStore, census: Shares, looks: int = 1) -> None:
+    """Look at all ledgers in limbo so many times."""
+
+    async def flush() -> None:
+        flush = store.begin_flush()
+        assert flush is not None
+        store.write_flush(flush)
+        store.end_flush(flush)
+
+    async def look() -> None:
+        checking = LimboCheck(store, census, 3600, 1_000_000, flush)
+        checking.cancel()
+        for _ in range(looks):
+            await checking.look()
+
+    asyncio.run(asyncio.wait_for(look(), 120))
+
 
 def test_ledgers_leave_limbo_when_deleted_or_closed_and_whole(tmp_path: Path) -> None:
     store = store_with(tmp_path / "current", 5, range(10))
-    whole, lacking = [HeldShare(0, 10, 0, 1, 1)], [HeldShare(0, 11, 0, 1, 1)]
+    store.limbo.begin([4, 5, 6])
+    looked_at(store, Shares({4: DELETED, 5: WHOLE, 6: NOT_SETTLED}))
+    assert store.limbo.ledger_ids() == [6]
+    store.limbo.begin([5])
+    looked_at(store, Shares({5: LACKING, 6: DELETED}))
+    assert store.limbo.ledger_ids() == [5]
+    store.close()
 
-    async def check() -> list[int]:
-        store.limbo.begin([4, 5, 6])
-        census = Shares({4: [], 5: whole, 6: None})
-        checking = LimboCheck(store, census, 0.001)
-        while len(store.limbo) > 1:
-            await asyncio.sleep(0.001)
-        assert store.limbo.ledger_ids() == [6]
-        store.limbo.begin([5])
-        census.answers = {5: lacking, 6: []}
-        while 6 in store.limbo:
+
+def test_nothing_leaves_limbo_while_the_metadata_store_is_away_and_it_is_asked_again(tmp_path: Path) -> None:
+    store = store_with(tmp_path / "current", 5, range(10))
+    store.limbo.begin([5])
+    census = Shares({5: WHOLE})
+    census.failures = 3
+
+    async def flush() -> None:
+        return None
+
+    async def check() -> None:
+        ledger = store.ledger(5)
+        assert ledger is not None
+        store.fence(ledger)
+        taken = store.begin_flush()
+        assert taken is not None
+        store.write_flush(taken)
+        store.end_flush(taken)
+        checking = LimboCheck(store, census, 0.001, 1_000_000, flush)
+        while len(store.limbo):
             await asyncio.sleep(0.001)
         checking.cancel()
-        return store.limbo.ledger_ids()
 
-    assert asyncio.run(asyncio.wait_for(check(), 120)) == [5]
+    asyncio.run(asyncio.wait_for(check(), 120))
+    assert census.failures == 0
+    store.close()
+
+
+def test_a4_what_is_lacking_is_reported_as_under_replicated_again_and_again(tmp_path: Path) -> None:
+    """Also of an open ledger's fragments that get no more entries; not what is unknown yet, and not what is whole."""
+    store = store_with(tmp_path / "current", 5, range(10))
+    store.limbo.begin([4, 5, 6, 7])
+    open_but_lacking = LedgerShare((HeldShare(0, 11, 0, 1, 1),), is_closed=False)
+    census = Shares({4: LACKING, 5: WHOLE, 6: NOT_SETTLED, 7: open_but_lacking})
+    looked_at(store, census, looks=2)
+    assert census.reported == [4, 7, 4, 7]
+    assert store.limbo.ledger_ids() == [4, 6, 7]
+    store.close()
+
+
+def test_ledger_whose_index_cannot_be_read_is_reported_and_in_nobodys_way(tmp_path: Path) -> None:
+    store = store_with(tmp_path / "current", 5, range(10))
+    path = tmp_path / "current" / "0" / "4" / "4.idx"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(bytes(20_000))
+    store.limbo.begin([4, 5])
+    census = Shares({4: WHOLE, 5: WHOLE})
+    looked_at(store, census)
+    assert census.reported == [4]
+    assert store.limbo.ledger_ids() == [4]
+    store.close()
+
+
+def test_x2_ledger_that_leaves_limbo_is_fenced_for_its_fence_may_be_lost(tmp_path: Path) -> None:
+    """A writer that wakes up late could otherwise have an entry acknowledged that a recovery never saw."""
+    options = service_options(tmp_path)
+    with Serving(options) as serving, serving.connect() as peer:
+        assert peer.add(5, 0, [b"x"]) == [Status.EOK]
+        peer.read(5, 0, v2.DO_FENCING)
+    (tmp_path / "ledgers" / "current" / "0" / "5" / "5.idx").unlink()
+    with Serving(options) as serving, serving.connect() as peer:
+        assert peer.add(5, 0, [b"x"], RECOVERY) == [Status.EOK]
+    store = open_ledger_storage(LocalFiles(), [str(tmp_path / "ledgers" / "current")], StoreOptions())
+    assert isinstance(store, LedgerStore)
+    store.limbo.begin([9])
+    looked_at(store, Shares({5: LedgerShare((HeldShare(0, 1, 0, 1, 1),)), 9: LedgerShare(())}))
+    assert len(store.limbo) == 0
+    store.close()
+    with Serving(options) as serving, serving.connect() as peer:
+        assert peer.add(5, 1, [b"late"]) == [Status.EFENCED]
+        assert peer.add(9, 0, [b"late"]) == [Status.EFENCED], "nothing of it is here, and its writer may not know"
+        assert peer.read(5, 1).status == Status.ENOENTRY
+
+
+def test_lost_index_files_are_in_limbo_from_the_start_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    options = service_options(tmp_path)
+    with Serving(options) as serving, serving.connect() as peer:
+        for ledger_id in range(30):
+            assert peer.add(ledger_id, 0, [b"x"]) == [Status.EOK]
+    for path in (tmp_path / "ledgers" / "current").rglob("*.idx"):
+        path.unlink()
+    store = open_ledger_storage(LocalFiles(), [str(tmp_path / "ledgers" / "current")], StoreOptions())
+    census = Shares(dict.fromkeys(range(30), NOT_SETTLED))
+
+    async def flush() -> None:
+        return None
+
+    async def check() -> None:
+        checking = LimboCheck(store, census, 3600, 1_000_000, flush)
+        while len(store.limbo) < 30:
+            await asyncio.sleep(0.001)
+        checking.cancel()
+
+    asyncio.run(asyncio.wait_for(check(), 120))
+    named = [message for message in caplog.messages if "is in limbo: " in message]
+    assert len(named) == 10
+    assert "20 more ledgers are in limbo" in caplog.text
     store.close()

@@ -202,6 +202,7 @@ def test_entry_that_a_compaction_moves_while_its_read_waits_is_read_where_it_is_
     assert reads.answer(BatchRead(client, 2, 0, 9, 0, 1 << 20)) == 1
     files.is_cold = False
     (log_id,) = storage.store.logs.settled()
+    storage.store.prepare_drop([1], fenced=[], now_s=0)
     storage.store.drop([1])
     intent = storage.compactor.copy(log_id, lambda entries, size: None)
     storage.compactor.finish(intent, lambda entries, size: None)

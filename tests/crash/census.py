@@ -38,6 +38,9 @@ class DoubtfulCensus:
         self._random = random
         self._missed, self._failing = (0.0, 0.0) if random is None else random.choice(_DOUBTS)
 
+    async def catch_up(self) -> None:
+        self._fail()
+
     async def listed(self) -> np.ndarray:
         self._fail()
         found = [each for each in sorted(self._existing) if not self._happens(self._missed)]

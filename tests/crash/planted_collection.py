@@ -12,6 +12,7 @@ import numpy as np
 from bkspark.errors import BookKeeperError
 from bookie_service import collection
 from bookie_service.collector import Collector
+from bookie_service.deletion_proofs import DeletionProofs
 from bookie_service.formats import entry_log as log_format
 from bookie_service.formats.compaction import SUFFIX
 from bookie_service.storage import compaction
@@ -122,11 +123,11 @@ def open_log_collected() -> Plant:
 
 
 def one_proof() -> Plant:
-    async def drop_deleted(self: Collector, report: Any) -> None:
-        own = await self._own_ledgers()
-        await self._drop(collection.missing_ledgers(own, await self._census.listed()), report)
+    async def round_of_proofs(self: DeletionProofs, pace: Any, now_s: float) -> np.ndarray:
+        own = self._index.ledger_ids()
+        return collection.missing_ledgers(own, await self._census.listed())
 
-    return replaced(Collector, "_drop_deleted", drop_deleted)
+    return replaced(DeletionProofs, "_round", round_of_proofs)
 
 
 def failure_is_proof() -> Plant:
@@ -143,6 +144,10 @@ def failure_is_proof() -> Plant:
             except BookKeeperError:
                 return np.empty(0, np.int64)
 
+        async def catch_up(self) -> None:
+            with contextlib.suppress(BookKeeperError):
+                await self._census.catch_up()
+
         async def is_deleted(self, ledger_id: int) -> bool:
             try:
                 return await self._census.is_deleted(ledger_id)
@@ -150,8 +155,8 @@ def failure_is_proof() -> Plant:
                 return True
 
     def make(old: Any) -> Any:
-        def init(self: Collector, store: Any, compactor: Any, census: Any, *arguments: Any) -> None:
-            old(self, store, compactor, Trusting(census), *arguments)
+        def init(self: Collector, store: Any, compactor: Any, census: Any, *arguments: Any, **named: Any) -> None:
+            old(self, store, compactor, Trusting(census), *arguments, **named)
 
         return init
 
@@ -160,18 +165,18 @@ def failure_is_proof() -> Plant:
 
 def listed_before_own() -> Plant:
     def make(old: Any) -> Any:
-        async def drop_deleted(self: Collector, report: Any) -> None:
+        async def deleted(self: DeletionProofs, pace: Any, *, is_forced: bool) -> np.ndarray:
             listed = await self._census.listed()
 
             async def listing() -> np.ndarray:
                 return listed
 
             with changed(type(self._census), "listed", lambda old: lambda census: listing()):
-                await old(self, report)
+                return await old(self, pace, is_forced=is_forced)
 
-        return drop_deleted
+        return deleted
 
-    return changed(Collector, "_drop_deleted", make)
+    return changed(DeletionProofs, "deleted", make)
 
 
 # ---- ledgers that were fenced ----

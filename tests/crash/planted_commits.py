@@ -79,7 +79,7 @@ def failed_journal_used() -> Plant:
             goes_on = old(self)
             if self._failure is not None:
                 self._failure, goes_on = None, True
-                self._carried_out = self._handed_over - self._queue.qsize()
+                self._carried_out = self._handed_over
             return goes_on
 
         return run_group

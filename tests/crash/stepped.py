@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from bookie_service.bookie import Bookie
 from bookie_service.storage import checkpoint as checkpoint_steps
-from bookie_service.storage.checkpoint import Checkpoint, Marks
+from bookie_service.storage.checkpoint import Checkpoint, JournalFailed, Marks
 from bookie_service.storage.files import is_out_of_space
 from bookie_service.storage.flush_policy import FlushLimits
 from bookie_service.storage.journal import Journal
@@ -215,6 +215,8 @@ class Checkpoints:
         self._is_at_work = True
         try:
             checkpoint_steps.carry_out(checkpoint, self._store, self._marks, journals)
+        except JournalFailed as failed:
+            self._loop.post(self._loop.fail, failed.error)
         except OSError as error:
             if is_out_of_space(error):
                 self._loop.post(self.bookie.on_checkpoint_stuck)

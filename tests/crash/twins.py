@@ -190,8 +190,12 @@ class BookieTwin:
             _fetch,
             BookieOptions(alone_after=setup.alone_after),
         )
-        self.bookie.look_at_disks()
         self.checkpoints.bookie = self.bookie
+        if self._storage.stuck is not None:
+            # As BookieService does.
+            self.bookie.on_checkpoint_stuck()
+            self.checkpoints.submit(Checkpoint(self._storage.stuck, []))
+        self.bookie.look_at_disks()
         for journal in self.journals:
             journal.bookie = self.bookie
         self._client = RecordingClient(history)
@@ -328,7 +332,7 @@ class BookieTwin:
             compactor.forget_intent()
 
     def collect(self, census: LedgerCensus, *, is_forced: bool = True) -> PassReport:
-        """Run one pass of garbage collection, the real one.
+        """Run the real garbage collection: one pass as if somebody asked for it, or two that come by themselves.
 
         It has an event loop on a thread of its own, for another pass, which a crash image runs, may be inside this one.
         """
@@ -337,8 +341,20 @@ class BookieTwin:
             self.checkpoint()
 
         async def run() -> PassReport:
-            collector = Collector(self.store, self._storage.compactor, census, self.setup.collection, flush, _never)
+            now_s = 0.0
+            collector = Collector(
+                self.store,
+                self._storage.compactor,
+                census,
+                self.setup.collection,
+                flush,
+                _never,
+                clock_s=lambda: now_s,
+            )
             try:
+                if not is_forced:
+                    await collector.run_pass(is_forced)
+                    now_s += self.setup.collection.interval_s
                 return await collector.run_pass(is_forced)
             finally:
                 await collector.stop()
@@ -365,6 +381,8 @@ class BookieTwin:
             try:
                 checkpoint_steps.carry_out(checkpoint, self.store, self._storage.marks, threads)
                 self.store.end_flush(flush)
+            except checkpoint_steps.JournalFailed as failed:
+                raise failed.error from failed
             except OSError as error:
                 if not is_out_of_space(error):
                     raise

@@ -1,0 +1,307 @@
+"""Which ledgers garbage collection may drop: two rounds of proofs by a session that has caught up (B8, Z6)."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+
+from bkspark.core.metadata import Fragment, LedgerMetadata
+from bkspark.metadata.bookies import BookieRegistry
+from bkspark.metadata.ledgers import LedgerStore
+from bkspark.metadata.memory import MemoryStore, MemoryTree
+from bkspark.metadata.tree import Operation, Stat
+from bkspark.metadata.uri import MetadataUri
+from bkspark.wire import v2
+from bookie_service import collection
+from bookie_service.census import Census
+from bookie_service.collection import BRAKE_PASSES, MissingLedgers
+from bookie_service.collector import CollectionOptions
+from bookie_service.deletion_proofs import DeletionProofs
+from bookie_service.storage.ledger_store import StoreOptions
+from tests.bookie.collecting import OF_OTHERS, UNLIMITED, Bench, FakeCluster
+from tests.crash.census import DoubtfulCensus
+from tests.crash.history import History
+from tests.crash.twins import Answers, BookieTwin, Setup
+
+URI = MetadataUri.parse("zk://h/ledgers")
+US = "us:1"
+
+# ---- rules ----
+
+
+def test_only_own_ledgers_that_the_listing_lacks_are_missing() -> None:
+    missing = collection.missing_ledgers(np.array([1, 5, 9]), np.array([1, 7, 9]))
+    assert missing.tolist() == [5]
+    assert collection.missing_ledgers(np.array([1, 5]), np.empty(0, np.int64)).tolist() == [1, 5]
+    assert collection.is_in(np.array([9, 1, 8]), np.array([1, 5, 9])).tolist() == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("own", "missing", "share", "is_empty", "holds"),
+    [
+        (20, 20, 0.2, False, False),
+        (21, 21, 0.2, False, True),
+        (200, 40, 0.2, False, False),
+        (200, 41, 0.2, False, True),
+        (1, 1, 0.2, True, True),
+        (1, 0, 0.2, True, False),
+        (200, 200, 1.0, False, False),
+        (200, 200, 1.0, True, False),
+    ],
+)
+def test_brake_holds_when_a_good_part_of_many_ledgers_would_vanish_or_the_listing_is_empty(
+    own: int, missing: int, share: float, is_empty: bool, holds: bool
+) -> None:
+    assert (collection.brake(own, missing, share, is_listing_empty=is_empty) is not None) == holds
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_missing_ledgers_count_as_a_dictionary_would(seed: int) -> None:
+    random = Random(seed)
+    interval_s = 10.0
+    missing = MissingLedgers(interval_s)
+    passes: dict[int, int] = {}
+    counted: dict[int, float] = {}
+    proven: dict[int, float] = {}
+    now_s = 0.0
+    for _ in range(60):
+        now_s += random.choice((1.0, 9.0, 10.0, 25.0))
+        found = sorted(random.sample(range(12), random.randrange(12)))
+        missing.note(np.array(found, np.int64), now_s)
+        for known in (passes, counted, proven):
+            for gone in [each for each in known if each not in found]:
+                del known[gone]
+        for ledger_id in found:
+            if ledger_id not in passes or now_s - counted[ledger_id] >= interval_s:
+                passes[ledger_id] = passes.get(ledger_id, 0) + 1
+                counted[ledger_id] = now_s
+        shown = [each for each in found if random.random() < 0.5]
+        missing.note_proven(np.array(shown, np.int64), now_s)
+        for ledger_id in shown:
+            proven.setdefault(ledger_id, now_s)
+        there = [each for each in found if random.random() < 0.2]
+        missing.forget(np.array(there, np.int64))
+        for known in (passes, counted, proven):
+            for gone in there:
+                known.pop(gone, None)
+        for least in (1, 2, 3):
+            assert missing.missing_for(least).tolist() == [each for each in sorted(passes) if passes[each] >= least]
+        before = [each for each in sorted(proven) if now_s - proven[each] >= interval_s]
+        assert missing.proven_before(now_s).tolist() == before
+
+
+# ---- a bookie against a metadata store ----
+
+
+def with_ledgers(tmp_path: Path, count: int) -> Bench:
+    bench = Bench(tmp_path)
+    for ledger_id in range(count):
+        bench.put(ledger_id, range(1))
+    bench.flush()
+    return bench
+
+
+def test_ledger_is_dropped_by_the_second_of_two_passes_that_lie_an_interval_apart(tmp_path: Path) -> None:
+    bench = with_ledgers(tmp_path, 3)
+    bench.delete(1)
+    assert bench.collect_in_passes(1).dropped_ledgers == 0
+    assert bench.collect_in_passes(5, interval_s=UNLIMITED.interval_s / 8).dropped_ledgers == 0
+    assert bench.collect_in_passes(2).dropped_ledgers == 1
+    assert bench.store.index.ledger_ids().tolist() == [0, 2]
+    bench.store.close()
+
+
+def test_pass_that_is_asked_for_proves_twice_and_does_not_wait(tmp_path: Path) -> None:
+    bench = with_ledgers(tmp_path, 3)
+    bench.delete(1)
+    assert bench.collect().dropped_ledgers == 1
+    assert bench.cluster.direct_reads == [1, 1]
+    bench.store.close()
+
+
+@pytest.mark.parametrize("is_forced", [False, True])
+def test_ledger_that_comes_back_between_two_rounds_is_kept(tmp_path: Path, is_forced: bool) -> None:
+    """A listing and a read that were wrong once, as of metadata that are just being restored."""
+    bench = with_ledgers(tmp_path, 3)
+    bench.delete(1)
+    listings = 0
+
+    def restore() -> None:
+        nonlocal listings
+        listings += 1
+        # The first round is over when the second one lists.
+        if listings == 2:
+            bench.cluster.existing.add(1)
+
+    bench.cluster.before_listing = restore
+    assert (bench.collect() if is_forced else bench.collect_in_passes(4)).dropped_ledgers == 0
+    bench.delete(1)
+    assert (bench.collect() if is_forced else bench.collect_in_passes(2)).dropped_ledgers == 1
+    bench.store.close()
+
+
+class RecordingCensus(FakeCluster):
+    """Notes what it is asked, in order."""
+
+    def __init__(self, calls: list[str]) -> None:
+        super().__init__()
+        self._calls = calls
+
+    async def catch_up(self) -> None:
+        self._calls.append("catch up")
+
+    async def listed(self) -> np.ndarray:
+        self._calls.append("listing")
+        return await super().listed()
+
+    async def is_deleted(self, ledger_id: int) -> bool:
+        self._calls.append(f"read {ledger_id}")
+        return await super().is_deleted(ledger_id)
+
+
+def test_z6_session_catches_up_before_the_listing_and_before_the_direct_reads(tmp_path: Path) -> None:
+    bench = with_ledgers(tmp_path, 3)
+    calls: list[str] = []
+
+    async def apart(function: Callable[..., object], *arguments: object) -> object:
+        if function == bench.store.index.ledger_ids:
+            calls.append("own")
+        return function(*arguments)
+
+    async def pace() -> None:
+        return None
+
+    census = RecordingCensus(calls)
+    census.existing |= {2}
+    proofs = DeletionProofs(bench.store.index, census, 600, 0.2, apart, lambda why: None)
+    assert asyncio.run(proofs.deleted(pace, is_forced=True)).tolist() == [0, 1]
+    assert calls == ["own", "catch up", "listing", "catch up", "read 0", "read 1"] * 2
+    bench.store.close()
+
+
+class Follower(MemoryTree):
+    """A session whose server lags: reads show an older state until this session writes."""
+
+    lagging: MemoryTree | None = None
+
+    async def get(self, path: str) -> tuple[bytes, Stat]:
+        return await (super().get(path) if self.lagging is None else self.lagging.get(path))
+
+    async def exists(self, path: str) -> Stat | None:
+        return await (super().exists(path) if self.lagging is None else self.lagging.exists(path))
+
+    async def children(self, path: str) -> list[str]:
+        return await (super().children(path) if self.lagging is None else self.lagging.children(path))
+
+    async def transaction(self, operations: list[Operation]) -> None:
+        self.lagging = None
+        await super().transaction(operations)
+
+
+@pytest.mark.parametrize("is_forced", [False, True])
+def test_z6_ledger_that_a_lagging_server_does_not_show_yet_is_kept(tmp_path: Path, is_forced: bool) -> None:
+    """A ledger of a second ago: created at the leader, written and flushed here, and our server lags behind."""
+
+    async def test() -> int:
+        store = MemoryStore()
+        leader = LedgerStore(store.session(), URI)
+        await BookieRegistry(store.session(), URI).initialize_cluster()
+        follower = Follower(store, store.session().session_id, 10.0)
+        census = Census(follower, URI, US)
+        await census.open()
+        for ledger_id in (*range(30), OF_OTHERS):
+            await leader.create(LedgerMetadata(1, 1, 1, (Fragment(0, (US,)),)), ledger_id=ledger_id)
+        bench = with_ledgers(tmp_path, 30)
+        behind = copy.deepcopy(store)
+        await leader.create(LedgerMetadata(1, 1, 1, (Fragment(0, (US,)),)), ledger_id=77)
+        bench.put(77, range(1))
+        bench.flush()
+        bench.cluster = _Lagging(census, follower, behind)
+        report = await bench.run_passes(1 if is_forced else 3, is_forced=is_forced)
+        assert 77 in bench.store.index.ledger_ids()
+        bench.store.close()
+        return report.dropped_ledgers
+
+    assert asyncio.run(test()) == 0
+
+
+class _Lagging:
+    """A real census whose session falls behind before each round."""
+
+    def __init__(self, census: Census, follower: Follower, behind: MemoryStore) -> None:
+        self._census = census
+        self._follower = follower
+        self._behind = behind
+        self.is_deleted = census.is_deleted
+        self.elsewhere = census.elsewhere
+
+    async def catch_up(self) -> None:
+        self._follower.lagging = self._behind.session()
+        await self._census.catch_up()
+
+    async def listed(self) -> np.ndarray:
+        return await self._census.listed()
+
+
+# ---- the brake ----
+
+
+def test_b5_fences_of_ledgers_that_nobody_wrote_do_not_hold_the_brake() -> None:
+    """Anybody may fence ledgers that do not exist, with any key, and this bookie must remember the fences."""
+    options = CollectionOptions(entries_per_s=0, bytes_per_s=0)
+    setup = Setup(store=StoreOptions(cache_half_bytes=1 << 20), collection=options)
+    twin = BookieTwin(setup.new_disk(), setup, History())
+    for ledger_id in range(1, 101):
+        twin.add(ledger_id, [(0, b"x" * 300)])
+    for ledger_id in range(1_000_000, 1_000_400):
+        octets, runs = twin._runs(Answers(), v2.encode_reads(ledger_id, np.array([-1]), v2.DO_FENCING, b"s" * 20))
+        runs.serve(octets)
+    twin.settle()
+    twin.checkpoint()
+    report = twin.collect(DoubtfulCensus(set(range(16, 101))))  # 15 of the 100 were deleted
+    assert report.kept_because == ""
+    assert report.dropped_ledgers >= 15
+    assert twin.store.index.ledger_ids().tolist() == list(range(16, 101))
+
+
+def test_z10_ledgers_that_the_brake_holds_go_when_they_are_missing_in_many_passes(tmp_path: Path) -> None:
+    """A bookie that was down while most of its ledgers were deleted: nobody has to restart it without the brake."""
+    bench = with_ledgers(tmp_path, 60)
+    bench.delete(*range(50))
+    held = bench.collect_in_passes(BRAKE_PASSES)
+    assert held.dropped_ledgers == 0
+    assert "50 of 60 ledgers of this bookie with entries are not in the metadata store" in held.kept_because
+    assert bench.collect().dropped_ledgers == 0, "the brake holds for a pass that is asked for, too"
+    assert bench.collect_in_passes(BRAKE_PASSES + 1).dropped_ledgers == 50
+    assert bench.store.index.ledger_ids().tolist() == list(range(50, 60))
+    bench.store.close()
+
+
+def test_z10_nothing_is_ever_dropped_while_the_metadata_store_lists_no_ledger(tmp_path: Path) -> None:
+    bench = with_ledgers(tmp_path, 3)
+    bench.cluster.existing = set()
+    report = bench.collect_in_passes(3 * BRAKE_PASSES)
+    assert report.dropped_ledgers == 0
+    assert "the metadata store lists no ledger at all, and this bookie has 3 with entries" in report.kept_because
+    assert bench.cluster.direct_reads == []
+    assert bench.collect(replace(UNLIMITED, deleted_share_max=1.0)).dropped_ledgers == 3
+    bench.store.close()
+
+
+def test_one_restored_backup_drops_nothing_at_once(tmp_path: Path) -> None:
+    """ZooKeeper came back with an older state, as an operator notices within the time of a few passes."""
+    bench = with_ledgers(tmp_path, 100)
+    newer = set(range(70, 100))
+    bench.cluster.existing -= newer
+    assert bench.collect_in_passes(BRAKE_PASSES).dropped_ledgers == 0
+    bench.cluster.existing |= newer
+    assert bench.collect_in_passes(3).dropped_ledgers == 0
+    assert len(bench.store.index.ledger_ids()) == 100
+    bench.store.close()
