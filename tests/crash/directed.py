@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
 
+import numpy as np
+
 from bkspark.errors import StorageDamaged
 from bkspark.wire.v2 import RECOVERY_ADD, Status
 from bookie_service.formats.index import LAYOUT
@@ -350,6 +352,44 @@ def compact_while_written() -> None:
             for log_id in twin.store.logs.settled():
                 twin.compact(log_id)
         audit(twin, twin.history)
+
+
+def crash_flush_of_several_logs() -> None:
+    """Flush two ledgers into logs of their own, move the marks, and cut the power.
+
+    Raises:
+        Violation: positions lead to bytes that are lost, and the journal does not have them any more.
+    """
+    append = AppendOptions(1 << 20, log_per_ledger=True, active_logs_max=4)
+    setup = Setup(store=StoreOptions(cache_half_bytes=16384, append=append))
+    twin = BookieTwin(setup.new_disk(), setup, History())
+    for ledger_id in (1, 2):
+        twin.add(ledger_id, [(0, b"in a log of its own")])
+    twin.checkpoint()
+    history = twin.history.after_crash()
+    audit(reopened(crash_image(twin.disk, Loss.LOST, Random(0)), setup, history), history)
+
+
+class _Renewing(DoubtfulCensus):
+    """Its listing misses all, and then the session expires: the next one begins with a server that lags behind."""
+
+    async def listed(self) -> np.ndarray:
+        await super().listed()
+        self._seen = self._lagging
+        return np.empty(0, np.int64)
+
+
+def collect_by_a_session_made_anew() -> None:
+    """Collect garbage when the direct reads come from another session than the listing, which knows less.
+
+    Raises:
+        Violation: a ledger goes that exists.
+    """
+    twin = BookieTwin(_ROOMY.new_disk(), _ROOMY, History())
+    twin.add(1, [(0, b"of a ledger that is new")])
+    twin.checkpoint()
+    twin.collect(_Renewing([1], lagging=()))
+    audit(twin, twin.history)
 
 
 def rewind_key_value_store() -> None:

@@ -51,7 +51,7 @@ from tests.crash.twins import BookieTwin, Setup
 
 CODES = (errno.ENOSPC, errno.EIO, errno.EMFILE)
 ERROR_STEPS = 12
-_TAKING_SPACE = frozenset({"write", "create", "create_directory", "preallocate", "reserve", "rename", "sync_data"})
+TAKING_SPACE = frozenset({"write", "create", "create_directory", "preallocate", "reserve", "rename", "sync_data"})
 FLIP_STEPS = 25
 HANG_S = 300
 """A fault that takes longer hangs: it takes milliseconds, and on a loaded machine a second."""
@@ -127,7 +127,7 @@ class Duration(enum.Enum):
     def includes(self, at: int, first: int, operation: str, path: str) -> bool:
         """Return whether the call number `at` fails, where `first` is the first that does."""
         if self is Duration.NO_SPACE:
-            return at >= first and "/ledgers" in path and operation in _TAKING_SPACE
+            return at >= first and "/ledgers" in path and operation in TAKING_SPACE
         return at == first or (self is Duration.LASTING and at > first)
 
 

@@ -15,6 +15,7 @@ from bkspark.errors import StorageDamaged
 from bookie_service.storage.storage_class import StorageClass
 from tests.crash.audit import Violation
 from tests.crash.campaign import STEPS, Campaign
+from tests.crash.doubts import Damage, Doubts
 from tests.crash.faults import Part, fail_every_call, flip_bytes
 from tests.crash.parallel import rare_collections
 from tests.crash.recoveries import Recoveries
@@ -85,13 +86,8 @@ def hunt_collections() -> None:
     hunt_crashes(deep_every=10, script=CollectingScript)
 
 
-def hunt_commits() -> None:
-    """Crash scripts of ascending seeds in which event loop and journal thread take turns to commit."""
-    hunt_crashes(script=CommittingScript)
-
-
 def hunt_commit_errors() -> None:
-    """Fail calls of such scripts."""
+    """Fail calls of scripts in which event loop and journal thread take turns to commit."""
     for seed in range(1, 9):
         fail_every_call(seed, Counter(), Part(0.2), kind=CommittingScript)
 
@@ -105,10 +101,16 @@ def hunt_deferrals() -> None:
         seed += 1
 
 
-def hunt_recoveries(act: str, storage_class: StorageClass = StorageClass.SORTED) -> None:
+def hunt_recoveries(act: str, kind: str = StorageClass.SORTED.short_name) -> None:
     """Kill a rich script in the middle of `act`, and cut the power in the start that follows."""
     for seed in range(1, 4):
-        Recoveries(_RECOVERIES_SHARE, act).run_script(seed, storage_class.short_name)
+        Recoveries(_RECOVERIES_SHARE, act).run_script(seed, kind)
+
+
+def hunt_doubts() -> None:
+    """Lose index files, and collect garbage, rebuild and leave limbo around that."""
+    for damage in (Damage.CUT, Damage.REMOVED):
+        Doubts().run(StorageClass.SORTED, damage, 1)
 
 
 def killed_by(mutant: Mutant) -> str | None:

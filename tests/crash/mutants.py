@@ -30,7 +30,7 @@ from tests.crash.hunting import (
     hunt_twice,
     killed_by,
 )
-from tests.crash.step_mutants import COMMIT_MUTANTS, START_MUTANTS
+from tests.crash.step_mutants import COMMIT_MUTANTS, DOUBT_MUTANTS, START_MUTANTS
 
 
 def _crash(name: str, bug: str, plant: Callable[[], AbstractContextManager[Any]]) -> Mutant:
@@ -74,7 +74,12 @@ STORAGE_MUTANTS = (
         planted_storages.read_ahead_in_front,
         partial(hunt_answers, StorageClass.DB),
     ),
-    _crash("one log of many synced", "positions of bytes that are lost", planted_storages.only_last_log_synced),
+    Mutant(
+        "one log of many synced",
+        "positions of bytes that are lost",
+        planted_storages.only_last_log_synced,
+        directed.crash_flush_of_several_logs,
+    ),
     _crash("log evicted without sync", "positions of bytes that are lost", planted_storages.unsynced_seal),
     Mutant(
         "logs settled while written to",
@@ -95,6 +100,7 @@ MUTANTS = (
     *STORAGE_MUTANTS,
     *COMMIT_MUTANTS,
     *START_MUTANTS,
+    *DOUBT_MUTANTS,
     _crash("reply before sync", "a group is acknowledged from the page cache", planted_journal.unsynced_group),
     _crash("reply before write", "a group is acknowledged and never written", planted_journal.unwritten_group),
     _crash(
@@ -317,6 +323,15 @@ MUTANTS = (
         directed.collect_open_log,
     ),
     _collect("one proof is enough", "S13, #865, #870: what a listing misses is dropped", collecting.one_proof),
+    _collect(
+        "lagging server believed", "Z6: a ledger that a server does not know yet is dropped", collecting.never_caught_up
+    ),
+    Mutant(
+        "direct reads of a lagging server",
+        "Z6: what a listing misses is asked of a session that knows less",
+        collecting.caught_up_once,
+        directed.collect_by_a_session_made_anew,
+    ),
     Mutant(
         "failure is a proof",
         "B8: a store that does not answer counts as an empty one",

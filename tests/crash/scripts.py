@@ -128,6 +128,8 @@ class Script:
         self._hook = hook
         self._steps = steps
         self._ledgers = [1, 2, 0x1_0203]
+        self._known_to_lagging = list(self._ledgers)
+        """What a server of the metadata store knows that lags behind: nothing of ledgers since the last collection."""
         self._next_entry: dict[int, int] = {}
         self._concurrency = self.random.choice(self.concurrency)
         self._eagerness = self.random.choice(self.eagerness)
@@ -356,9 +358,11 @@ class Script:
         A deleted ledger's id never returns.
         """
         assert self.twin is not None
+        lagging = self._known_to_lagging
+        self._known_to_lagging = list(self._ledgers)
         if self.random.random() < 0.8:
             self._delete(self._ledger())
-        census = DoubtfulCensus(self._ledgers, self.random)
+        census = DoubtfulCensus(self._ledgers, self.random, lagging=lagging)
         self.twin.collect(census, is_forced=self.random.random() < 0.7)
 
     def _delete(self, ledger_id: int) -> None:

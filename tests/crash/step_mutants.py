@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from functools import partial
 
-from bookie_service.storage.storage_class import StorageClass
-from tests.crash import directed, planted_commits, planted_starts
+from tests.crash import directed, planted_commits, planted_doubts, planted_starts
 from tests.crash.hunting import (
     Mutant,
-    hunt_answers,
     hunt_collections,
     hunt_commit_errors,
-    hunt_commits,
     hunt_crashes,
     hunt_deferrals,
-    hunt_errors,
+    hunt_doubts,
     hunt_recoveries,
 )
 
@@ -41,7 +38,7 @@ COMMIT_MUTANTS = (
         "commit beside the thread",
         "event loop and journal thread write at the same time",
         planted_commits.commit_beside_thread,
-        hunt_commits,
+        hunt_crashes,
     ),
     Mutant(
         "failed journal goes on",
@@ -174,18 +171,6 @@ START_MUTANTS = (
         partial(hunt_recoveries, "first start"),
     ),
     Mutant(
-        "index files' note not synced",
-        "a killed process's note of its index files counts as durable",
-        planted_starts.unsynced_index_files_note,
-        partial(hunt_recoveries, "checkpoint"),
-    ),
-    Mutant(
-        "key-value store's directory not synced",
-        "a power cut takes the directory of the key-value store",
-        planted_starts.unsynced_key_value_directory,
-        partial(hunt_recoveries, "first start", StorageClass.DB),
-    ),
-    Mutant(
         "marks before what was replayed",
         "S21: a start moves the marks, and then flushes what it replayed",
         planted_starts.marks_before_replay_is_flushed,
@@ -196,18 +181,6 @@ START_MUTANTS = (
         "S20: a start removes journals, and then moves the marks",
         planted_starts.journals_forgotten_before_marks,
         partial(hunt_recoveries, "rewrite"),
-    ),
-    Mutant(
-        "highest log id of one directory",
-        "S09: a restart overwrites a log of another directory",
-        planted_starts.ids_of_first_directory,
-        hunt_crashes,
-    ),
-    Mutant(
-        "spare journal file offered twice",
-        "D4: two journal files share one file",
-        planted_starts.spare_offered_twice,
-        hunt_crashes,
     ),
     Mutant(
         "dropped before the marks",
@@ -222,52 +195,59 @@ START_MUTANTS = (
         hunt_collections,
     ),
     Mutant(
-        "changed headers count as before the marks",
-        "a ledger is dropped whose fence replay will find again",
-        planted_starts.changed_headers_not_unmarked,
-        hunt_collections,
-    ),
-    Mutant(
-        "tombstones replaced",
-        "P21: a drop forgets the fences of earlier drops",
-        planted_starts.tombstones_replaced,
-        hunt_collections,
-    ),
-    Mutant(
-        "late explicit LAC revives",
-        "P21: a late explicit LAC makes a fenced, dropped ledger anew",
-        planted_starts.late_lac_revives,
-        hunt_collections,
-    ),
-    Mutant(
         "late add revives",
         "P21: a late add makes a fenced, dropped ledger anew",
         planted_starts.late_add_revives,
         hunt_collections,
     ),
-    Mutant(
-        "no space taken for done",
-        "S30: a flush that found no space counts as done",
-        planted_starts.no_space_taken_for_done,
-        hunt_errors,
-    ),
-    Mutant(
-        "settled without an index",
-        "logs settle whose positions found no space",
-        planted_starts.settled_without_index,
-        hunt_errors,
-    ),
-    Mutant(
-        "gap ignored",
-        "a run from the log goes on over an entry that is being flushed again",
-        planted_starts.gap_of_flushing_half_ignored,
-        hunt_answers,
-    ),
-    Mutant(
-        "flushing half first",
-        "the older of two versions in memory is served",
-        planted_starts.flushing_half_first,
-        hunt_answers,
-    ),
 )
 """Of what a start finishes and builds upon, of what is dropped when, and of full disks."""
+
+DOUBT_MUTANTS = (
+    Mutant(
+        "ledgers in doubt compacted",
+        "what has no position is left out of a rewritten log",
+        planted_doubts.doubt_ignored,
+        hunt_doubts,
+    ),
+    Mutant(
+        "limbo left without a fence",
+        "the lost header had one, and a late writer goes on",
+        planted_doubts.left_limbo_unfenced,
+        hunt_doubts,
+    ),
+    Mutant(
+        "limbo left before the fence is durable",
+        "a crash in between leaves a ledger that takes adds",
+        planted_doubts.left_limbo_early,
+        hunt_doubts,
+    ),
+    Mutant(
+        "limbo not synced",
+        "a power cut forgets which ledgers are in doubt",
+        planted_doubts.limbo_not_synced,
+        hunt_doubts,
+    ),
+    Mutant(
+        "limbo not written", "a restart forgets which ledgers are in doubt", planted_doubts.limbo_in_memory, hunt_doubts
+    ),
+    Mutant(
+        "rebuilt ledger not in doubt",
+        "the fence is lost with the header, and a late writer goes on",
+        planted_doubts.rebuilt_without_doubt,
+        hunt_doubts,
+    ),
+    Mutant(
+        "dropped in doubt, without a tombstone",
+        "P21: a late writer makes a ledger anew that may have been fenced",
+        planted_doubts.dropped_in_doubt_unfenced,
+        hunt_doubts,
+    ),
+    Mutant(
+        "absence in limbo is certain",
+        "an entry whose position is lost is denied",
+        planted_doubts.absence_certain,
+        hunt_doubts,
+    ),
+)
+"""Of limbo, of garbage collection around it, and of rebuilds."""

@@ -30,6 +30,7 @@ from bookie_service.reads import BatchRead, SingleReads
 from bookie_service.storage import checkpoint as checkpoint_steps
 from bookie_service.storage.byte_source import Fetched, Place
 from bookie_service.storage.checkpoint import Checkpoint
+from bookie_service.storage.compaction import LogInDoubt
 from bookie_service.storage.files import is_out_of_space
 from bookie_service.storage.flush_policy import FlushLimits
 from bookie_service.storage.journal import JournalOptions
@@ -316,7 +317,7 @@ class BookieTwin:
             return
         try:
             intent = compactor.copy(log_id, _at_once)
-        except OSError:
+        except (OSError, LogInDoubt):
             return  # the collector leaves such a log out
         between()
         try:
