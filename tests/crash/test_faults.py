@@ -14,6 +14,7 @@ from types import ModuleType
 
 import pytest
 
+from bkspark.wire.v2 import Status
 from bookie_service.storage.file_index import PageOptions
 from bookie_service.storage.ledger_store import StoreOptions
 from bookie_service.storage.storage_class import StorageClass
@@ -23,7 +24,7 @@ from tests.crash.census import DoubtfulCensus
 from tests.crash.faults import Part, fail_every_call, flip_bytes, main
 from tests.crash.history import History
 from tests.crash.images import Loss, crash_image
-from tests.crash.simulated_files import SimulatedDisk, os_error
+from tests.crash.simulated_files import SimulatedDisk, SimulatedFiles, os_error
 from tests.crash.twins import BookieTwin, Setup
 
 
@@ -184,3 +185,27 @@ def test_start_without_space_leaves_a_compaction_that_was_killed_to_the_next_pas
         again.collect(DoubtfulCensus({1}))
         audit_space(again, {1})
         audit(reopened(crash_image(disk, Loss.LOST, Random(0)), twin.setup, history), history)
+
+
+def test_start_without_space_to_note_the_index_files_notes_them_later() -> None:
+    """A process that was killed in its first checkpoint leaves index files and no note of them."""
+    setup = Setup(ledger_directories=2)
+    twin = BookieTwin(setup.new_disk(), setup, History())
+    twin.add(1, [(0, b"entry")])
+    twin.checkpoint()
+    disk = crash_image(twin.disk, Loss.LOST, Random(0))
+    files = SimulatedFiles(disk)
+    files.remove("/ledgers0/current/indexFiles")
+    disk.fault = lambda operation, path: (
+        os_error(errno.ENOSPC, path) if "/ledgers" in path and operation in ("write", "create") else None
+    )
+    again = reopened(disk, setup, twin.history.after_crash())
+    audit(again, again.history)
+    disk.fault = None
+    again.add(2, [(0, b"entry")])
+    again.checkpoint()
+    again.stop()
+    (path,) = (path for path in disk.visible_files() if path.endswith("/1.idx"))
+    files.remove(path)
+    status, _ = reopened(disk, setup, again.history.after_crash()).batch_read(1, 0)
+    assert status == Status.EIO
