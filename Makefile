@@ -12,6 +12,8 @@
 #   make test-histories
 #                    a minute of faults on real processes, judged by a linearizability checker, and planted defects
 #                    that it must find; needs Go (docs/histories.md)
+#   make fuzz        hostile bytes for every decoder; FUZZ_ARGS="--seconds 600 --target wire" chooses time and targets
+#   make mutants     small defects in the product, and the tests that must fail of them; MUTANTS_ARGS="--module core"
 #   make lint        ruff, rules and format
 #   make typecheck   mypy on the public surface
 #   make bench       write, read and Spark throughput of a cluster on this machine
@@ -31,7 +33,8 @@ JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
 export PYSPARK_PYTHON := $(abspath $(BIN))/python
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
-.PHONY: demo test test-oldest-spark test-interop test-pulsar test-histories lint typecheck bench clean install requirements
+.PHONY: demo test test-oldest-spark test-interop test-pulsar test-histories fuzz mutants lint typecheck bench clean \
+  install requirements
 
 demo: install
 	$(BIN)/bkspark demo
@@ -58,6 +61,12 @@ test-oldest-spark: requirements
 	    'pyspark==$(OLDEST_SPARK)' && touch $(VENV_OLDEST)/.installed; }
 	PYSPARK_PYTHON=$(abspath $(VENV_OLDEST))/bin/python PYSPARK_DRIVER_PYTHON=$(abspath $(VENV_OLDEST))/bin/python \
 	  $(VENV_OLDEST)/bin/python -m pytest $(PYTEST_ARGS) tests/spark
+
+fuzz: install
+	$(BIN)/python -m tests.fuzzing $(FUZZ_ARGS)
+
+mutants: install
+	$(BIN)/python -m tests.mutation $(MUTANTS_ARGS)
 
 lint: install
 	$(BIN)/ruff check .
@@ -108,5 +117,5 @@ endif
 $(STAMP): setup.cfg pyproject.toml | requirements
 	@echo "setting up $(VENV) (once; fetches Spark and takes a minute or two)"
 	@$(BIN)/python $(IS_SUITABLE) || { $(FIND_PYTHON); $$python -m venv --clear $(VENV); }
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[demo,test]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[demo,test,fuzz]'
 	@touch $@

@@ -12,6 +12,7 @@
       DuplicateEntryId              the caller gave an entry id twice
       LedgerExists                  the chosen ledger id is taken
       NoSuchLog / LogExists         the same for named logs
+      VersionPublished              another query published this version of a name in a log
       LedgerClosed                  the handle or ledger takes no more entries
       LedgerFenced                  somebody recovers the ledger; outcome of pending adds is unknown
       LedgerRecoveryFailed          not enough bookies answered; the ledger stays IN_RECOVERY
@@ -34,6 +35,8 @@ error that ends a writer is the first entry whose outcome is unknown. docs/error
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 
 class BookKeeperError(Exception):
@@ -156,6 +159,23 @@ class LogExists(BookKeeperError):
 
     code = -20
     remedy = "choose another name, or use the log that there is"
+
+
+class VersionPublished(BookKeeperError):
+    """Another query, or a job without one, published this version of a name, and this write was not published.
+
+    `last_version` is the name's last version.
+    """
+
+    code = -20
+    remedy = "publish under another name, or from the version after the last one on"
+
+    def __init__(self, message: str, *, last_version: int | None = None, **facts: Any) -> None:
+        super().__init__(message, **facts)
+        self.last_version = last_version
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (*super().__reduce__(), {"last_version": self.last_version})
 
 
 class LedgerClosed(BookKeeperError):

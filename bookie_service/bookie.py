@@ -25,30 +25,47 @@ import numpy as np
 
 from bkspark.errors import StorageDamaged
 from bkspark.wire import v2
+from bkspark.wire.lac import may_add
 from bkspark.wire.v2 import EOK, Status
 from bookie_service import rules
 from bookie_service.adds import AddRun
 from bookie_service.deferrals import Deferrals
 from bookie_service.disk_watch import DiskWatch
-from bookie_service.disks import DiskSpace
+from bookie_service.entry_lists import EntryLists, StepReport
 from bookie_service.formats import journal as journal_format
 from bookie_service.formats.index import UNKNOWN_KEY
 from bookie_service.formats.journal import RecordKind
 from bookie_service.lone_adds import ITEM_AT, LoneAdd, make_item
 from bookie_service.long_polls import LongPolls, PollClient
 from bookie_service.outbox import Parts
-from bookie_service.reads import Fetch, ReadClient, ReadOptions, Reads, Request, SingleReads, failed
+from bookie_service.reads import ReadClient, Reading, ReadOptions, Reads, View, failed
+from bookie_service.shares import ShareLimits
+from bookie_service.storage.byte_source import Fetched, Place
 from bookie_service.storage.checkpoint import Checkpoint, CheckpointThread
 from bookie_service.storage.items import rows_by_ledger
 from bookie_service.storage.journal import Record
 from bookie_service.storage.journal_thread import JournalThread
 from bookie_service.storage.ledger_storage import Ledger, LedgerStorage
 from bookie_service.storage.write_cache import INDEX_BYTES_PER_ENTRY
+from bookie_service.turns import Turns
 
 logger = logging.getLogger(__name__)
 
+LONG_POLLS = ShareLimits.of(10_000)
+ENTRY_LISTS = ShareLimits.of(4096)
+"""Apache's auditor asks for 500 lists at once on one connection."""
 FORCES_MAX = 10_000
 """Forces that wait for a flush; more are refused as too many."""
+
+
+class ReadThreads(Protocol):
+    """Threads for what must not be done on the event loop."""
+
+    def fetch(self, place: Place, on_fetched: Callable[[Fetched], None]) -> None:
+        """Read a place and call back, on the event loop, with what came of it."""
+
+    def run(self, task: Callable[[], StepReport], on_done: Callable[[StepReport], None]) -> None:
+        """Call on_done(task()), the task on a thread."""
 
 
 class Client(ReadClient, PollClient, Protocol):
@@ -63,7 +80,8 @@ class BookieOptions:
     """Limits of one bookie process; bytes and counts.
 
     adds_in_flight_max: adds not yet durable before connections must wait; 0: only the write cache limits them.
-    long_polls_max: reads that wait for a LAC; above that they are answered ETOOMANYREQUESTS.
+    long_polls, long_poll_s_max: how many reads may wait for a LAC, and for how long; above, ETOOMANYREQUESTS.
+    entry_lists: how many lists of entries may wait to be made, one after the other; above, ETOOMANYREQUESTS.
     alone_after: a client whose last adds, so many, each came alone, with nobody else's between them, adds alone.
     journals_entries: False answers adds from memory; a crash loses those that no checkpoint moved to the entry log.
     """
@@ -71,7 +89,9 @@ class BookieOptions:
     alone_after: int = 8
     journals_entries: bool = True
     adds_in_flight_max: int = 0
-    long_polls_max: int = 10_000
+    long_polls: ShareLimits = LONG_POLLS
+    long_poll_s_max: float = 300.0
+    entry_lists: ShareLimits = ENTRY_LISTS
     reads: ReadOptions = field(default_factory=ReadOptions)
 
 
@@ -83,7 +103,7 @@ class _WaitingReply:
     client: ReadClient
     parts: Parts
     adds: int = 0
-    read: Request | None = None
+    read: Reading | None = None
 
 
 class Bookie:
@@ -95,10 +115,12 @@ class Bookie:
         journals: Sequence[JournalThread],
         checkpoints: CheckpointThread,
         disks: DiskWatch,
-        fetch: Fetch,
+        threads: ReadThreads,
         options: BookieOptions,
+        turns: Turns,
     ) -> None:
         self._store = store
+        self._turns = turns
         self._disks = disks
         self._journals = journals
         self._checkpoints = checkpoints
@@ -118,8 +140,10 @@ class Bookie:
         self._last_adder: Client | None = None
         self._lone_adds = 0
         self._blocked: dict[Client, None] = {}
-        self._reads = Reads(store, fetch, options.reads, self._resume_blocked)
-        self.long_polls = LongPolls(options.long_polls_max)
+        view = View(store, disks.known_space, options.reads)
+        self.reads = Reads(view, threads.fetch, turns, self._resume_blocked)
+        self.long_polls = LongPolls(options.long_polls, options.long_poll_s_max, view.lac_at_hand, self.reads, turns)
+        self.entry_lists = EntryLists(options.entry_lists, threads.run)
 
     # ---- adds ----
 
@@ -163,7 +187,7 @@ class Bookie:
         address = half.place_one(octets, ITEM_AT, add.size)
         self._store.insert_one(ledger, add.entry_id, address)
         if add.ledger_id in self.long_polls:
-            self.long_polls.advanced(add.ledger_id, self._reads.lac_at_hand(ledger))
+            self.long_polls.touch(add.ledger_id)
         records = [Record(RecordKind.ENTRIES, 1, (half.memory[address : half.used].data,), add.size)]
         replies = (v2.encode_add_reply(add.ledger_id, add.entry_id),)
         if sequence := self._commit(client, records):
@@ -185,6 +209,8 @@ class Bookie:
         except (StorageDamaged, OSError):
             return None
         if ledger is None or ledger.fenced or ledger.master_key != add.master_key or add.master_key == UNKNOWN_KEY:
+            return None
+        if not may_add(add.entry_id, add.lac, is_recovery=False):
             return None
         return ledger if rules.are_ids(add.ledger_id, add.entry_id, add.entry_id) else None
 
@@ -237,8 +263,7 @@ class Bookie:
         addresses = half.place(octets, run.make_items(octets), run.sizes)
         for ledger_id, rows in groups:
             self._store.insert(ledgers[ledger_id], run.entry_ids[rows], addresses[rows])
-            if ledger_id in self.long_polls:
-                self.long_polls.advanced(ledger_id, self._reads.lac_at_hand(ledgers[ledger_id]))
+            self.long_polls.touch(ledger_id)
         body = half.memory[begin : half.used].data
         if self._options.journals_entries and not run.bypasses_journal:
             records.append(Record(RecordKind.ENTRIES, len(run), (body,), len(body)))
@@ -279,6 +304,7 @@ class Bookie:
             run.entry_ids,
             run.flags,
             run.keys_match(octets, key),
+            run.lacs_are_right(octets),
             fenced=was_fenced or (ledger is not None and ledger.fenced),
             read_only=self._disks.is_read_only,
             takes_recovery_adds=self._disks.takes_recovery_adds,
@@ -297,45 +323,55 @@ class Bookie:
 
     def takes_reads(self, client: Client) -> bool:
         """Return whether reads may be asked now; False: there are too many in flight, wait for `client.resume`."""
-        if self._reads.is_full:
+        if self.reads.is_full:
             self._blocked[client] = None
             return False
         return True
 
-    def read(self, request: SingleReads) -> int:
-        """Answer reads, now or later; return how many are seen to, the first ones.
+    def fence_and_read(self, client: Client, ledger_id: int, master_key: bytes, reading: Reading) -> int | None:
+        """Fence a ledger, which is created if it is unknown; read, and answer, once the fence is durable.
 
-        Fewer than all: the peer takes no replies now; call again after `client.resume`.
+        Returns:
+            None; 0: nothing was done, for an unknown ledger finds no room: wait for `client.resume`.
         """
-        return self._reads.answer(request)
-
-    def read_later(self, request: Request) -> None:
-        """Answer all of a request, at once or when the peer takes replies."""
-        self._reads.promise(request)
-
-    def fence_and_read(self, ledger_id: int, master_key: bytes, request: Request) -> None:
-        """Fence a ledger, which is created if it is unknown; read, and answer, once the fence is durable."""
         fence = self._fence(ledger_id, master_key)
+        if fence is None:
+            self._blocked[client] = None
+            return 0
         if fence.status != Status.EOK:
-            request.refuse(fence.status)
+            reading.refuse(fence.status)
         else:
-            self._read_after_fence(fence, request)
+            self._read_after_fence(fence, reading)
+        return None
 
-    def _read_after_fence(self, fence: _Fence, request: Request) -> None:
+    def _room_for_ledger(self) -> Status | None:
+        """Return EOK where an unknown ledger finds room in the write cache; None: it must wait for a flush.
+
+        Ledgers without entries take nothing else there, and could otherwise be made without end between two flushes.
+        """
+        if self._store.filling.room > 0 or (self.checkpoint(moves_mark=False) and self._store.filling.room > 0):
+            return Status.EOK
+        # There will be no room until somebody makes space on the disks: waiting would look like a hang.
+        return Status.ETOOMANYREQUESTS if self._disks.is_stuck else None
+
+    def _read_after_fence(self, fence: _Fence, reading: Reading) -> None:
         if fence.sequence <= self._durable[fence.journal_index]:
-            self._reads.promise(request)
+            self.reads.promise(reading)
         else:
-            reply = _WaitingReply(fence.sequence, request.client, (), read=request)
+            reply = _WaitingReply(fence.sequence, reading.client, (), read=reading)
             self._waiting[fence.journal_index].append(reply)
 
-    def _fence(self, ledger_id: int, key: bytes) -> _Fence:
+    def _fence(self, ledger_id: int, key: bytes) -> _Fence | None:
+        """Fence a ledger, unless the answer is a refusal; None: there is no room for an unknown one now."""
         try:
             ledger = self._store.ledger(ledger_id)
         except (StorageDamaged, OSError) as error:
             return _Fence(failed(error))
-        status = rules.fence_status(ledger_id, None if ledger is None else ledger.master_key, key)
+        status: Status | None = rules.fence_status(ledger_id, None if ledger is None else ledger.master_key, key)
+        if status == Status.EOK and ledger is None:
+            status = self._room_for_ledger()
         if status != Status.EOK:
-            return _Fence(status)
+            return None if status is None else _Fence(status)
         index = ledger_id % len(self._journals)
         records = []
         if ledger is None or ledger.master_key == UNKNOWN_KEY:
@@ -346,22 +382,12 @@ class Bookie:
             records.append(Record.of(RecordKind.FENCE, 1, journal_format.encode_fences([ledger_id])))
         if records:
             ledger.fence_sequence = self._journals[index].submit(records)
-            self.long_polls.fenced(ledger_id)
+            self.long_polls.touch(ledger_id, is_fenced=True)
         return _Fence(Status.EOK, index, ledger.fence_sequence)
 
-    def held_entries(self, ledger_id: int, first_entry: int, count: int) -> tuple[Status, np.ndarray, bool]:
-        """Return (status, which of `count` entries from `first_entry` on are held, whether there may be more)."""
-        nothing = np.empty(0, np.int64)
-        try:
-            ledger = self._store.ledger(ledger_id)
-            in_limbo = ledger_id in self._store.limbo
-            if ledger is None or in_limbo:
-                # What is not in a list counts as missing, which of a ledger in limbo nobody knows.
-                return rules.absence_status(is_known=False, in_limbo=in_limbo), nothing, False
-            held = self._store.held(ledger, first_entry, count)
-        except (StorageDamaged, OSError) as error:
-            return failed(error), nothing, False
-        return Status.EOK, held, first_entry + count <= ledger.last_entry
+    def owes(self, client: Client) -> bool:
+        """Return whether a client waits for something that may take long."""
+        return self.long_polls.has(client)
 
     def forget(self, client: Client) -> None:
         """Forget who waits, or added: its connection is gone."""
@@ -371,25 +397,20 @@ class Bookie:
 
     # ---- explicit LACs ----
 
-    def explicit_lac(self, ledger_id: int) -> bytes:
-        """Return the explicit LAC packet that is kept of a ledger, b"" for none, or where it cannot be told."""
-        try:
-            ledger = self._store.ledger(ledger_id)
-        except (StorageDamaged, OSError) as error:
-            failed(error)
-            return b""
-        return b"" if ledger is None else ledger.explicit_lac
-
     def write_lac(
         self, client: Client, ledger_id: int, master_key: bytes, packet: bytes, encode: Callable[[Status], Parts]
-    ) -> None:
-        """Keep an explicit LAC; send encode(status), EOK once it or a higher one is durable."""
+    ) -> int | None:
+        """Keep an explicit LAC; send encode(status), EOK once it or a higher one is durable.
+
+        Returns:
+            None; 0: nothing was done, for an unknown ledger finds no room: wait for `client.resume`.
+        """
         try:
             ledger = self._store.ledger(ledger_id)
         except (StorageDamaged, OSError) as error:
             client.send(encode(failed(error)))
-            return
-        status = rules.explicit_lac_status(
+            return None
+        status: Status | None = rules.explicit_lac_status(
             ledger_id,
             None if ledger is None else ledger.master_key,
             master_key,
@@ -397,9 +418,14 @@ class Bookie:
             read_only=self._disks.is_read_only,
             is_deleted=ledger is None and ledger_id in self._store.tombstones,
         )
+        if status == Status.EOK and ledger is None:
+            status = self._room_for_ledger()
+        if status is None:
+            self._blocked[client] = None
+            return 0
         if status != Status.EOK:
             client.send(encode(status))
-            return
+            return None
         index = ledger_id % len(self._journals)
         records = []
         if ledger is None or ledger.master_key == UNKNOWN_KEY:
@@ -408,11 +434,12 @@ class Bookie:
         if self._store.advance_lac(ledger, packet):
             records.append(Record.of(RecordKind.LAC, 1, journal_format.encode_lacs([(ledger_id, packet)])))
             ledger.lac_sequence = self._journals[index].submit(records)
-            self.long_polls.advanced(ledger_id, self._reads.lac_at_hand(ledger))
+            self.long_polls.touch(ledger_id)
         if ledger.lac_sequence <= self._durable[index]:
             client.send(encode(status))
         else:
             self._send_when_durable(index, ledger.lac_sequence, client, encode(status), 0)
+        return None
 
     # ---- durability ----
 
@@ -446,8 +473,13 @@ class Bookie:
         self._durable[journal_index] = max(self._durable[journal_index], sequence)
         self._deferrals.on_durable(journal_index, sequence)
         reads = self._send_up_to(sequence, self._waiting[journal_index], self._deferred[journal_index])
+        turn = self._turns.begin()
         for read in reads:
-            self._reads.promise(read)
+            if turn.is_over:
+                self.reads.later(read)
+            else:
+                self.reads.promise(read, turn)
+                turn.spend()
         self._resume_blocked()
 
     def on_written(self, journal_index: int, sequence: int) -> None:
@@ -455,7 +487,7 @@ class Bookie:
         self._send_up_to(sequence, self._deferred[journal_index])
         self._resume_blocked()
 
-    def _send_up_to(self, sequence: int, *queues: deque[_WaitingReply]) -> list[Request]:
+    def _send_up_to(self, sequence: int, *queues: deque[_WaitingReply]) -> list[Reading]:
         """Send the replies that waited for records up to `sequence`; return the reads that did."""
         replies: dict[ReadClient, list[bytes | memoryview]] = {}
         reads = []
@@ -505,10 +537,6 @@ class Bookie:
         """Ask how full the disks are, and take adds accordingly. Raises OSError where a disk cannot be asked."""
         self._disks.look(self._store.waiting_bytes)
         self._store.logs.note_full(self._disks.verdict.full)
-
-    def ledger_space(self) -> DiskSpace:
-        """Return how much space the ledger directories have together. Raises OSError."""
-        return self._disks.ledger_space()
 
     def on_checkpoint_stuck(self) -> None:
         """A checkpoint found no space, and will be tried again: nothing of it is lost, and nothing new fits."""

@@ -30,8 +30,24 @@ aligned to the physical blocks of its disk. Keys that are ours alone say so. The
 | refused | it would protect data or access, and is not served: ignoring it would be worse than not starting |
 | accepted | Apache's, without effect here; named in one line at start |
 
-A key in none of these lists is a mistake: the bookie does not start, and names the nearest key there is. An empty value
-counts as not set.
+A number beyond the bounds is raised or lowered to them, and a line at start says so, unless *Bounds* says that it is
+refused; so every number that Apache's bookies start with starts this one. A storage class that is a kind of one of
+the three by its name, as `org.example.SlowSortedLedgerStorage`, is taken for that one, with a line, too.
+
+A key in none of these lists is accepted without effect, too, and named at start: another release of Apache's may have
+it. But one that is nearly the name of a key that there is, and one that by its name may protect something (TLS,
+authentication), end the start.
+
+The bookie's files are for its user alone: 0600, directories 0700. *permittedFileGroup* lets a group read them (0640,
+2750); the bookie's user must be in it. Files that were there before keep their mode: `chgrp -R` and `chmod -R g+rX`
+them once. *permittedLocalReadUsers* names users, commas between, whose clients may read entry logs themselves.
+
+Files are read as Apache's bookies read them. `key = value`, `key: value` and `key value` are the same; `\\` joins
+lines. Whole numbers may be written `0x10`; true is also yes, on, y, t, 1. The first of several values of one key
+counts, those of lists (directories, servers) are joined. `include = FILE` and `includeoptional = FILE` read another
+file at that place. `${key}`, `${env:NAME}` and `${key:-default}` are replaced; what only Java can replace, as
+`${sys:user.home}`, ends the start where the value has an effect. An empty value counts as not set. `--set` wins over
+the file, and its last value of a key counts.
 """
 
 
@@ -75,7 +91,13 @@ def _row(key: str, setting: Setting) -> Sequence[str]:
 
 
 def _bounds(setting: Setting) -> str:
-    return "" if setting.least is None else f"{setting.least} to {setting.most}"
+    if setting.least is None:
+        return ""
+    bounds = f"{setting.least} to {setting.most}"
+    if setting.type != "whole number" or (setting.raises and setting.lowers):
+        return bounds
+    refused = "more" if setting.raises else "less" if setting.lowers else "less or more"
+    return f"{bounds}; {refused} is refused"
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

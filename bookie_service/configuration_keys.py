@@ -107,10 +107,20 @@ APACHE_PREFIXES = ("dlog.", "storage.", "storageserver.")
 
 OWN_KEYS = frozenset(
     {
+        "connectionIdleTimeoutMs",
+        "connectionsReservedForBookies",
         "frameTimeoutMs",
         "gcDeletedShareMax",
         "localReadsEnabled",
+        "longPollTimeoutMaxMs",
         "maxConnections",
+        "maxConnectionsPerAddress",
+        "maxEntryLists",
+        "maxEntryListsPerAddress",
+        "maxLongPolls",
+        "maxLongPollsPerAddress",
+        "permittedFileGroup",
+        "permittedLocalReadUsers",
         "receiveBuffersMaxBytes",
         "replyBuffersMaxBytes",
         "rereplicationInFlightMaxBytes",

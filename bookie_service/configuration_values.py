@@ -1,4 +1,12 @@
-"""Values of configuration keys: text to types, within bounds, and one line for what is not usable."""
+"""Values of configuration keys: text to types, within bounds, and one line for what is not usable or not used as given.
+
+Texts are read as Apache's bookies read them (commons-configuration 2): whole numbers also as `0x10` and `0b10`, numbers
+also as `.95f`, flags also as `1`, `t`, `y`. `${key}`, `${env:NAME}` and `${key:-default}` are replaced, as far as they
+name something; what Java alone knows (`${sys:...}`) is refused.
+
+A number that Apache's bookies start with, and that this bookie cannot work with, is raised or lowered to one that it
+can, and `notes` has a line that says so. A number with which Apache's do not start either is refused.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +20,18 @@ from typing import TypeVar
 from bkspark.errors import ConfigurationError
 
 _T = TypeVar("_T")
-_WHOLE = re.compile("[+-]?[0-9]{1,18}")
-"""What is below Java's largest long without counting; and none of the digits and marks that int() takes besides."""
-TRUE, FALSE = ("true", "yes", "on"), ("false", "no", "off")
+_WHOLE = re.compile("([+-]?)(?:0x([0-9a-fA-F]{1,16})|0b([01]{1,64})|([0-9]{1,19}))")
+"""None of the digits and marks that int() takes besides; what does not fit Java's long is refused afterwards."""
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?[fFdD]?", re.ASCII)
+_VARIABLE = re.compile(r"\$\{([^${}]+)\}")
+TRUE, FALSE = ("true", "yes", "on", "y", "t", "1"), ("false", "no", "off", "n", "f", "0")
+SECRET_WORDS = ("passwd", "password", "secret")
+"""A key with one of these in its name has a value that no message shows."""
+NULL = "null"
+"""What Apache's files write for a class or a name that is not set."""
 _SHOWN_CHARACTERS_MAX = 200
+_INTERPOLATIONS_MAX = 100
+_LONG_MAX = (1 << 63) - 1
 _YEARS_S = 10 * 366 * 86_400
 _COUNT_MAX = 1_000_000_000
 _BYTES_MAX = 1 << 50
@@ -33,26 +49,37 @@ MOST = {
     "files": _COUNT_MAX,
     "logs": _COUNT_MAX,
     "connections": _COUNT_MAX,
+    "lists": _COUNT_MAX,
 }
-"""The highest number that is taken of a unit, where a key sets no other: more is a mistake, and no timer, counter or
-file offset that is made of one overflows below it."""
+"""The highest number that is used of a unit, where a key sets no other: no timer, counter or file offset that is made
+of one overflows below it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a key that is served takes: its type, its default as text, its unit, and its bounds where it is a number."""
+    """What a key that is served takes: its type, its default as text, its unit, and its bounds where it is a number.
+
+    raises, lowers: a number below or above the bounds is raised or lowered to them; else it is refused.
+    """
 
     type: str
     default: str
     unit: str = ""
     least: float | None = None
     most: float | None = None
+    raises: bool = False
+    lowers: bool = False
 
 
 def refused(key: str, text: str, what_is_right: str) -> ConfigurationError:
     """Return the error for a value that is not usable: one line with key, value and what would be right."""
-    shown = _shortened(text if text.isprintable() else ascii(text))
-    return ConfigurationError(f"{key}={shown}: {what_is_right}")
+    return ConfigurationError(f"{key}={_shown(key, text)}: {what_is_right}")
+
+
+def _shown(key: str, text: str) -> str:
+    if any(word in key.lower() for word in SECRET_WORDS):
+        return "***"
+    return _shortened(text if text.isprintable() else ascii(text))
 
 
 def _shortened(text: str) -> str:
@@ -68,9 +95,12 @@ class Values:
     Every method raises ConfigurationError for a value that is not usable.
     """
 
-    def __init__(self, values: Mapping[str, str]) -> None:
+    def __init__(self, values: Mapping[str, str], environment: Mapping[str, str] = os.environ) -> None:
         self._values = values
+        self._environment = environment
         self.asked: dict[str, Setting] = {}
+        self.notes: list[str] = []
+        """A line for each value that is not used as it was given."""
 
     def text(self, key: str, *, default: str = "unset") -> str | None:
         """Return the value, None when it is not set; `default` says what that means."""
@@ -84,27 +114,56 @@ class Values:
         except (ValueError, ConfigurationError) as error:
             raise refused(key, str(text), _shortened(str(error))) from None
 
-    def share(self, key: str, default: float, *, least: float = 0, unit: str) -> float:
-        text = self._ask(key, Setting("number", f"{default:g}", unit, least, 1))
-        try:
-            value = default if text is None else float(text)
-        except ValueError:
-            value = math.nan
-        # Written so that nan is refused, too.
-        if not least <= value <= 1:
-            raise refused(key, str(text), f"it must be a number from {least:g} to 1")
-        return value
-
-    def number(self, key: str, default: int, *, least: int = -1, most: int | None = None, unit: str = "") -> int:
-        """Return a number; without `most`, the first word of `unit` says what is too much."""
-        most = MOST[unit.split(",")[0].split()[0]] if most is None else most
-        text = self._ask(key, Setting("whole number", str(default), unit, least, most))
+    def share(self, key: str, default: float, *, least: float = 0, unit: str, raises: bool = False) -> float:
+        """Return a number from `least` to 1. With `raises`, what is below `least` means the same as that."""
+        most = 1
+        text = self._ask(key, Setting("number", f"{default:g}", unit, least, most, raises))
         if text is None:
             return default
-        value = int(text) if _WHOLE.fullmatch(text) else None
-        if value is None or not least <= value <= most:
-            raise refused(key, text, f"it must be a whole number from {least} to {most}")
+        value = float(text.rstrip("fFdD")) if _NUMBER.fullmatch(text) else math.nan
+        if raises and value < least:
+            return least
+        # Written so that nan is refused, too.
+        if not least <= value <= most:
+            raise refused(key, text, f"it must be a number from {least:g} to {most:g}")
         return value
+
+    def number(
+        self,
+        key: str,
+        default: int,
+        *,
+        least: int,
+        most: int | None = None,
+        unit: str = "",
+        raises: bool = True,
+        lowers: bool = True,
+    ) -> int:
+        """Return a whole number.
+
+        Args:
+            least: what is below -1 means the same as that, "0 or less".
+            most: without it, the first word of `unit` says what is too much.
+            raises, lowers: a number beyond the bounds is raised or lowered to them, and noted; else it is refused.
+        """
+        most = MOST[unit.split(",")[0].split()[0]] if most is None else most
+        text = self._ask(key, Setting("whole number", str(default), unit, least, most, raises, lowers))
+        if text is None:
+            return max(default, least)  # another key may have raised `least`
+        value = _whole(text)
+        if value is None or (value < least and not raises) or (value > most and not lowers):
+            raise refused(key, text, f"it must be a whole number from {least} to {most}")
+        if least <= value <= most:
+            return value
+        if value < least == -1:
+            return least
+        used = most if value > most else least
+        self.note(key, text, f"this bookie takes {least} to {most}, and uses {used}")
+        return used
+
+    def note(self, key: str, text: str, what: str) -> None:
+        """Note that a value is not used as it was given."""
+        self.notes.append(f"{key}={_shown(key, text)}: {what}")
 
     def flag(self, key: str, default: bool, unit: str = "") -> bool:
         text = self._ask(key, Setting("true or false", str(default).lower(), unit))
@@ -114,16 +173,57 @@ class Values:
             raise refused(key, text, "it must be true or false")
         return text.lower() in TRUE
 
+    def names(self, key: str) -> tuple[str, ...]:
+        """Return the parts of a list with commas, () when it is not set."""
+        return tuple(part.strip() for part in (self.text(key) or "").split(",") if part.strip())
+
     def directories(self, key: str, default: str) -> tuple[str, ...]:
         text = self._ask(key, Setting("directories", default)) or default
         paths = tuple(os.path.abspath(part.strip()) for part in text.split(",") if part.strip())
         if len(set(paths)) != len(paths) or not paths:
             raise refused(key, text, "it must name different directories, commas between")
+        if "${" in text:
+            raise refused(key, text, "it names a key or a variable that is not set")
         return paths
 
     def _ask(self, key: str, setting: Setting) -> str | None:
         self.asked[key] = setting
-        text = self._values.get(key, "").strip()
+        text = self._interpolated(key, self._values.get(key, "").strip()).strip()
         if "\0" in text:
             raise refused(key, text, "it must not hold a zero character")
         return text or None
+
+    def _interpolated(self, key: str, text: str) -> str:
+        """Return the text with `${...}` replaced; what names nothing stays as it is, as Apache's bookies leave it."""
+        given = text
+        for _ in range(_INTERPOLATIONS_MAX):
+            replaced = _VARIABLE.sub(lambda match: self._looked_up(key, given, match), text)
+            if replaced == text:
+                return text
+            text = replaced
+        raise refused(key, given, "what it refers to refers to itself")
+
+    def _looked_up(self, key: str, text: str, match: re.Match[str]) -> str:
+        name, _, default = match[1].partition(":-")
+        found: str | None
+        if name == key:
+            raise refused(key, text, "what it refers to refers to itself")
+        if name.startswith("env:"):
+            found = self._environment.get(name.removeprefix("env:"))
+        elif ":" in name:
+            raise refused(key, text, f"only Java can replace ${{{name}}}: write what it stands for")
+        else:
+            found = self._values.get(name)
+        if found is None:
+            return default if ":-" in match[1] else match[0]
+        return found.strip()
+
+
+def _whole(text: str) -> int | None:
+    match = _WHOLE.fullmatch(text)
+    if match is None:
+        return None
+    sign, hexadecimal, binary, decimal = match.groups()
+    value = int(hexadecimal, 16) if hexadecimal else int(binary, 2) if binary else int(decimal)
+    value = -value if sign == "-" else value
+    return value if -_LONG_MAX - 1 <= value <= _LONG_MAX else None

@@ -1,9 +1,9 @@
 """One connection: bytes in, runs of requests to the bookie, buffers of replies out.
 
 The socket is read into one buffer that all connections share (`inbox`); a read may bring thousands of frames, which are
-decoded together and handed on as runs of equal kind. While a run cannot go on (the bookie has no room, or the peer
-does not take its replies) nothing more is read, so neither a flood of requests nor a slow reader makes this process
-grow. What all connections together hold is bounded as well (`admission`).
+decoded together and handed on as runs of equal kind. While a run cannot go on (the bookie has no room, the peer does
+not take its replies, or the turn is over, `turns`) nothing more is read, so neither a flood of requests nor a slow
+reader makes this process grow. What all connections together hold is bounded as well (`admission`).
 
 A frame that is not the protocol closes the connection, as Apache's bookies do; there is no reply to it.
 """
@@ -14,18 +14,22 @@ import asyncio
 import logging
 import math
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from typing import Protocol
 
 from bkspark.errors import ProtocolError
 from bkspark.wire import v3
 from bkspark.wire.framing import FRAME_BYTES_MAX, scan_frames
 from bookie_service.admission import Admission
 from bookie_service.bookie import Bookie
+from bookie_service.containment import decoded
 from bookie_service.inbox import Inbox
+from bookie_service.log_limit import no_digits, place_of
 from bookie_service.lone_adds import decode_lone_add
 from bookie_service.outbox import Outbox, Parts
-from bookie_service.runs import Runs
+from bookie_service.requests import Runs
+from bookie_service.turns import Turn, Turns
 from bookie_service.v2_requests import V2Runs
 from bookie_service.v3_requests import V3Runs
 
@@ -35,6 +39,8 @@ _UNSENT_BYTES_MAX = 1024 * 1024
 """With more than this unsent, no further request of the connection is served,"""
 _UNSENT_BYTES_LOW = 256 * 1024
 """until no more than this is."""
+_FRAMES_PER_SCAN = 2048
+"""Frames of many sizes are looked at one by one; so many of them at most before they are served."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,39 +58,63 @@ class ConnectionOptions:
     keep_alive: bool = True
 
 
+class ConnectionEvents(Protocol):
+    """Who is told of a connection."""
+
+    def note_request(self, member: Connection) -> None:
+        """Its first request has come."""
+
+    def discard(self, member: Connection) -> None:
+        """It is closed."""
+
+    def fail(self, error: BaseException) -> None:
+        """An error that is not the peer's: the state of the bookie is not to be trusted any more."""
+
+
 class Connection:
     """Feeds a bookie from a socket. Takes V3 until a V2 frame comes, and then V2 for good. For one event loop.
 
-    Between two turns of the event loop it is reading, or waits for one thing: room to receive, the bookie's `resume`,
-    or that the peer takes replies.
+    Between two turns of the event loop it is reading, or waits for one thing: room to receive, its next turn, the
+    bookie's `resume`, or that the peer takes replies.
     """
 
     def __init__(
         self,
         connected: socket.socket,
+        address: str,
         bookie: Bookie,
         admission: Admission,
+        turns: Turns,
         options: ConnectionOptions,
-        on_closed: Callable[[Connection], None],
-        on_failure: Callable[[BaseException], None],
+        events: ConnectionEvents,
     ) -> None:
-        """`on_failure` gets an error that is not the peer's: the state of the bookie is then not to be trusted."""
+        """`address`: of the peer's machine."""
         self._socket = connected
+        self._address = address
         self._bookie = bookie
         self._admission = admission
+        self._turns = turns
         self._options = options
-        self._on_closed = on_closed
-        self._on_failure = on_failure
+        self._events = events
         self._inbox = Inbox(admission, self)
         self._outbox = Outbox(connected, admission, self)
-        self._consumed = 0
+        self._scanned = 0
+        """Up to where the inbox was divided into frames."""
+        self._is_scanned = True
+        """Whether no whole frame lies behind that."""
         self._waiting: list[Runs] = []
         """Requests in the inbox that are not all served yet."""
+        self._has_turn = False
+        """Whether the next turn is waited for."""
         self._is_v2 = False
         self._is_open = True
         self._is_reading = False
         self._is_writable = True
         self._has_ended = False
+        self._has_sent_request = False
+        self._receptions = self._seen = 0
+        """How often something came, and what that was when it was looked at last."""
+        self._idle_since = admission.loop.time()
         self._progress_at = 0.0
         self._frame_since = math.inf
         """Since when the peer could have sent the rest of the frame that the inbox begins with."""
@@ -103,11 +133,19 @@ class Connection:
         try:
             step()
         except ProtocolError as error:
-            self.give_up(str(error))
+            self.give_up(str(error), place_of(error))
         except Exception as error:
-            self._on_failure(error)
+            self._events.fail(error)
 
     def _receive(self) -> None:
+        if self._turns.is_crowded:
+            # Very many are ready at once: this one comes behind those that wait, and sockets are looked at between.
+            self._pause()
+            self._take_turn_later()
+        else:
+            self._receive_now()
+
+    def _receive_now(self) -> None:
         space = self._inbox.space()
         if space is None:
             self._frame_since = math.inf
@@ -124,10 +162,12 @@ class Connection:
             self._end()
             return
         self._inbox.end += received
+        self._receptions += 1
+        self._is_scanned = False
         if self._is_v2 and self._is_writable and self._inbox.end == received and self._add_alone():
             self._inbox.end = 0
         else:
-            self._go_on()
+            self._go_on(self._turns.begin())
 
     def _end(self) -> None:
         """The peer sends no more: send what it is owed already, then close."""
@@ -174,6 +214,11 @@ class Connection:
             self._is_writable = False
 
     @property
+    def address(self) -> str:
+        """The address of the peer's machine."""
+        return self._address
+
+    @property
     def is_open(self) -> bool:
         """False once the connection is gone."""
         return self._is_open
@@ -195,9 +240,22 @@ class Connection:
         return self._admission.loop.call_later(seconds, self._guarded, callback)
 
     def resume(self) -> None:
-        """Go on with requests that could not be served."""
+        """Go on, in the next turn, with requests that could not be served."""
         if self._waiting:
-            self._guarded(self._go_on)
+            self._take_turn_later()
+
+    def _take_turn_later(self) -> None:
+        if not self._has_turn:
+            self._has_turn = True
+            self._turns.go_on(self, self._take_turn)
+
+    def _take_turn(self, turn: Turn) -> None:
+        self._has_turn = False
+        if self._waiting:
+            self._guarded(lambda: self._go_on(turn))
+        elif self._is_open:
+            self._read_on()
+            self._guarded(self._receive_now)
 
     def go_on_receiving(self) -> None:
         """Receive again, now that there is room."""
@@ -217,9 +275,18 @@ class Connection:
                 f"{self._inbox.end} bytes of it came"
             )
 
-    def give_up(self, why: str) -> None:
-        """Close the connection and say why."""
-        logger.warning("closed the connection from %s: %s", self._peer(), why)
+    def idle_s(self, now: float) -> float:
+        """Return for how long nothing came while nothing was owed, as far as that was noticed; 0 while something is."""
+        if self._receptions != self._seen or self._waiting or self._outbox.size or self._bookie.owes(self):
+            self._seen, self._idle_since = self._receptions, now
+        return now - self._idle_since
+
+    def give_up(self, why: str, kind: Hashable = None) -> None:
+        """Close the connection and say why; `kind`: what lines in the log are counted together.
+
+        Without it those that differ in numbers alone are.
+        """
+        logger.warning("closed the connection from %s: %s", self._peer(), why, extra={"kind": kind or no_digits(why)})
         self.close()
 
     def close(self) -> None:
@@ -236,7 +303,7 @@ class Connection:
         self._outbox.clear()
         self._socket.close()
         self._call_waiting()
-        self._on_closed(self)
+        self._events.discard(self)
 
     def _call_waiting(self) -> None:
         """Let those go on that wait to send; not from here, for they send."""
@@ -262,34 +329,53 @@ class Connection:
         add = decode_lone_add(octets.data, self._inbox.end, self._options.frame_bytes_max)
         return add is not None and self._bookie.add_alone(self, octets, add)
 
-    def _go_on(self) -> None:
+    def _go_on(self, turn: Turn) -> None:
         """Serve what the inbox holds, as far as possible; read on only when all of it is served."""
-        if not self._waiting:
-            self._waiting = self._runs()
-        while self._waiting:
-            is_done = self._waiting[0].serve(self._inbox.octets)
-            if not self._is_open:
+        while self._serve(turn):
+            if self._is_scanned:
+                self._keep_rest()
                 return
-            if not is_done:
-                break
-            self._waiting.pop(0)
-        if self._waiting:
+            self._scan()
+        if self._is_open:
             self._inbox.keep_all()
             self._frame_since = math.inf
             self._pause()
-        else:
-            self._inbox.keep(self._consumed)
-            if not self._inbox.end:
-                self._frame_since = math.inf
-            elif self._consumed or self._frame_since == math.inf:
-                self._frame_since = self._admission.loop.time()
-            self._read_on()
+            if turn.is_over:
+                self.resume()
+
+    def _serve(self, turn: Turn) -> bool:
+        """Serve the requests that were found; return whether all are, and the connection is open."""
+        while self._waiting:
+            is_done = self._waiting[0].serve(self._inbox.octets, turn)
+            if not is_done or not self._is_open:
+                return False
+            self._waiting.pop(0)
+        return self._is_open
+
+    def _keep_rest(self) -> None:
+        """Keep what is no whole frame yet, and read on."""
+        served, self._scanned = self._scanned, 0
+        self._inbox.keep(served)
+        if not self._inbox.end:
+            self._frame_since = math.inf
+        elif served or self._frame_since == math.inf:
+            self._frame_since = self._admission.loop.time()
+        self._read_on()
+
+    def _scan(self) -> None:
+        """Find more requests in the inbox: V3's, as long as no other came, then V2's."""
+        self._waiting = decoded(self, self._runs) or []
 
     def _runs(self) -> list[Runs]:
-        """Return the requests in the buffer: V3's, as long as no other came, then V2's."""
         inbox = self._inbox
-        table = scan_frames(inbox.octets.data, inbox.end, self._options.frame_bytes_max)
-        self._consumed = table.consumed
+        table = scan_frames(
+            inbox.octets.data, inbox.end, self._options.frame_bytes_max, self._scanned, _FRAMES_PER_SCAN
+        )
+        if len(table) and not self._has_sent_request:
+            self._has_sent_request = True
+            self._events.note_request(self)
+        self._scanned = table.consumed
+        self._is_scanned = len(table) < _FRAMES_PER_SCAN
         v3_frames = 0 if self._is_v2 else v3.count_frames(inbox.octets, table)
         self._is_v2 = self._is_v2 or v3_frames < len(table)
         runs: list[Runs] = []

@@ -7,6 +7,7 @@ in less time than lies between two looks.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -15,6 +16,8 @@ from bookie_service.disks import UNKNOWN_SPACE, DiskFacts, DiskLimits, DiskSpace
 from bookie_service.storage.files import ReadOnlyFiles
 
 logger = logging.getLogger(__name__)
+
+_SPACE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,7 @@ class DiskWatch:
         ledger_directories: Sequence[str],
         journal_directories: Sequence[str],
         options: DiskOptions,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._files = files
         self._ledgers = ledger_directories
@@ -43,6 +47,9 @@ class DiskWatch:
         self._limits = options.limits
         self._is_forced = options.is_forced_read_only
         self._room_bytes = 0
+        self._clock = clock
+        self._space: DiskSpace | None = None
+        self._space_until = 0.0
         self.verdict = DiskVerdict()
         self.is_stuck = False
         """A flush found no space and waits for some."""
@@ -73,6 +80,17 @@ class DiskWatch:
         """
         spaces = {space.device: space for space in self._ledger_spaces().values()}.values()
         return DiskSpace(0, sum(space.total_bytes for space in spaces), sum(space.free_bytes for space in spaces))
+
+    def known_space(self) -> DiskSpace:
+        """Return `ledger_space` as it was at most `_SPACE_S` ago: peers may ask for it as often as they like.
+
+        Raises:
+            OSError: as `ledger_space`.
+        """
+        now = self._clock()
+        if self._space is None or now >= self._space_until:
+            self._space, self._space_until = self.ledger_space(), now + _SPACE_S
+        return self._space
 
     def _ledger_spaces(self) -> dict[str, DiskSpace]:
         """Return how full each ledger directory is; one whose disk does not answer counts as full."""

@@ -67,10 +67,8 @@ class DiskLimits:
         if not 0 < self.full_share < 1:
             raise ValueError(f"diskUsageThreshold {self.full_share:g} must lie between 0 and 1")
         for key, share in (("diskUsageWarnThreshold", self.warn_share), ("diskUsageLwmThreshold", self.low_share)):
-            if not 0 < share <= self.full_share:
-                raise ValueError(
-                    f"{key} {share:g} must be above 0 and not above diskUsageThreshold {self.full_share:g}"
-                )
+            if not 0 <= share <= self.full_share:
+                raise ValueError(f"{key} {share:g} must not be above diskUsageThreshold {self.full_share:g}")
 
     def minimum(self, configured: int | None, most: int, space: DiskSpace) -> int:
         """Return the bytes that must be free: what is configured, else `most`, yet not all that a full disk keeps."""

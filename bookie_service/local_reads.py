@@ -4,17 +4,20 @@
 an ordinary read would not be answered from an entry log alone. It stays right whatever happens next: entry logs never
 change where a position points, and a log that is removed can be read through its descriptor.
 
-Whoever may connect to a bookie's port can read every ledger by the protocol, and nobody else reaches this socket who
-could not reach the port: the abstract namespace belongs to the host's, or container's, network.
+A descriptor gives a client all that the log holds: other ledgers' entries, and deleted ones. So the kernel is asked
+whose process connects. The bookie's own user, root and those of `permittedLocalReadUsers` are answered; the others read
+over the network, where the bookie chooses what they see.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
+import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Collection
 
 from bkspark.errors import ProtocolError, StorageDamaged
 from bkspark.wire.local_reads import (
@@ -32,6 +35,8 @@ from bookie_service.storage.ledger_storage import LedgerStorage
 logger = logging.getLogger(__name__)
 
 CONNECTIONS_MAX = 256
+_CREDENTIALS = struct.Struct("=iII")
+"""Of SO_PEERCRED: process, user, group."""
 _REQUESTS_PER_TURN = 8
 _EVERYWHERE = bytes(4)
 
@@ -44,10 +49,10 @@ class LocalReads:
         store: LedgerStorage,
         bookie_id: str,
         served: tuple[str, int],
-        on_failure: Callable[[BaseException], None],
+        readers: Collection[int] = (),
     ) -> None:
-        """`served`: the address at which the bookie listens. `on_failure` gets an error that is not a peer's: the state
-        of the bookie is then not to be trusted.
+        """`served`: the address at which the bookie listens. `readers`: users who may read, besides the bookie's own
+        and root.
 
         Raises:
             OSError: there is no such socket here, or another process has it.
@@ -57,10 +62,11 @@ class LocalReads:
         self._store = store
         self._bookie_id = bookie_id
         self._address = socket.inet_aton(served[0])
-        self._on_failure = on_failure
         self._files = ReadOnlyFiles()
         self._loop = asyncio.get_running_loop()
         self._peers: set[socket.socket] = set()
+        self._readers = frozenset({0, os.geteuid(), *readers})
+        self._has_refused = False
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             listening.bind(socket_name(served[1]))
@@ -80,8 +86,8 @@ class LocalReads:
         for peer in list(self._peers):
             self._drop(peer)
 
-    def _accept(self, peer: socket.socket) -> None:
-        if len(self._peers) >= CONNECTIONS_MAX:
+    def _accept(self, peer: socket.socket, _: str) -> None:
+        if len(self._peers) >= CONNECTIONS_MAX or not self._may_read(peer):
             peer.close()
             return
         peer.setblocking(False)
@@ -89,6 +95,16 @@ class LocalReads:
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * REPLY_BYTES_MAX)
         self._peers.add(peer)
         self._loop.add_reader(peer, self._take, peer)
+
+    def _may_read(self, peer: socket.socket) -> bool:
+        _, uid, _ = _CREDENTIALS.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+        if uid in self._readers:
+            return True
+        if not self._has_refused:
+            # Once: whoever connects again and again must not fill the log.
+            self._has_refused = True
+            logger.info("user %d, and others who are not in permittedLocalReadUsers, read over the network", uid)
+        return False
 
     def _drop(self, peer: socket.socket) -> None:
         self._peers.discard(peer)
@@ -108,9 +124,10 @@ class LocalReads:
         except (ProtocolError, OSError):
             # Also who does not take its replies.
             self._drop(peer)
-        except Exception as error:
+        except Exception:
+            # Nothing is changed here: whoever asked has the network, where the same request is answered or refused.
+            logger.exception("a local read failed: this is a defect of the bookie")
             self._drop(peer)
-            self._on_failure(error)
 
     def _answer(self, peer: socket.socket, request: LocalRead) -> None:
         if request.bookie != self._bookie_id or self._address not in (_EVERYWHERE, request.address):

@@ -11,7 +11,7 @@ from bkspark.wire.framing import LENGTH_BYTES
 ITEM_AT = v2.ADD_HEAD_BYTES
 """Where in the receive buffer its item begins: the four bytes in front of the entry become its length word (`adds`)."""
 _WORD = v2.header_word(v2.ADD)
-_HEAD = struct.Struct(">ii20sqq")
+_HEAD = struct.Struct(">ii20sqqq")
 _LENGTH = struct.Struct(">i")
 
 
@@ -20,18 +20,22 @@ class LoneAdd(NamedTuple):
 
     ledger_id: int
     entry_id: int
+    lac: int
     master_key: bytes
     size: int
+
+    def __repr__(self) -> str:
+        return f"LoneAdd(ledger_id={self.ledger_id}, entry_id={self.entry_id}, size={self.size})"
 
 
 def decode_lone_add(buffer: memoryview, end: int, frame_bytes_max: int) -> LoneAdd | None:
     """Return the add that buffer[:end] consists of; None: it is anything else, which is then for `V2Runs` to judge."""
     if end < _HEAD.size:
         return None
-    length, word, master_key, ledger_id, entry_id = _HEAD.unpack_from(buffer)
+    length, word, master_key, ledger_id, entry_id, lac = _HEAD.unpack_from(buffer)
     if word != _WORD or length != end - LENGTH_BYTES or length > frame_bytes_max:
         return None
-    return LoneAdd(ledger_id, entry_id, master_key, end - ITEM_AT)
+    return LoneAdd(ledger_id, entry_id, lac, master_key, end - ITEM_AT)
 
 
 def make_item(buffer: memoryview, add: LoneAdd) -> None:

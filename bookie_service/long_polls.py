@@ -1,14 +1,25 @@
-"""Who waits for a ledger's LAC to advance. For the event loop.
+"""Which reads wait for a ledger's LAC to advance. For the event loop.
 
-A waiter is told once: when the LAC is above the one it has, when the ledger is fenced, or when its time is over. Of a
-connection that is gone nobody waits any more. How many wait at most is bounded (`BookieOptions.long_polls_max`).
+A poll that waits is woken once: when the LAC is above the one that its client has, when the ledger is fenced, or when
+its time is over. It is then answered as any reading is, in a later turn of the event loop: whoever changes the ledger
+only says that it changed. Polls of a connection that is gone are forgotten. How many wait is bounded: all together, of
+one address, and of one connection (`shares`).
 """
 
 from __future__ import annotations
 
+import logging
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
+
+from bkspark.ids import NO_ENTRY
+from bookie_service.reads import Reads
+from bookie_service.shares import Peer, ShareLimits, Shares
+from bookie_service.turns import Turn, Turns
+
+logger = logging.getLogger(__name__)
 
 
 class Timer(Protocol):
@@ -17,81 +28,139 @@ class Timer(Protocol):
     def cancel(self) -> None: ...
 
 
-class PollClient(Protocol):
+class PollClient(Peer, Protocol):
     """A connection, as its long polls see it."""
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> Timer:
         """Call back after a time, whether the connection is gone or not."""
 
 
-@dataclass(eq=False, slots=True)
-class _Waiter:
+class Poll(Protocol):
+    """A reading that waits; `ledger_id`, `previous_lac`: it waits until the ledger's LAC is above that one."""
+
     client: PollClient
     ledger_id: int
     previous_lac: int
-    on_end: Callable[[int | None], None]
+
+    def wake(self, lac: int | None) -> None:
+        """Go on: the LAC advanced so far; None: it did not."""
+
+
+@dataclass(eq=False, slots=True)
+class _Waiter:
+    poll: Poll
     timer: Timer | None = None
 
 
 class LongPolls:
-    """All waiters of a bookie."""
+    """All polls of a bookie that wait."""
 
-    def __init__(self, waiting_max: int) -> None:
-        self._waiting_max = waiting_max
-        self._count = 0
+    def __init__(
+        self,
+        limits: ShareLimits,
+        seconds_max: float,
+        lac_of: Callable[[int], int],
+        reads: Reads,
+        turns: Turns,
+    ) -> None:
+        """`seconds_max`: no poll waits for longer; `lac_of(ledger id)` returns the LAC known of a ledger."""
+        self._places = Shares(limits)
+        self._seconds_max = seconds_max
+        self._lac_of = lac_of
+        self._reads = reads
+        self._turns = turns
         self._by_ledger: dict[int, dict[_Waiter, None]] = {}
         self._by_client: dict[PollClient, dict[_Waiter, None]] = {}
+        self._touched: dict[int, bool] = {}
+        """Ledgers that changed since their polls were looked at last, and whether they were fenced."""
+        self._due: deque[tuple[_Waiter, int | None]] = deque()
+        self._is_queued = False
 
     def __len__(self) -> int:
-        return self._count
+        return len(self._places)
 
     def __contains__(self, ledger_id: int) -> bool:
         return ledger_id in self._by_ledger
 
-    def wait(
-        self,
-        client: PollClient,
-        ledger_id: int,
-        previous_lac: int,
-        seconds: float,
-        on_end: Callable[[int | None], None],
-    ) -> bool:
-        """Call on_end(the LAC) once it is above `previous_lac`, or on_end(None); False: too many wait already."""
-        if self._count >= self._waiting_max:
+    def wait(self, poll: Poll, seconds: float) -> bool:
+        """Wake a poll when its LAC advances, or when its time is over; False: too many wait already."""
+        if not self._places.take(poll.client):
             return False
-        waiter = _Waiter(client, ledger_id, previous_lac, on_end)
-        waiter.timer = client.call_later(seconds, lambda: self._end(waiter, None))
-        self._count += 1
-        self._by_ledger.setdefault(ledger_id, {})[waiter] = None
-        self._by_client.setdefault(client, {})[waiter] = None
+        waiter = _Waiter(poll)
+        self._by_ledger.setdefault(poll.ledger_id, {})[waiter] = None
+        self._by_client.setdefault(poll.client, {})[waiter] = None
+        waiter.timer = poll.client.call_later(min(seconds, self._seconds_max), lambda: self._time_is_over(waiter))
         return True
 
-    def advanced(self, ledger_id: int, lac: int) -> None:
-        """Tell those that have a lower LAC of a ledger."""
-        for waiter in [each for each in self._by_ledger.get(ledger_id, ()) if each.previous_lac < lac]:
-            self._end(waiter, lac)
+    def has(self, client: PollClient) -> bool:
+        """Return whether a connection waits for something."""
+        return client in self._by_client
 
-    def fenced(self, ledger_id: int) -> None:
-        """Tell all that wait for a ledger: its writer adds no more."""
-        for waiter in list(self._by_ledger.get(ledger_id, ())):
-            self._end(waiter, None)
+    def touch(self, ledger_id: int, *, is_fenced: bool = False) -> None:
+        """Note that the LAC of a ledger may have advanced, or that its writer adds no more."""
+        if ledger_id in self._by_ledger:
+            self._touched[ledger_id] = is_fenced or self._touched.get(ledger_id, False)
+            self._queue()
 
     def forget(self, client: PollClient) -> None:
-        """Forget those of a connection that is gone."""
+        """Forget the polls of a connection that is gone."""
         for waiter in list(self._by_client.get(client, ())):
             self._remove(waiter)
 
-    def _end(self, waiter: _Waiter, lac: int | None) -> None:
-        # One that was told meanwhile may have closed the connection of others.
-        if waiter in self._by_client.get(waiter.client, ()):
+    def _queue(self) -> None:
+        if not self._is_queued:
+            self._is_queued = True
+            self._turns.go_on(self, self._wake_some)
+
+    def _wake_some(self, turn: Turn) -> None:
+        """Wake polls of ledgers that changed, as many as the turn has time for."""
+        self._is_queued = False
+        while not turn.is_over:
+            if self._due:
+                waiter, lac = self._due.popleft()
+                if waiter in self._by_client.get(waiter.poll.client, ()):
+                    self._wake(waiter, lac, turn)
+            elif self._touched:
+                self._find_due(*self._touched.popitem())
+                turn.spend()
+            else:
+                return
+        self._queue()
+
+    def _find_due(self, ledger_id: int, is_fenced: bool) -> None:
+        waiters = self._by_ledger.get(ledger_id, ())
+        try:
+            lac = self._lac_of(ledger_id)
+        except Exception:
+            # It reads only, so nothing is half changed; the polls wait on.
+            logger.exception("the LAC of ledger %d cannot be told to those who wait for it", ledger_id)
+            lac = NO_ENTRY
+        for waiter in waiters:
+            if waiter.poll.previous_lac < lac:
+                self._due.append((waiter, lac))
+            elif is_fenced:
+                self._due.append((waiter, None))
+
+    def _time_is_over(self, waiter: _Waiter) -> None:
+        if waiter in self._by_client.get(waiter.poll.client, ()):
             self._remove(waiter)
-            waiter.on_end(lac)
+            waiter.poll.wake(None)
+            self._reads.later(waiter.poll)
+
+    def _wake(self, waiter: _Waiter, lac: int | None, turn: Turn) -> None:
+        self._remove(waiter)
+        waiter.poll.wake(lac)
+        self._reads.promise(waiter.poll, turn)
+        turn.spend()
 
     def _remove(self, waiter: _Waiter) -> None:
         assert waiter.timer is not None
         waiter.timer.cancel()
-        self._count -= 1
-        for waiters, key in ((self._by_ledger, waiter.ledger_id), (self._by_client, waiter.client)):
-            del waiters[key][waiter]  # type: ignore[index]
-            if not waiters[key]:  # type: ignore[index]
-                del waiters[key]  # type: ignore[arg-type]
+        poll = waiter.poll
+        self._places.give(poll.client)
+        del self._by_ledger[poll.ledger_id][waiter]
+        if not self._by_ledger[poll.ledger_id]:
+            del self._by_ledger[poll.ledger_id]
+        del self._by_client[poll.client][waiter]
+        if not self._by_client[poll.client]:
+            del self._by_client[poll.client]

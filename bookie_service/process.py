@@ -16,6 +16,7 @@ import json
 import logging
 import os
 import sys
+import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -25,26 +26,31 @@ from bkspark.metadata.ledgers import read_manager
 from bkspark.metadata.registration import BookieAddress
 from bkspark.metadata.tree import Tree
 from bkspark.metadata.zookeeper import open_tree
-from bookie_service import address, check, control, rebuild
+from bookie_service import address, check, control, event_loop, layout, rebuild
 from bookie_service.address import BoundAddress
 from bookie_service.arguments import Parser, add_configuration, describe, fail
 from bookie_service.census import Census
+from bookie_service.cluster_peers import ClusterPeers
 from bookie_service.configuration import Configuration, load
 from bookie_service.ending import SIGNALS, Ending
+from bookie_service.event_loop import TurnRecorder
 from bookie_service.file_limit import allowed_open_files
 from bookie_service.identity import Identity
+from bookie_service.log_limit import LogLimiter
 from bookie_service.registration import Registration
-from bookie_service.service import BookieService, ServiceOptions
-from bookie_service.storage.files import LocalFiles
+from bookie_service.service import BookieService, Repeating, ServiceOptions
+from bookie_service.storage.files import LocalFiles, make_private
+from bookie_service.users import current_user
 
 logger = logging.getLogger("bookie_service")
 
 _PROGRAM = "bookie"
+_LOG_FLUSH_S = 1.0
 
 
 def main(argv: Sequence[str], ending: Ending) -> int:
     """Run a bookie until `ending` stops it; return the exit code."""
-    logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
+    limiter = _log_to_stderr()
     # kazoo tells every attempt to connect; what comes of them is told by the errors here.
     logging.getLogger("bkspark.kazoo").setLevel(logging.ERROR)
     try:
@@ -52,25 +58,63 @@ def main(argv: Sequence[str], ending: Ending) -> int:
         if sys.flags.optimize:
             raise ConfigurationError("a bookie does not run under python -O: its assertions guard the data")
         configuration = load(arguments.config, arguments.set)
+        recorder = _recorder()
+        _check_user(configuration.permitted_users)
     except ConfigurationError as error:
         return fail(_PROGRAM, error, 2)
     if arguments.check:
         return check.run(configuration, arguments.json)
+    make_private(group=configuration.file_group is not None)
     if arguments.rebuild_index is not None:
         return rebuild.run(configuration, arguments.rebuild_index, arguments.json)
     if arguments.collect:
         return control.run_collect(configuration.service.ledger_directories, arguments.json)
     if configuration.unused_keys:
         logger.warning("configuration keys without effect in this bookie: %s", ", ".join(configuration.unused_keys))
+    for note in configuration.notes:
+        logger.warning("%s", note)
     for danger in configuration.dangers:
         logger.warning("%s", danger)
     try:
-        asyncio.run(_run(configuration, ending, arguments.json))
+        try:
+            event_loop.run(_run(configuration, ending, arguments.json, limiter), recorder)
+        finally:
+            limiter.finish()
     except (BookKeeperError, OSError) as error:
         return fail(_PROGRAM, describe(error), 1)
     except MemoryError as error:
         return fail(_PROGRAM, f"out of memory ({error}): give the bookie more, or lower skipListSizeLimit", 1)
+    if recorder is not None:
+        logger.info(
+            "the longest turn of the event loop took %.1f ms, and %.1f ms of processor time",
+            recorder.longest_s * 1000,
+            recorder.longest_processor_s * 1000,
+        )
     return 0
+
+
+def _recorder() -> TurnRecorder | None:
+    text = os.environ.get(event_loop.SLOW_TURN_VARIABLE)
+    try:
+        return event_loop.recorder_of(text)
+    except ValueError:
+        raise ConfigurationError(f"{event_loop.SLOW_TURN_VARIABLE}={text}: it must be a number of ms above 0") from None
+
+
+def _log_to_stderr() -> LogLimiter:
+    """Log to stderr, and return what keeps peers from filling the log."""
+    handler = logging.StreamHandler(sys.stderr)
+    limiter = LogLimiter(time.monotonic, handler.emit)
+    handler.addFilter(limiter)
+    logging.basicConfig(handlers=[handler], format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
+    return limiter
+
+
+def _check_user(permitted: Sequence[str]) -> None:
+    """Raise ConfigurationError unless the user of this process may run the bookie."""
+    user = current_user()
+    if permitted and user not in permitted:
+        raise ConfigurationError(f"permittedStartupUsers does not name the user {user!r}: start the bookie as another")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -90,10 +134,11 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-async def _run(configuration: Configuration, ending: Ending, as_json: bool) -> None:
+async def _run(configuration: Configuration, ending: Ending, as_json: bool, limiter: LogLimiter) -> None:
     """Serve until a signal comes, or raise what makes going on impossible."""
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
+    Repeating(loop, _LOG_FLUSH_S, limiter.flush)
     for number in SIGNALS:
         # The loop's own way wakes it, whichever thread takes the signal.
         loop.add_signal_handler(number, ending.ask)
@@ -114,6 +159,10 @@ async def _run(configuration: Configuration, ending: Ending, as_json: bool) -> N
                 BookieAddress(bound.host, bound.port),
                 read_only=service.is_read_only,
             )
+            peers = ClusterPeers(registry)
+            peers.start()
+            held.push_async_callback(peers.stop)
+            service.cluster_addresses = lambda: peers.addresses
             service.on_mode_change = lambda: registration.change(read_only=service.is_read_only)
             try:
                 await registration.enter()
@@ -140,7 +189,7 @@ async def _run(configuration: Configuration, ending: Ending, as_json: bool) -> N
 
 def _within_file_limit(options: ServiceOptions) -> ServiceOptions:
     """Return the options with as many open files as the operating system allows beside all connections."""
-    allowed = allowed_open_files(options.store.open_files_max, options.connections_max)
+    allowed = allowed_open_files(options.store.open_files_max, options.connections.all)
     return dataclasses.replace(options, store=dataclasses.replace(options.store, open_files_max=allowed))
 
 
@@ -160,13 +209,21 @@ async def _metadata(configuration: Configuration) -> AsyncIterator[Tree]:
 async def _identified(
     configuration: Configuration, registry: BookieRegistry, bound: BoundAddress
 ) -> AsyncIterator[LocalFiles]:
-    files = LocalFiles()
+    files = LocalFiles(configuration.file_group)
     identity = Identity(files, configuration.service.journal_directories, configuration.service.ledger_directories)
     try:
         await identity.establish(registry, bound.bookie_id)
+        _protect(files, configuration.service)
         yield files
     finally:
         identity.release()
+
+
+def _protect(files: LocalFiles, options: ServiceOptions) -> None:
+    """Let nobody else into the directories; an older release, and Apache's bookies, let everybody."""
+    directories = dict.fromkeys(map(layout.current, [*options.journal_directories, *options.ledger_directories]))
+    if said := [line for line in map(files.protect, directories) if line is not None]:
+        logger.warning("%s", "; ".join(said))
 
 
 @contextlib.asynccontextmanager

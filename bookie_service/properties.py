@@ -1,11 +1,12 @@
 r"""The syntax of Apache's configuration files. Pure.
 
 A line is `key = value`, `key : value` or `key value`; blanks around key and separator do not count. Lines that begin
-with `#` or `!` are comments. A `\` at the end of a line joins the next one, without its leading blanks; elsewhere it
-takes the next character literally, and `\t`, `\n`, `\uXXXX` mean what they mean in Java. The last value of a key wins.
+with `#` or `!` are comments. A `\` at the end of a line joins the next one, without its leading blanks; elsewhere
+`\t`, `\n`, `\r`, `\f`, `\uXXXX` mean what they mean in Java. In front of one of `\ = : , # ! " '`, in a key in front of
+anything, it takes that literally; in front of anything else it stands for itself, as in commons-configuration.
 
->>> parse("# comment\nbookiePort: 3181\nledgerDirectories=/a,\\\n    /b")
-{'bookiePort': '3181', 'ledgerDirectories': '/a,/b'}
+>>> pairs("# comment\nbookiePort: 3181\nledgerDirectories=/a,\\\n    /b")
+[('bookiePort', '3181'), ('ledgerDirectories', '/a,/b')]
 """
 
 from __future__ import annotations
@@ -14,22 +15,23 @@ import re
 
 _KEY = re.compile(r"((?:\\.|[^\\=:\s])+)\s*[=:]?\s*(.*)", re.DOTALL)
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
+_LITERAL = "\\=:,#!\"'"
 _NAMED = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
-def parse(text: str) -> dict[str, str]:
-    """Return the keys and values of a file, in order.
+def pairs(text: str) -> list[tuple[str, str]]:
+    """Return the keys and values of a file, in order; a key may come more than once.
 
     Raises:
         ValueError: a line has no key; names its number.
     """
-    values: dict[str, str] = {}
+    found: list[tuple[str, str]] = []
     for number, line in _logical_lines(text):
         match = _KEY.fullmatch(line)
         if match is None:
-            raise ValueError(f"line {number} has no key before its separator: {line!r}")
-        values[_unescape(match[1])] = _unescape(match[2]).strip()
-    return values
+            raise ValueError(f"line {number} has no key before its separator")
+        found.append((_unescape(match[1], is_key=True), _unescape(match[2], is_key=False).strip()))
+    return found
 
 
 def _logical_lines(text: str) -> list[tuple[int, str]]:
@@ -52,11 +54,13 @@ def _logical_lines(text: str) -> list[tuple[int, str]]:
     return lines
 
 
-def _unescape(text: str) -> str:
-    return _ESCAPE.sub(lambda match: _escaped(match[1]), text)
+def _unescape(text: str, *, is_key: bool) -> str:
+    return _ESCAPE.sub(lambda match: _escaped(match[1], is_key), text)
 
 
-def _escaped(code: str) -> str:
+def _escaped(code: str, is_key: bool) -> str:
     if len(code) == 5:
         return chr(int(code[1:], 16))
-    return _NAMED.get(code, code)
+    if code in _NAMED:
+        return _NAMED[code]
+    return code if is_key or code in _LITERAL else f"\\{code}"

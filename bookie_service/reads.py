@@ -1,9 +1,14 @@
-"""Answers reads: at once what needs no disk, and later, through fetching threads, what does.
+"""Requests that change nothing: what they may see, who runs them, and what becomes of one that fails.
 
-A run of single reads is answered in pieces of limited size. When the next entry is not at hand, the rest of the run
-leaves the connection's buffer and waits for it, and the connection goes on with what follows: replies need no order.
-So a read that waits for the disk delays no add and no other read. What waits is bounded (`ReadOptions`), holds no
-entries, and waits on while its peer does not take replies.
+A `Reading` is a request, or a run of them, that changes nothing. It sees the bookie through a `View`, which has no way
+to change it, and only `Reads` runs it. So whatever a reading raises leaves the bookie as it was: the request is
+answered EIO, the error is logged with its traceback, and everything else goes on. Requests that change something are
+run by `requests.Runs`, outside of this; an unexpected error of theirs ends the process.
+
+Readings are answered at once as far as they need no disk, and later, through fetching threads, where they do. When the
+next entry is not at hand, the rest of a reading leaves the connection's buffer and waits for it, and the connection
+goes on with what follows: replies need no order. So a read that waits for the disk delays no add and no other read.
+What waits is bounded (`ReadOptions`), holds no entries, and waits on while its peer does not take replies.
 
 Whatever a read finds missing it looked up at one moment on the event loop, so a negative answer was true then. A place
 that was fetched and is not where the entry lies any more, because a compaction moved it, is simply not used.
@@ -11,9 +16,9 @@ that was fetched and is not where the entry lies any more, because a compaction 
 
 from __future__ import annotations
 
-import itertools
 import logging
 import struct
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -22,22 +27,20 @@ import numpy as np
 
 from bkspark.errors import StorageDamaged
 from bkspark.ids import NO_ENTRY
-from bkspark.wire import v2
 from bkspark.wire.framing import LENGTH_BYTES
 from bkspark.wire.v2 import Status
 from bookie_service import rules
-from bookie_service.answers import ReadAnswers, v2_status
-from bookie_service.formats.journal import BODY_BYTES_MAX
+from bookie_service.adds import LAC_OFFSET
+from bookie_service.containment import Closable, refuse_after
+from bookie_service.disks import DiskSpace
 from bookie_service.outbox import Parts
 from bookie_service.storage.byte_source import CachedSource, Fetched, NotCached, Place
 from bookie_service.storage.items import Items
 from bookie_service.storage.ledger_storage import Ledger, LedgerStorage
+from bookie_service.turns import Turn, Turns
 
 logger = logging.getLogger(__name__)
 
-
-LAC_AT = 16
-"""Where the LAC lies in an entry."""
 _LAC = struct.Struct(">q")
 
 Fetch = Callable[[Place, Callable[[Fetched], None]], None]
@@ -59,8 +62,8 @@ class ReadOptions:
     replies_bytes_max: int = 1280 * 1024
 
 
-class ReadClient(Protocol):
-    """A connection, as reads see it."""
+class ReadClient(Closable, Protocol):
+    """A connection, as readings see it."""
 
     @property
     def is_open(self) -> bool:
@@ -77,156 +80,190 @@ class ReadClient(Protocol):
         """Call back once `is_taking`, or when the connection is gone."""
 
 
-@dataclass(slots=True)
-class SingleReads:
-    """Single reads that came together, from `row` on."""
+class View:
+    """What readings may see of a bookie. Every way to change its state is missing here."""
+
+    def __init__(self, store: LedgerStorage, space: Callable[[], DiskSpace], options: ReadOptions) -> None:
+        """`space()` returns how much space the ledger directories have together."""
+        self.options = options
+        self.ledger = store.ledger
+        """Returns a ledger, None when this bookie certainly never held it; raises StorageDamaged, OSError."""
+        self.absent = store.absent
+        self.waiting_entries = store.waiting_entries
+        self.index_view = store.index.view
+        self.space = space
+        self._read = store.read
+        self._in_limbo = store.limbo.__contains__
+        self._source = CachedSource(options.batch_bytes_max + options.replies_bytes_max)
+
+    def read(
+        self, ledger: Ledger | None, first_entry: int, count_max: int, bytes_max: int, fetched: Fetched | None
+    ) -> list[Items]:
+        """Return entries as `LedgerStorage.read` does, lent, without waiting for the disk.
+
+        Raises:
+            NotCached: the first entry is not at hand, nor in `fetched`.
+        """
+        if ledger is None or first_entry <= NO_ENTRY:
+            return []
+        self._source.begin(fetched)
+        return self._read(ledger, first_entry, count_max, bytes_max, self._source)
+
+    def known_lac(self, ledger: Ledger, fetched: Fetched | None = None) -> int | None:
+        """Return the highest LAC that entries held and the explicit LAC name; None where the last entry is damaged.
+
+        Raises:
+            NotCached: the last entry is not at hand.
+        """
+        if ledger.lac_entry != ledger.last_entry:
+            try:
+                pieces = self.read(ledger, ledger.last_entry, 1, 0, fetched)
+            except (StorageDamaged, OSError):
+                # Whoever asks for that entry is told; others are only not told the LAC.
+                return None
+            if pieces:
+                entry = memoryview(pieces[0].buffer)[LENGTH_BYTES:]
+                has_lac = len(entry) >= LAC_OFFSET + _LAC.size
+                ledger.note_lac(_LAC.unpack_from(entry, LAC_OFFSET)[0] if has_lac else NO_ENTRY)
+        return ledger.known_lac
+
+    def lac_at_hand(self, ledger_id: int) -> int:
+        """Return the LAC that is known of a ledger, without what only the disk tells; NO_ENTRY for none."""
+        ledger = self.ledger(ledger_id)
+        if ledger is None:
+            return NO_ENTRY
+        try:
+            self.known_lac(ledger)
+        except NotCached:
+            # It is looked up when somebody asks for it.
+            return ledger.known_lac
+        return ledger.known_lac
+
+    def last_entry(self, ledger: Ledger) -> int:
+        """Return the last entry held; NO_ENTRY of a ledger in limbo, which may have had a later one."""
+        return NO_ENTRY if self._in_limbo(ledger.ledger_id) else ledger.last_entry
+
+    def absence(self, ledger_id: int, ledger: Ledger | None) -> Status:
+        """Return the answer to a read of an entry that is not held."""
+        return rules.absence_status(is_known=ledger is not None, in_limbo=self._in_limbo(ledger_id))
+
+    def is_in_limbo(self, ledger_id: int) -> bool:
+        """Return whether a ledger may have lost something here."""
+        return self._in_limbo(ledger_id)
+
+
+class Reading(ABC):
+    """A request, or a run of them, that changes nothing."""
 
     client: ReadClient
-    answers: ReadAnswers
-    ledger_ids: np.ndarray
-    entry_ids: np.ndarray
-    row: int = 0
 
+    @abstractmethod
     def __len__(self) -> int:
-        return len(self.entry_ids) - self.row
+        """Return how many requests are not answered yet."""
+
+    @abstractmethod
+    def proceed(self, view: View, fetched: Fetched | None, turn: Turn) -> Place | None:
+        """Answer what is at hand, what the peer takes, and what the turn has time for.
+
+        Returns:
+            What must be fetched before the next request can be answered; None: nothing.
+        """
+
+    @abstractmethod
+    def refuse(self, status: int) -> None:
+        """Answer all requests that are not answered yet with a status, V2's."""
+
+    def refuse_next(self, status: int) -> None:
+        """Answer the next request with a status."""
+        self.refuse(status)
 
     def keep(self, count: int) -> None:
-        """Become the next `count` of them, in memory of their own: the arrays may be views of a receive buffer's."""
-        rows = slice(self.row, self.row + count)
-        self.ledger_ids, self.entry_ids = self.ledger_ids[rows].copy(), self.entry_ids[rows].copy()
-        self.answers = self.answers.take(rows)
-        self.row = 0
+        """Become the next `count` requests, in memory of their own: what they lie in may be a receive buffer."""
+        assert count == len(self)
 
-    def refuse(self, status: int, first_row: int = 0) -> None:
-        """Answer those from `first_row` on with a status."""
-        ledger_ids, entry_ids = self.ledger_ids[first_row:], self.entry_ids[first_row:]
-        if len(ledger_ids):
-            self.client.send((self.answers.not_found(first_row, status, ledger_ids, entry_ids),))
-
-
-@dataclass(slots=True)
-class BatchRead:
-    """One batch read."""
-
-    client: ReadClient
-    ledger_id: int
-    first_entry: int
-    request_id: int
-    count_max: int
-    bytes_max: int
-    is_answered: bool = False
-
-    def __len__(self) -> int:
-        return 0 if self.is_answered else 1
-
-    def refuse(self, status: int) -> None:
-        """Answer with a status."""
-        self.is_answered = True
-        self.client.send((self.head(status),))
-
-    def head(self, status: int, items_bytes: int = 0) -> bytes:
-        """Return what precedes the items of the answer."""
-        return v2.encode_batch_reply_head(
-            self.ledger_id, self.first_entry, self.request_id, v2_status(status), items_bytes
-        )
-
-
-@dataclass(slots=True)
-class LacLookup:
-    """The question which LAC is known of a ledger; asked on behalf of a connection."""
-
-    client: ReadClient
-    ledger_id: int
-    on_refused: Callable[[int], None]
-    on_lac: Callable[[int], None]
-    is_answered: bool = False
-
-    def __len__(self) -> int:
-        return 0 if self.is_answered else 1
-
-    def refuse(self, status: int) -> None:
-        """Answer with a status."""
-        self.is_answered = True
-        self.on_refused(status)
-
-
-Request = SingleReads | BatchRead | LacLookup
+    def refuse_behind(self, count: int, status: int) -> None:
+        """Answer the requests behind the next `count` ones with a status."""
+        if not count:
+            self.refuse(status)
 
 
 class Reads:
-    """Answers reads of one bookie. For the event loop."""
+    """Runs all readings of one bookie. For the event loop. No method raises what a reading raises."""
 
-    def __init__(self, store: LedgerStorage, fetch: Fetch, options: ReadOptions, on_room: Callable[[], None]) -> None:
-        """`on_room()` is called when reads that were refused for `is_full` may be offered again."""
-        self._store = store
+    def __init__(self, view: View, fetch: Fetch, turns: Turns, on_room: Callable[[], None]) -> None:
+        """`on_room()` is called when readings that were refused for `is_full` may be offered again."""
+        self._view = view
         self._fetch = fetch
-        self._options = options
+        self._turns = turns
         self._on_room = on_room
-        self._source = CachedSource(options.batch_bytes_max + options.replies_bytes_max)
         self._waiting = 0
 
     @property
     def is_full(self) -> bool:
         """True while so many reads are in flight that no more are to be taken."""
-        return 0 < self._options.in_flight_max <= self._waiting
+        return 0 < self._view.options.in_flight_max <= self._waiting
 
-    def answer(self, request: Request) -> int:
-        """Answer a request, now or later; return how many of its entries are seen to, the first ones.
-
-        Fewer than all: the peer takes no replies now, and the rest is to be offered again. None while `is_full`.
-        """
-        asked = len(request)
-        place = self._answer(request, None)
+    def answer(self, reading: Reading, turn: Turn) -> bool:
+        """Answer a reading, now or later; False: the turn is over or the peer takes no replies now, offer it again."""
+        place = self._proceed(reading, None, turn)
         if place is not None:
-            self._answer_later(request, place)
-            return asked
-        return asked - len(request)
+            self._answer_later(reading, place)
+        return not len(reading) or place is not None
 
-    def promise(self, request: Request) -> None:
-        """Answer all of a request, now or later."""
-        place = self._answer(request, None) if request.client.is_taking else None
-        if len(request):
-            self._answer_later(request, place)
+    def promise(self, reading: Reading, turn: Turn | None = None) -> None:
+        """Answer all of a reading, now or later."""
+        turn = turn or self._turns.begin()
+        place = self._proceed(reading, None, turn) if reading.client.is_taking else None
+        if len(reading):
+            self._answer_later(reading, place)
 
-    def _answer_later(self, request: Request, place: Place | None) -> None:
-        """Have as many entries wait as there is room for; refuse the others."""
-        room = self._options.waiting_max - self._waiting
-        if isinstance(request, SingleReads):
-            request.refuse(Status.ETOOMANYREQUESTS, request.row + max(0, room))
-            request.keep(max(0, room))
-        elif room <= 0:
-            request.refuse(Status.ETOOMANYREQUESTS)
-        if len(request):
-            self._waiting += len(request)
-            self._wait(request, place)
+    def later(self, reading: Reading) -> None:
+        """Answer all of a reading, but not from here: for who is in the middle of a change."""
+        self._turns.go_on(reading.client, lambda turn: self.promise(reading, turn))
 
-    def _answer(self, request: Request, fetched: Fetched | None) -> Place | None:
-        """Answer as much as is at hand and the peer takes; return what the next entry needs to be fetched."""
-        if isinstance(request, BatchRead):
-            return self._answer_batch(request, fetched)
-        if isinstance(request, LacLookup):
-            return self._answer_lookup(request, fetched)
-        return self._answer_singles(request, fetched)
+    def _proceed(self, reading: Reading, fetched: Fetched | None, turn: Turn) -> Place | None:
+        """Let a reading proceed. One that fails has the request in question answered EIO, and goes on behind it."""
+        while True:
+            try:
+                return reading.proceed(self._view, fetched, turn)
+            except Exception as error:
+                refuse_after(error, reading.client, lambda: reading.refuse_next(Status.EIO))
+                turn.spend()
+                if not len(reading) or not reading.client.is_open or turn.is_over:
+                    return None
 
-    def _wait(self, request: Request, place: Place | None) -> None:
-        """Go on when a place is fetched; None: when the peer takes replies again."""
-        if place is None:
-            request.client.when_taking(lambda: self._go_on(request, None))
+    def _answer_later(self, reading: Reading, place: Place | None) -> None:
+        """Have as many requests wait as there is room for; refuse the others."""
+        room = max(0, self._view.options.waiting_max - self._waiting)
+        if len(reading) > room:
+            reading.refuse_behind(room, Status.ETOOMANYREQUESTS)
+        if room:
+            reading.keep(min(room, len(reading)))
+            self._waiting += len(reading)
+            self._wait(reading, place)
+
+    def _wait(self, reading: Reading, place: Place | None) -> None:
+        """Go on when a place is fetched; None: when the peer takes replies, in the next turn of the connection."""
+        if place is not None:
+            self._fetch(place, lambda fetched: self._go_on(reading, fetched, self._turns.begin()))
+        elif reading.client.is_taking:
+            self._turns.go_on(reading.client, lambda turn: self._go_on(reading, None, turn))
         else:
-            self._fetch(place, lambda fetched: self._go_on(request, fetched))
+            reading.client.when_taking(lambda: self._go_on(reading, None, self._turns.begin()))
 
-    def _go_on(self, request: Request, fetched: Fetched | None) -> None:
-        before = len(request)
-        if not request.client.is_open:
+    def _go_on(self, reading: Reading, fetched: Fetched | None, turn: Turn) -> None:
+        before = len(reading)
+        if not reading.client.is_open:
             self._release(before)
             return
         place = None
         # Who takes nothing gets nothing; what was fetched is fetched again then, for it would only wait in memory.
-        if request.client.is_taking:
-            place = self._answer(request, fetched)
-        if len(request):
-            self._wait(request, place)
-        self._release(before - len(request))
+        if reading.client.is_taking:
+            place = self._proceed(reading, fetched, turn)
+        after = len(reading) if reading.client.is_open else 0
+        if after:
+            self._wait(reading, place)
+        self._release(before - after)
 
     def _release(self, count: int) -> None:
         was_full = self.is_full
@@ -234,151 +271,13 @@ class Reads:
         if was_full and not self.is_full:
             self._on_room()
 
-    # ---- single reads ----
-
-    def _answer_singles(self, request: SingleReads, fetched: Fetched | None) -> Place | None:
-        place = None
-        while len(request) and place is None and request.client.is_taking and request.client.is_open:
-            parts: list[bytes | memoryview] = []
-            room = self._options.replies_bytes_max
-            ledger_ids, entry_ids = request.ledger_ids[request.row :], request.entry_ids[request.row :]
-            breaks = np.flatnonzero((np.diff(ledger_ids) != 0) | (np.diff(entry_ids) != 1) | (entry_ids[:-1] < 0)) + 1
-            try:
-                for first, last in itertools.pairwise([0, *breaks.tolist(), len(ledger_ids)]):
-                    while first < last and room > 0:
-                        reply, count = self._read_run(request, last - first, room, fetched)
-                        parts.append(reply)
-                        room -= len(reply)
-                        first += count
-                        request.row += count
-                    if room <= 0:
-                        break
-            except NotCached as miss:
-                place = miss.place
-            if parts:
-                request.client.send(parts)
-        return place
-
-    def _read_run(
-        self, request: SingleReads, count_max: int, bytes_max: int, fetched: Fetched | None
-    ) -> tuple[bytes | memoryview, int]:
-        """Return (answers to the next reads, whose entries follow each other, how many), at least one.
-
-        Raises:
-            NotCached: the first entry, or what the answer says beside it, is not at hand.
-        """
-        row = request.row
-        ledger_id, first_entry = request.ledger_ids.item(row), request.entry_ids.item(row)
-        next_one = slice(row, row + 1)
-        try:
-            ledger = self._store.ledger(ledger_id)
-            stored_id = first_entry
-            if ledger is not None and first_entry == v2.LAST_ENTRY:
-                stored_id = self._last_entry(ledger)
-            lac = self._known_lac(ledger, fetched) if ledger is not None and request.answers.wants_lac else None
-            pieces = self._read_items(ledger, stored_id, count_max, bytes_max, fetched)
-        except (StorageDamaged, OSError) as error:
-            ids = request.ledger_ids[next_one], request.entry_ids[next_one]
-            return request.answers.not_found(row, failed(error), *ids), 1
-        if not pieces:
-            ids = request.ledger_ids[next_one], request.entry_ids[next_one]
-            return request.answers.not_found(row, self._absence(ledger_id, ledger), *ids), 1
-        replies = []
-        for items in pieces:
-            past = items.first_entry - stored_id
-            replies.append(
-                request.answers.found(row + past, ledger_id, first_entry + past, items.buffer, items.sizes, lac)
-            )
-        return b"".join(replies) if len(replies) > 1 else replies[0], sum(map(len, pieces))
-
-    def _known_lac(self, ledger: Ledger, fetched: Fetched | None) -> int | None:
-        """Return the highest LAC that entries held and the explicit LAC name. Raises NotCached."""
-        if ledger.lac_entry != ledger.last_entry:
-            try:
-                pieces = self._read_items(ledger, ledger.last_entry, 1, 0, fetched)
-            except (StorageDamaged, OSError):
-                # Whoever asks for that entry is told; others are only not told the LAC.
-                return None
-            if pieces:
-                entry = memoryview(pieces[0].buffer)[LENGTH_BYTES:]
-                ledger.note_lac(_LAC.unpack_from(entry, LAC_AT)[0] if len(entry) >= LAC_AT + _LAC.size else NO_ENTRY)
-        return ledger.known_lac
-
-    def _read_items(
-        self, ledger: Ledger | None, first_entry: int, count_max: int, bytes_max: int, fetched: Fetched | None
-    ) -> list[Items]:
-        if ledger is None or first_entry <= NO_ENTRY:
-            return []
-        self._source.begin(fetched)
-        return self._store.read(ledger, first_entry, count_max, bytes_max, self._source)
-
-    def lac_at_hand(self, ledger: Ledger) -> int:
-        """Return the LAC that is known of a ledger, without what only the disk tells."""
-        try:
-            self._known_lac(ledger, None)
-        except NotCached:
-            # It is looked up when somebody asks for it.
-            return ledger.known_lac
-        return ledger.known_lac
-
-    def _answer_lookup(self, request: LacLookup, fetched: Fetched | None) -> Place | None:
-        try:
-            ledger = self._store.ledger(request.ledger_id)
-            if ledger is not None:
-                self._known_lac(ledger, fetched)
-        except NotCached as miss:
-            return miss.place
-        except (StorageDamaged, OSError) as error:
-            request.refuse(failed(error))
-            return None
-        if ledger is None:
-            request.refuse(self._absence(request.ledger_id, ledger))
-        else:
-            request.is_answered = True
-            request.on_lac(ledger.known_lac)
-        return None
-
-    # ---- batch reads ----
-
-    def _answer_batch(self, request: BatchRead, fetched: Fetched | None) -> Place | None:
-        """Answer with the first entry, then as many as the limits allow."""
-        try:
-            status, pieces = self._read_batch(request, fetched)
-        except NotCached as miss:
-            return miss.place
-        request.is_answered = True
-        buffers = [items.buffer for items in pieces]
-        request.client.send([request.head(status, sum(map(len, buffers))), *buffers])
-        return None
-
-    def _read_batch(self, request: BatchRead, fetched: Fetched | None) -> tuple[Status, list[Items]]:
-        first_entry, count_max = request.first_entry, request.count_max
-        room = min(request.bytes_max, self._options.batch_bytes_max) - v2.BATCH_ACCOUNT_BYTES
-        try:
-            ledger = self._store.ledger(request.ledger_id)
-            if ledger is not None and first_entry == v2.LAST_ENTRY:
-                first_entry, count_max = self._last_entry(ledger), 1
-            if count_max <= 0:
-                count_max = BODY_BYTES_MAX
-            pieces = self._read_items(ledger, first_entry, count_max, room, fetched)
-        except (StorageDamaged, OSError) as error:
-            return failed(error), []
-        if pieces:
-            return Status.EOK, pieces
-        return self._absence(request.ledger_id, ledger), []
-
-    # ---- what is not held ----
-
-    def _absence(self, ledger_id: int, ledger: Ledger | None) -> Status:
-        """Say that an entry is not held."""
-        return rules.absence_status(is_known=ledger is not None, in_limbo=ledger_id in self._store.limbo)
-
-    def _last_entry(self, ledger: Ledger) -> int:
-        """Return the last entry held; NO_ENTRY of a ledger in limbo, which may have had a later one."""
-        return NO_ENTRY if ledger.ledger_id in self._store.limbo else ledger.last_entry
-
 
 def failed(error: Exception) -> Status:
     """Say why a request is answered EIO: the peer learns only that it was."""
     logger.error("%s", error)
     return Status.EIO
+
+
+def ids_of(ledger_id: int, entry_id: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return a ledger's and an entry's id as arrays of one."""
+    return np.array([ledger_id]), np.array([entry_id])

@@ -101,7 +101,7 @@ class RebuildReport:
 class _Known:
     """What journals tell of a ledger."""
 
-    master_key: bytes | None = None
+    master_key: bytes | None = field(default=None, repr=False)
     is_fenced: bool = False
     explicit_lac: bytes = b""
 
@@ -109,7 +109,7 @@ class _Known:
 def run(configuration: Configuration, named: Sequence[str], as_json: bool) -> int:
     """Rebuild the index in the configured directories and print what came of it; return the exit code."""
     service = configuration.service
-    files = LocalFiles()
+    files = LocalFiles(configuration.file_group)
     try:
         wanted = _wanted(named)
     except ConfigurationError as error:

@@ -1,7 +1,7 @@
 """May this request proceed? Pure functions of what is known about the ledger; numbers are V2 status codes.
 
-An add is judged in this order (reliability O6: a refused request leaves no trace): ids that cannot be stored, a
-read-only bookie, a wrong master key, a fenced ledger.
+An add is judged in this order (reliability O6: a refused request leaves no trace): ids that cannot be stored and a LAC
+that no correct client sends (EBADREQ), a read-only bookie, a wrong master key, a fenced ledger.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ def add_statuses(
     entry_ids: np.ndarray,
     flags: np.ndarray,
     keys_match: bool | np.ndarray,
+    lacs_are_right: bool | np.ndarray,
     *,
     fenced: bool,
     read_only: bool,
@@ -27,12 +28,14 @@ def add_statuses(
 
     Args:
         keys_match: bool per add, or for all: it carries the ledger's master key.
+        lacs_are_right: bool per add, or for all: its LAC is one that the entry can carry (`bkspark.wire.lac`).
         fenced: only recovery adds pass.
         read_only: only high-priority adds pass, and those only where it `takes_recovery_adds`.
         in_limbo: only recovery adds pass, for a fence may have been lost (interop reference §6.10).
     """
     lowest, highest = _bounds(entry_ids)
-    if keys_match is True and not (fenced or read_only or in_limbo) and are_ids(ledger_id, lowest, highest):
+    is_plain = keys_match is True and lacs_are_right is True and not (fenced or read_only or in_limbo)
+    if is_plain and are_ids(ledger_id, lowest, highest):
         return EOK
     statuses = np.zeros(len(entry_ids), np.int32)
     if fenced:
@@ -42,7 +45,7 @@ def add_statuses(
     statuses[np.logical_not(keys_match)] = Status.EUA
     if read_only:
         statuses[((flags & HIGH_PRIORITY) == 0) | (not takes_recovery_adds)] = Status.EREADONLY
-    statuses[(entry_ids < 0) | (entry_ids > ENTRY_ID_MAX)] = Status.EBADREQ
+    statuses[(entry_ids < 0) | (entry_ids > ENTRY_ID_MAX) | np.logical_not(lacs_are_right)] = Status.EBADREQ
     if ledger_id < 0:
         statuses[:] = Status.EBADREQ
     return statuses

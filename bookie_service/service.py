@@ -7,23 +7,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import socket
+import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
 from bkspark.errors import DiskFull
+from bkspark.wire.local_reads import socket_name
 from bookie_service import layout
 from bookie_service.admission import Admission
 from bookie_service.bookie import Bookie, BookieOptions
 from bookie_service.collector import CollectionOptions, Collector, LedgerCensus, PassReport
 from bookie_service.connection import Connection, ConnectionOptions
+from bookie_service.connections import ConnectionLimits, Connections
 from bookie_service.disk_watch import DiskOptions, DiskWatch
+from bookie_service.event_loop import turn_began
 from bookie_service.limbo_check import LimboCheck, ShareCensus
 from bookie_service.listener import Listener
 from bookie_service.local_reads import LocalReads
+from bookie_service.log_limit import no_digits
 from bookie_service.storage.checkpoint import Checkpoint, CheckpointThread, JournalFailed, carry_out
 from bookie_service.storage.fetching import FetchThreads
 from bookie_service.storage.files import LocalFiles, is_out_of_space
@@ -32,11 +38,12 @@ from bookie_service.storage.journal import JournalOptions
 from bookie_service.storage.journal_thread import JournalEvents, JournalThread
 from bookie_service.storage.ledger_store import StoreOptions
 from bookie_service.storage.opening import Storage, open_storage
+from bookie_service.turns import Turns
 
 logger = logging.getLogger(__name__)
 
-_WATCH_INTERVAL_S = 1.0
-"""How often connections that stall are looked for, and those that were refused are counted."""
+_WATCH_INTERVAL_S = 0.1
+"""How often some connections are looked at; all of them in `connections.LOOKS` times that."""
 
 
 class Census(LedgerCensus, ShareCensus, Protocol):
@@ -48,16 +55,18 @@ class ServiceOptions:
     """What one bookie needs to serve. Directories are the configured ones, absolute.
 
     received_bytes_max, reply_bytes_max: what all connections together hold at most, see `admission`.
+    local_readers: ids of users whose clients read entry logs themselves, besides this one's and root.
     """
 
     journal_directories: Sequence[str]
     ledger_directories: Sequence[str]
-    connections_max: int = 10_000
+    connections: ConnectionLimits = field(default_factory=ConnectionLimits)
     received_bytes_max: int = 128 * 1024 * 1024
     reply_bytes_max: int = 256 * 1024 * 1024
     checkpoint_interval_s: float = 10.0
     fetch_threads: int = 8
     local_reads: bool = True
+    local_readers: frozenset[int] = frozenset()
     bookie: BookieOptions = field(default_factory=BookieOptions)
     connection: ConnectionOptions = field(default_factory=ConnectionOptions)
     flush: FlushLimits = field(default_factory=FlushLimits)
@@ -86,7 +95,7 @@ class BookieService:
     def __init__(self, files: LocalFiles, options: ServiceOptions) -> None:
         self._files = files
         self._options = options
-        self._connections: set[Connection] = set()
+        self._connections = Connections(options.connections, lambda: self.cluster_addresses())
         self._loop = asyncio.get_running_loop()
         self._disks = DiskWatch(
             files,
@@ -99,12 +108,13 @@ class BookieService:
         self._limbo_check: LimboCheck | None = None
         self._flushed: list[asyncio.Future[None]] = []
         self._admission = Admission(self._loop, options.received_bytes_max, options.reply_bytes_max)
+        self._turns = Turns(self._loop.call_soon, time.monotonic, loop_turn_began=turn_began(self._loop))
         self._fetches = FetchThreads(files, options.fetch_threads, self._post, self._on_failure)
         self._listener: Listener | None = None
         self._local_reads: LocalReads | None = None
-        self._timers: list[_Repeating] = []
-        self._refused = 0
-        """Connections above the limit since `_watch_connections` last looked."""
+        self._timers: list[Repeating] = []
+        self.cluster_addresses: Callable[[], Collection[str]] = lambda: ()
+        """Returns the addresses of the cluster's bookies, for which some connections are kept."""
         self.on_mode_change: Callable[[], None] = lambda: None
         """Called when `is_read_only` has changed."""
         self.failed: asyncio.Future[BaseException] = self._loop.create_future()
@@ -140,21 +150,22 @@ class BookieService:
             self._journals,
             self._checkpoints,
             self._disks,
-            self._fetches.fetch,
+            self._fetches,
             options.bookie,
+            self._turns,
         )
         if self._storage.stuck is not None:
             # As if it had found no space while serving: reads go on, and it is tried again.
             self._bookie.on_checkpoint_stuck()
             self._checkpoints.submit(Checkpoint(self._storage.stuck, []))
         self._bookie.look_at_disks()
-        self._listener = Listener(listener, self._connect, self._on_failure)
+        self._listener = Listener(listener, self._connect, self._on_failure, self._turns.begin)
         self._listener.start()
         self._served = listener.getsockname()
         self._timers = [
-            _Repeating(self._loop, _WATCH_INTERVAL_S, self._watch_connections),
-            _Repeating(self._loop, options.checkpoint_interval_s, partial(self._call, self._bookie.checkpoint)),
-            _Repeating(self._loop, options.disks.interval_s, partial(self._call, self._look_at_disks)),
+            Repeating(self._loop, _WATCH_INTERVAL_S, self._watch_connections),
+            Repeating(self._loop, options.checkpoint_interval_s, partial(self._call, self._bookie.checkpoint)),
+            Repeating(self._loop, options.disks.interval_s, partial(self._call, self._look_at_disks)),
         ]
 
     async def _begin_run(self, storage: Storage, suspects: Callable[[], Awaitable[Collection[int]]]) -> None:
@@ -203,9 +214,17 @@ class BookieService:
         if not self._options.local_reads:
             return
         try:
-            self._local_reads = LocalReads(self._storage.store, bookie_id, self._served, self._on_failure)
+            self._local_reads = LocalReads(self._storage.store, bookie_id, self._served, self._options.local_readers)
         except OSError as error:
-            logger.info("clients on this host read over the network only: %s", error)
+            if error.errno == errno.EADDRINUSE:
+                name = socket_name(self._served[1])[1:].decode()
+                logger.warning(
+                    "another process has the socket %s, where clients on this host would look for local reads: they "
+                    "read over the network. Find out which it is (ss -xlp)",
+                    name,
+                )
+            else:
+                logger.info("clients on this host read over the network only: %s", error)
 
     async def collect_garbage(self) -> PassReport:
         """Collect garbage now, with a major compaction; return what came of it.
@@ -277,7 +296,7 @@ class BookieService:
             self._listener.close()
         if self._local_reads is not None:
             self._local_reads.close()
-        for connection in list(self._connections):
+        for connection in self._connections.all():
             connection.close()
         self._admission.close()
         self._fetches.stop()
@@ -380,39 +399,37 @@ class BookieService:
             self._collector.hurry()
         self.on_mode_change()
 
-    def _connect(self, accepted: socket.socket) -> None:
-        if len(self._connections) >= self._options.connections_max:
-            # The others of this second are said together: peers that come again and again must not fill the log.
-            if not self._refused:
-                logger.warning("refused a connection: the limit (maxConnections) is %d", self._options.connections_max)
-            self._refused += 1
+    def _connect(self, accepted: socket.socket, address: str) -> None:
+        now = self._loop.time()
+        refusal = self._connections.make_room(address, now)
+        if refusal:
+            logger.warning("refused a connection from %s: %s", address, refusal, extra={"kind": no_digits(refusal)})
             accepted.close()
             return
         connection = Connection(
-            accepted,
-            self._bookie,
-            self._admission,
-            self._options.connection,
-            self._connections.discard,
-            self._on_failure,
+            accepted, address, self._bookie, self._admission, self._turns, self._options.connection, self
         )
-        self._connections.add(connection)
+        self._connections.add(connection, now)
 
     def _watch_connections(self) -> None:
-        if self._refused > 1:
-            logger.warning(
-                "refused %d connections in %g s: the limit (maxConnections) is %d",
-                self._refused,
-                _WATCH_INTERVAL_S,
-                self._options.connections_max,
-            )
-        self._refused = 0
-        now = self._loop.time()
-        for connection in list(self._connections):
-            connection.close_if_stalled(now)
+        self._connections.watch(self._loop.time())
+
+    # ---- called by connections ----
+
+    def note_request(self, member: Connection) -> None:
+        """Note that a connection has sent its first request."""
+        self._connections.note_request(member)
+
+    def discard(self, member: Connection) -> None:
+        """Note that a connection is closed."""
+        self._connections.discard(member)
+
+    def fail(self, error: BaseException) -> None:
+        """End the service: an error may have left its state half changed."""
+        self._on_failure(error)
 
 
-class _Repeating:
+class Repeating:
     """Calls back every `interval_s`, until `cancel`."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, interval_s: float, callback: Callable[[], None]) -> None:

@@ -9,12 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v3
-from bkspark.wire.framing import LENGTH_BYTES
-from bkspark.wire.v2 import Status
 from bookie_service.answers import v3_status
 
 # Operation: request and response message, and the ids that the response repeats.
@@ -62,32 +58,3 @@ def answer(request: protocol.Request, status: int, found: Mapping[str, Any] | No
 def refusal(request: protocol.Request, status: int) -> bytes:
     """Return the frame that answers a request with a V2 status, EOK too, and nothing else."""
     return answer(request, v3_status(status))
-
-
-class LacAnswers:
-    """The answer to READ_LAC: one read of the last entry, beside what is known of the explicit LAC."""
-
-    wants_lac = False
-
-    def __init__(self, request: protocol.Request, packet: bytes) -> None:
-        """`packet`: the explicit LAC, b"" for none."""
-        self._request = request
-        self._fields = {"lacBody": packet} if packet else {}
-
-    def found(
-        self, row: int, ledger_id: int, first_entry: int, items: bytes | memoryview, sizes: np.ndarray, lac: int | None
-    ) -> bytes:
-        """Return the answer with the last entry; see `ReadAnswers`."""
-        entry = bytes(memoryview(items)[LENGTH_BYTES : sizes.item(0)])
-        return answer(self._request, v3.Status.EOK, {**self._fields, "lastEntryBody": entry})
-
-    def not_found(self, row: int, status: int, ledger_ids: np.ndarray, entry_ids: np.ndarray) -> bytes:
-        """Return the answer without a last entry; see `ReadAnswers`."""
-        is_absent = status in (Status.ENOENTRY, Status.ENOLEDGER)
-        if self._fields and is_absent:
-            return answer(self._request, v3.Status.EOK, self._fields)
-        return answer(self._request, v3.Status.ENOENTRY if is_absent else v3_status(status))
-
-    def take(self, rows: slice) -> LacAnswers:
-        """Return itself: there is but one read."""
-        return self

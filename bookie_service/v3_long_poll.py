@@ -11,68 +11,104 @@ import time
 
 import numpy as np
 
+from bkspark.errors import StorageDamaged
+from bkspark.ids import NO_ENTRY
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v3
 from bkspark.wire.framing import LENGTH_BYTES
 from bkspark.wire.v2 import LAST_ENTRY, Status
 from bookie_service.answers import V3Answers, txn_id_array, v3_status
-from bookie_service.bookie import Bookie, Client
-from bookie_service.reads import LacLookup, SingleReads
+from bookie_service.known_answers import KnownAnswer
+from bookie_service.long_polls import LongPolls, PollClient
+from bookie_service.reads import Reading, View, failed, ids_of
+from bookie_service.single_reads import SingleReads
+from bookie_service.storage.byte_source import Fetched, NotCached, Place
+from bookie_service.turns import Turn
 from bookie_service.v3_answers import answer
 
 
-class LongPoll:
-    """One such read, from `start` until it is answered."""
+class LongPoll(Reading):
+    """One such read, from its arrival until it is answered."""
 
-    def __init__(self, bookie: Bookie, client: Client, request: protocol.Request) -> None:
-        self._bookie = bookie
-        self._client = client
+    def __init__(self, polls: LongPolls, client: PollClient, request: protocol.Request) -> None:
+        self.client = client
+        self.ledger_id = request.readRequest.ledgerId
+        self.previous_lac = request.readRequest.previousLAC
+        self._polls = polls
         self._request = request
         self._read = request.readRequest
         self._is_piggyback = self._read.flag == protocol.ReadRequest.ENTRY_PIGGYBACK and self._read.HasField("flag")
+        self._lac = NO_ENTRY
+        self._advanced: int | None = None
+        """The LAC to which it was seen to grow."""
+        self._is_waiting = False
+        self._is_settled = False
+        """Nothing is waited for any more."""
+        self._is_answered = False
+        self._answering: Reading | None = None
 
-    def start(self) -> None:
-        """Answer now or later."""
+    def __len__(self) -> int:
+        return 0 if self._is_answered or self._is_waiting else 1
+
+    def refuse(self, status: int) -> None:
+        self._is_answered = True
+        self.client.send((answer(self._request, v3_status(status)),))
+
+    def wake(self, lac: int | None) -> None:
+        self._is_waiting = False
+        self._is_settled = True
+        if lac is not None:
+            self._lac = self._advanced = lac
+
+    def proceed(self, view: View, fetched: Fetched | None, turn: Turn) -> Place | None:
+        if not self._is_settled:
+            try:
+                self._look(view, fetched)
+            except NotCached as miss:
+                return miss.place
+            if not len(self):
+                return None
+        if self._answering is None:
+            self._answering = self._answer()
+        place = self._answering.proceed(view, fetched, turn)
+        self._is_answered = not len(self._answering)
+        return place
+
+    def _look(self, view: View, fetched: Fetched | None) -> None:
+        """Look at the LAC; wait where it is not above the one that the client has. Raises NotCached."""
         if self._is_piggyback and self._read.entryId != LAST_ENTRY:
-            self._refuse(Status.EBADREQ)
-        else:
-            self._bookie.read_later(LacLookup(self._client, self._read.ledgerId, self._refuse, self._on_lac))
-
-    def _refuse(self, status: int) -> None:
-        self._client.send((answer(self._request, v3_status(status)),))
-
-    def _on_lac(self, lac: int) -> None:
-        read = self._read
-        if lac > read.previousLAC or read.timeOut <= 0:
-            self._end(lac, None)
+            self.refuse(Status.EBADREQ)
             return
-        is_taken = self._bookie.long_polls.wait(
-            self._client,
-            read.ledgerId,
-            read.previousLAC,
-            read.timeOut / 1000,
-            lambda advanced: self._end(lac if advanced is None else advanced, advanced),
-        )
-        if not is_taken:
-            self._refuse(Status.ETOOMANYREQUESTS)
+        try:
+            ledger = view.ledger(self.ledger_id)
+            if ledger is not None:
+                view.known_lac(ledger, fetched)
+        except (StorageDamaged, OSError) as error:
+            self.refuse(failed(error))
+            return
+        if ledger is None:
+            self.refuse(view.absence(self.ledger_id, ledger))
+            return
+        self._lac = ledger.known_lac
+        if self._lac > self.previous_lac or self._read.timeOut <= 0:
+            self._is_settled = True
+        elif self._polls.wait(self, self._read.timeOut / 1000):
+            self._is_waiting = True
+        else:
+            self.refuse(Status.ETOOMANYREQUESTS)
 
-    def _end(self, lac: int, advanced: int | None) -> None:
-        """Answer; `advanced`: the LAC to which it was seen to grow."""
+    def _answer(self) -> Reading:
+        """Return the reading that answers it."""
         if not self._is_piggyback:
             answers = V3Answers(txn_id_array(self._request.header.txnId))
-            self._read_entry(answers, self._read.entryId)
-            return
-        found = {"maxLAC": lac}
-        if advanced is not None:
+            return SingleReads(self.client, answers, *ids_of(self.ledger_id, self._read.entryId))
+        found = {"maxLAC": self._lac}
+        if self._advanced is not None:
             found["lacUpdateTimestamp"] = time.time_ns() // 1_000_000
-        if lac > self._read.previousLAC:
-            self._read_entry(_PiggybackAnswers(self._request, found), self._read.previousLAC + 1)
-        else:
-            self._client.send((answer(self._request, v3.Status.EOK, found),))
-
-    def _read_entry(self, answers: V3Answers | _PiggybackAnswers, entry_id: int) -> None:
-        ids = np.array([self._read.ledgerId]), np.array([entry_id])
-        self._bookie.read_later(SingleReads(self._client, answers, *ids))
+        if self._lac > self.previous_lac:
+            entry = ids_of(self.ledger_id, self.previous_lac + 1)
+            return SingleReads(self.client, _PiggybackAnswers(self._request, found), *entry)
+        return KnownAnswer(self.client, answer(self._request, v3.Status.EOK, found))
 
 
 class _PiggybackAnswers:

@@ -1,4 +1,4 @@
-"""V3 requests: runs of adds and of reads as arrays, the others one by one.
+"""V3 requests: adds, reads and LAC reads as arrays, the others one by one.
 
 Every request that can be parsed is answered: one of an unknown version with EBADVERSION, one that is not served, or
 lacks the message of its operation, with EBADREQ. An add whose request names other ids than its entry is refused
@@ -8,61 +8,50 @@ Apache's bookies do.
 
 from __future__ import annotations
 
-import logging
+from collections.abc import Callable
 
 import numpy as np
 
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
-from bkspark.wire import v2, v3, v3_adds, v3_reads
+from bkspark.wire import v2, v3, v3_adds, v3_lacs, v3_reads
 from bkspark.wire.digest import MASTER_KEY_BYTES
 from bkspark.wire.framing import LENGTH_BYTES, FrameTable, gather_i64
 from bookie_service import v3_answers
 from bookie_service.adds import AddRun
 from bookie_service.answers import V3Answers, txn_id_array
 from bookie_service.bookie import Bookie, Client
-from bookie_service.reads import SingleReads
+from bookie_service.known_answers import KnownAnswer, SpaceRead
+from bookie_service.lac_reads import LacReads
+from bookie_service.reads import ids_of
+from bookie_service.requests import Change, Runs, Step
+from bookie_service.single_reads import SingleReads
 from bookie_service.v2_requests import NO_AUTHENTICATION
-from bookie_service.v3_answers import LacAnswers, answer
+from bookie_service.v3_answers import answer
 from bookie_service.v3_entry_list import EntryList
 from bookie_service.v3_long_poll import LongPoll
 
-logger = logging.getLogger(__name__)
 
-
-class V3Runs:
+class V3Runs(Runs):
     """The V3 requests of a receive buffer; see `Runs`."""
 
     def __init__(self, bookie: Bookie, client: Client, table: FrameTable) -> None:
-        self._bookie = bookie
-        self._client = client
+        super().__init__(bookie, client, len(table))
         self._table = table
-        self._row = 0
 
-    def serve(self, octets: np.ndarray) -> bool:
-        """See `Runs`."""
-        while self._row < len(self._table) and self._client.is_open:
-            if not self._client.is_taking:
-                return False
-            taken = self._serve_some(octets)
-            if not taken:
-                return False
-            self._row += taken
-        return True
-
-    def _serve_some(self, octets: np.ndarray) -> int:
-        """Hand on the next request and those that are like it; return how many were taken."""
+    def _next(self, octets: np.ndarray) -> tuple[Step, int]:
         adds = v3_adds.decode_adds(octets, self._table, self._row)
         if adds is not None:
             return self._add(octets, adds)
         reads = v3_reads.decode_reads(octets, self._table, self._row)
         if reads is not None:
-            if not self._bookie.takes_reads(self._client):
-                return 0
             return self._read_run(reads)
+        lacs = v3_lacs.decode_lac_reads(octets, self._table, self._row)
+        if lacs is not None:
+            return LacReads(self._client, lacs.txn_ids, lacs.ledger_ids), len(lacs)
         start, end = self._table.starts.item(self._row), self._table.ends.item(self._row)
-        return int(self._serve_one(v3.decode_request(octets[start:end].tobytes())))
+        return self._single(v3.decode_request(octets[start:end].tobytes())), 1
 
-    def _add(self, octets: np.ndarray, adds: v3_adds.AddRequests) -> int:
+    def _add(self, octets: np.ndarray, adds: v3_adds.AddRequests) -> tuple[Step, int]:
         run = AddRun.of_v3(adds)
         is_right = adds.body_ends - adds.body_starts >= v2.ENTRY_BYTES_MIN
         if is_right.all():
@@ -70,66 +59,54 @@ class V3Runs:
                 gather_i64(octets, adds.body_starts + 8) == adds.entry_ids
             )
         if not is_right[0]:
-            self._client.send((run.take(slice(0, 1)).replies(v2.Status.EBADREQ),))
-            return 1
-        return self._bookie.add(
-            self._client, octets, run if is_right.all() else run.take(slice(0, int(np.argmin(is_right))))
-        )
+            return KnownAnswer(self._client, run.take(slice(0, 1)).replies(v2.Status.EBADREQ)), 1
+        right = run if is_right.all() else run.take(slice(0, int(np.argmin(is_right))))
+        return Change(lambda: self._bookie.add(self._client, octets, right)), len(right)
 
-    def _read_run(self, reads: v3_reads.ReadRequests) -> int:
+    def _read_run(self, reads: v3_reads.ReadRequests) -> tuple[Step, int]:
         is_fencing = reads.fencing_key is not None
         # What fences says nothing of the LAC: recovery has its own from the metadata and the entries.
         answers = V3Answers(reads.txn_ids, wants_lac=not is_fencing)
         run = SingleReads(self._client, answers, reads.ledger_ids, reads.entry_ids)
         if reads.fencing_key is None:
-            return self._bookie.read(run)
+            return run, len(reads)
         run.keep(len(run))
-        self._bookie.fence_and_read(reads.ledger_ids.item(0), reads.fencing_key, run)
-        return len(reads)
+        return self._fence(reads.ledger_ids.item(0), reads.fencing_key, run), len(reads)
+
+    def _fence(self, ledger_id: int, key: bytes, reads: SingleReads) -> Change:
+        return Change(lambda: self._bookie.fence_and_read(self._client, ledger_id, key, reads))
 
     # ---- one at a time ----
 
-    def _serve_one(self, request: protocol.Request) -> bool:
-        """Answer a request, now or later; False: it is to be offered again."""
+    def _single(self, request: protocol.Request) -> Step:
         operation = request.header.operation
         if request.header.version != protocol.VERSION_THREE:
-            self._refuse(request, v3.Status.EBADVERSION)
-        elif operation == protocol.AUTH:
-            self._client.send((answer(request, v3.Status.EOK, authResponse=NO_AUTHENTICATION),))
-        elif not v3_answers.has_message(request):
+            return self._refusal(request, v3.Status.EBADVERSION)
+        if operation == protocol.AUTH:
+            return KnownAnswer(self._client, answer(request, v3.Status.EOK, authResponse=NO_AUTHENTICATION))
+        if not v3_answers.has_message(request):
             # START_TLS too: there is no TLS.
-            self._refuse(request, v3.Status.EBADREQ)
-        elif operation in (protocol.READ_ENTRY, protocol.READ_LAC):
-            if not self._bookie.takes_reads(self._client):
-                return False
-            if operation == protocol.READ_ENTRY:
-                self._read(request)
-            else:
-                self._read_lac(request)
-        elif operation == protocol.ADD_ENTRY:
-            return self._add_one(request)
-        elif operation == protocol.WRITE_LAC:
-            self._write_lac(request)
-        elif operation == protocol.GET_BOOKIE_INFO:
-            self._tell_space(request)
-        elif operation == protocol.FORCE_LEDGER:
-            ledger_id = request.forceLedgerRequest.ledgerId
-            self._bookie.force(self._client, ledger_id, lambda status: (v3_answers.refusal(request, status),))
-        elif operation == protocol.GET_LIST_OF_ENTRIES_OF_LEDGER:
-            EntryList(self._bookie, self._client, request).start()
-        else:
-            self._refuse(request, v3.Status.EBADREQ)
-        return True
+            return self._refusal(request, v3.Status.EBADREQ)
+        # Operations with a message are in this table.
+        steps: dict[int, Callable[[protocol.Request], Step]] = {
+            protocol.READ_ENTRY: self._read,
+            protocol.READ_LAC: self._read_lac,
+            protocol.ADD_ENTRY: self._add_one,
+            protocol.WRITE_LAC: self._write_lac,
+            protocol.GET_BOOKIE_INFO: self._tell_space,
+            protocol.FORCE_LEDGER: self._force,
+            protocol.GET_LIST_OF_ENTRIES_OF_LEDGER: self._list_entries,
+        }
+        return steps[operation](request)
 
-    def _refuse(self, request: protocol.Request, status: v3.Status) -> None:
-        self._client.send((answer(request, status),))
+    def _refusal(self, request: protocol.Request, status: v3.Status) -> KnownAnswer:
+        return KnownAnswer(self._client, answer(request, status))
 
-    def _add_one(self, request: protocol.Request) -> bool:
-        """Take an add whose fields come in an order that no known peer uses."""
+    def _add_one(self, request: protocol.Request) -> Step:
+        """Return an add whose fields come in an order that no known peer uses."""
         add = request.addRequest
         if len(add.masterKey) != MASTER_KEY_BYTES:
-            self._refuse(request, v3.Status.EUA)
-            return True
+            return self._refusal(request, v3.Status.EUA)
         octets = np.frombuffer(bytearray(add.masterKey + bytes(LENGTH_BYTES) + add.body), np.uint8)
         entry_at = MASTER_KEY_BYTES + LENGTH_BYTES
         adds = v3_adds.AddRequests(
@@ -144,51 +121,49 @@ class V3Runs:
             write_flags=add.writeFlags,
             bypasses_journal=add.bypassJournal,
         )
-        return bool(self._add(octets, adds))
+        return self._add(octets, adds)[0]
 
-    def _read(self, request: protocol.Request) -> None:
+    def _read(self, request: protocol.Request) -> Step:
         read = request.readRequest
         is_fencing = read.HasField("flag") and read.flag == protocol.ReadRequest.FENCE_LEDGER
         if read.HasField("previousLAC") and not is_fencing:
-            LongPoll(self._bookie, self._client, request).start()
-            return
+            return LongPoll(self._bookie.long_polls, self._client, request)
         # What fences says nothing of the LAC: recovery has its own from the metadata and the entries.
         answers = V3Answers(txn_id_array(request.header.txnId), wants_lac=not is_fencing)
-        reads = SingleReads(self._client, answers, np.array([read.ledgerId]), np.array([read.entryId]))
+        reads = SingleReads(self._client, answers, *ids_of(read.ledgerId, read.entryId))
         if not is_fencing:
-            self._bookie.read_later(reads)
-        elif len(read.masterKey) != MASTER_KEY_BYTES:
-            self._refuse(request, v3.Status.EUA)
-        else:
-            self._bookie.fence_and_read(read.ledgerId, read.masterKey, reads)
+            return reads
+        if len(read.masterKey) != MASTER_KEY_BYTES:
+            return self._refusal(request, v3.Status.EUA)
+        return self._fence(read.ledgerId, read.masterKey, reads)
 
-    def _read_lac(self, request: protocol.Request) -> None:
-        ledger_id = request.readLacRequest.ledgerId
-        answers = LacAnswers(request, self._bookie.explicit_lac(ledger_id))
-        self._bookie.read_later(SingleReads(self._client, answers, np.array([ledger_id]), np.array([v2.LAST_ENTRY])))
+    def _read_lac(self, request: protocol.Request) -> Step:
+        ledger_ids = np.array([request.readLacRequest.ledgerId])
+        return LacReads(self._client, txn_id_array(request.header.txnId), ledger_ids)
 
-    def _write_lac(self, request: protocol.Request) -> None:
+    def _tell_space(self, request: protocol.Request) -> Step:
+        return SpaceRead(self._client, request)
+
+    def _list_entries(self, request: protocol.Request) -> Step:
+        return EntryList(self._bookie.entry_lists, self._client, request)
+
+    def _write_lac(self, request: protocol.Request) -> Step:
         given = request.writeLacRequest
-        self._bookie.write_lac(
-            self._client,
-            given.ledgerId,
-            given.masterKey,
-            given.body,
-            lambda status: (v3_answers.refusal(request, status),),
-        )
 
-    def _tell_space(self, request: protocol.Request) -> None:
-        flags = protocol.GetBookieInfoRequest
-        asked = request.getBookieInfoRequest.requested
-        try:
-            space = self._bookie.ledger_space()
-        except OSError as error:
-            logger.error("the ledger directories cannot be asked for their space: %s", error)
-            self._refuse(request, v3.Status.EIO)
-            return
-        found = {}
-        if asked & flags.TOTAL_DISK_CAPACITY:
-            found["totalDiskCapacity"] = space.total_bytes
-        if asked & flags.FREE_DISK_SPACE:
-            found["freeDiskSpace"] = space.free_bytes
-        self._client.send((answer(request, v3.Status.EOK, found),))
+        def write() -> int | None:
+            return self._bookie.write_lac(
+                self._client,
+                given.ledgerId,
+                given.masterKey,
+                given.body,
+                lambda status: (v3_answers.refusal(request, status),),
+            )
+
+        return Change(write)
+
+    def _force(self, request: protocol.Request) -> Step:
+        ledger_id = request.forceLedgerRequest.ledgerId
+
+        return Change(
+            lambda: self._bookie.force(self._client, ledger_id, lambda status: (v3_answers.refusal(request, status),))
+        )

@@ -83,9 +83,28 @@ HOME_OF = {
 }
 """Packages that may be imported in these places only."""
 
+READING = "Reading"
+"""Base class of requests that change nothing: an error of theirs is contained (`bookie_service.reads`)."""
+CHANGING = (
+    "bookie_service.bookie",
+    "bookie_service.requests",
+    "bookie_service.service",
+    "bookie_service.collector",
+    "bookie_service.storage.checkpoint",
+    "bookie_service.storage.compaction",
+    "bookie_service.storage.journal",
+    "bookie_service.storage.journal_thread",
+    "bookie_service.storage.ledger_store",
+)
+"""What changes a bookie's state; a module with a request that changes nothing has no way to it."""
+CHANGING_CALLS = _words(
+    "create_ledger fence advance_lac insert insert_one begin_flush write_flush end_flush drop move submit commit "
+    "fence_and_read write_lac force checkpoint"
+)
+
 SERVER_FILE_MODULES = (
     "bookie_service.storage.files",
-    "bookie_service.configuration",
+    "bookie_service.configuration_file",
     "bookie_service.address",
     "bookie_service.control",
 )
@@ -94,7 +113,8 @@ network interface with fcntl, and the control socket."""
 
 FILE_LIBRARIES = _words("io shutil tempfile fcntl mmap glob")
 OS_WITHOUT_FILES = _words(
-    "os.PathLike os._exit os.cpu_count os.environ os.fspath os.getpid os.getppid os.nice os.sched_getaffinity "
+    "os.PathLike os._exit os.cpu_count os.environ os.fspath os.geteuid os.getpid os.getppid os.nice "
+    "os.sched_getaffinity "
     "os.strerror os.path os.path.abspath os.path.basename os.path.commonpath os.path.dirname os.path.isabs "
     "os.path.join os.path.normpath os.path.relpath os.path.split os.path.splitext"
 )
@@ -251,6 +271,23 @@ def _file_call(node: ast.AST) -> str | None:
     return None
 
 
+def _readings_change_nothing(module: Module) -> Broken:
+    if not is_within(module.name, ("bookie_service",)) or not any(_is_reading(node) for node in ast.walk(module.tree)):
+        return
+    for imported in module.imports:
+        if is_within(imported.target, CHANGING):
+            yield imported.line, f"has requests that change nothing but imports {imported.target}"
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Attribute) and node.attr in CHANGING_CALLS:
+            yield node.lineno, f"has requests that change nothing but uses .{node.attr}"
+
+
+def _is_reading(node: ast.AST) -> bool:
+    return isinstance(node, ast.ClassDef) and (
+        node.name == READING or any(ast.unparse(base) == READING for base in node.bases)
+    )
+
+
 _RULES: tuple[Callable[[Module], Broken], ...] = (
     _no_relative_import,
     _downwards_only,
@@ -258,6 +295,7 @@ _RULES: tuple[Callable[[Module], Broken], ...] = (
     _stays_at_home,
     _pure_is_pure,
     _server_files_have_one_door,
+    _readings_change_nothing,
 )
 
 

@@ -81,6 +81,16 @@ def test_p19_nothing_that_runs_on_the_event_loop_waits_in_place() -> None:
         ("bookie_service/storage/journal.py", "from os import fsync", "uses os.fsync"),
         ("bookie_service/storage/journal.py", "import os\nos.path.exists('file')", "uses os.path.exists"),
         ("bookie_service/storage/journal.py", "import mmap", "imports mmap"),
+        (
+            "bookie_service/reads.py",
+            "from bookie_service.bookie import Bookie\nclass Some(Reading):\n    pass",
+            "has requests that change nothing but imports bookie_service.bookie",
+        ),
+        (
+            "bookie_service/reads.py",
+            "class Some(Reading):\n    def proceed(self, store):\n        store.fence(5)",
+            "has requests that change nothing but uses .fence",
+        ),
         ("bookie_service/layout.py", "def f(path):\n    path.mkdir(parents=True)", "uses Path.mkdir()"),
     ],
 )

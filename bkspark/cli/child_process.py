@@ -3,7 +3,7 @@
 The child leads a process group of its own, so a Ctrl-C at the terminal reaches the parent alone, which ends its
 children in the right order; what a child leaves of its group when it is ended goes with it. On Linux the kernel kills
 the child when the parent dies without a chance to do so. Its stderr goes to a log file; its stdout is a pipe of lines
-for the parent.
+for the parent. Its files, and its log, are for its user alone, whatever the parent's umask is.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from bkspark.cli import private_files
 from bkspark.errors import RequestTimeout
 
 _PR_SET_PDEATHSIG = 1
@@ -42,7 +43,7 @@ class ChildProcess:
         self.name = name
         self.log_path = log_path
         self._unread = b""
-        with log_path.open("ab") as log:
+        with open(log_path, "ab", opener=private_files.opener) as log:
             self._log_start = log.tell()
             self._process = subprocess.Popen(
                 command,
@@ -52,6 +53,7 @@ class ChildProcess:
                 bufsize=0,
                 env={**os.environ, **(environment or {})},
                 process_group=0,
+                umask=0o077,
                 preexec_fn=_die_with(os.getpid()),
             )
 

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from bkspark.cli import private_files
 from bkspark.cli.bookie import bookie_command
 from bkspark.cli.child_process import ChildProcess
 from bkspark.cli.cluster import initialize
@@ -61,7 +62,8 @@ class ClusterPorts:
     def save(self, path: Path) -> None:
         """Store atomically."""
         new = path.with_suffix(".new")
-        new.write_text(json.dumps({"zookeeper_port": self.zookeeper, "bookie_ports": list(self.bookies)}) + "\n")
+        ports = {"zookeeper_port": self.zookeeper, "bookie_ports": list(self.bookies)}
+        private_files.write_text(new, json.dumps(ports) + "\n")
         new.replace(path)
 
 
@@ -116,7 +118,7 @@ class BookieProcess:
 
     def launch(self) -> None:
         """Start the process; `wait_until_serving` must follow."""
-        self.directory.mkdir(exist_ok=True)
+        private_files.make_directory(self.directory)
         command = bookie_command(self._settings, json=True, python_options=self._python_options)
         self._process = ChildProcess(f"bookie {self.id}", command, self.directory / "bookie.log")
 
@@ -251,7 +253,8 @@ class ClusterProcess:
             shutil.rmtree(self.directory, ignore_errors=True)
 
     def _acquire_lock(self) -> None:
-        self._lock = (self.directory / "cluster.lock").open("a")
+        descriptor = private_files.opener(str(self.directory / "cluster.lock"), os.O_WRONLY | os.O_CREAT)
+        self._lock = os.fdopen(descriptor, "w")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -289,7 +292,8 @@ def _make_directory(directory: Path) -> bool:
     """Make the directory when it is absent and return whether it is empty."""
     if directory.exists() and not directory.is_dir():
         raise ConfigurationError(f"--dir {str(directory)!r} is a file; name a directory")
-    directory.mkdir(parents=True, exist_ok=True)
+    # One that is there may hold more than a cluster; what the cluster has is in directories of its own.
+    private_files.make_directory(directory, tighten=False)
     if not os.access(directory, os.W_OK | os.X_OK):
         raise ConfigurationError(f"--dir {str(directory)!r} is not writable; change its mode or choose another")
     return next(directory.iterdir(), None) is None

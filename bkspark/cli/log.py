@@ -41,7 +41,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     group = commands.add_parser("log", help="list, show, create, append to, read, truncate, delete, vacuum named logs")
     logs = group.add_subparsers(metavar="COMMAND", required=True, dest="log_command")
     _add(logs, "list", list_logs, "list the names of all logs", takes_name=False)
-    _add(logs, "show", show, "show a log's ledgers")
+    _add(logs, "show", show, "show a log's ledgers, and which versions (txnAppId) were published last")
     _add(logs, "create", create, "create an empty log")
     _add_appending(_add(logs, "append", append, "append a file's entries to a log, made when it is not there"))
     _add_reading(_add(logs, "read", read, "print a log's entries"))
@@ -99,7 +99,7 @@ def list_logs(arguments: argparse.Namespace) -> int:
 
 
 def show(arguments: argparse.Namespace) -> int:
-    """Print a log's ledgers in order."""
+    """Print a log's ledgers in order, and the last version of each name that published in it."""
     with connect(arguments) as client:
         facts = client.log(arguments.log).show()
     if arguments.json:
@@ -108,6 +108,10 @@ def show(arguments: argparse.Namespace) -> int:
     print(f"log {facts['log']}, version {facts['version']}\n")
     columns = ("ledger", "first_entry", "last_entry", "state", "length")
     print_table([name.replace("_", " ") for name in columns], [[each[c] for c in columns] for each in facts["ledgers"]])
+    if facts["published"]:
+        print("\nlast published version of each name (txnAppId, or the id of a query without one), latest last\n")
+        rows = [[each["name"], each["version"], each["query"] or "-"] for each in facts["published"]]
+        print_table(["name", "version", "query"], rows)
     return 0
 
 

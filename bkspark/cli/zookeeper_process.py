@@ -11,6 +11,7 @@ import subprocess
 import time
 from pathlib import Path
 
+from bkspark.cli import private_files
 from bkspark.cli.child_process import ChildProcess
 from bkspark.errors import ConfigurationError, MetadataError
 
@@ -115,11 +116,13 @@ class ZooKeeperProcess:
             MetadataError: it ended or did not answer in time; names its log.
         """
         java, jars = find_java(), find_jars()
-        self.directory.mkdir(parents=True, exist_ok=True)
+        # Its data holds the passwords of ledgers, in clear.
+        private_files.make_directory(self.directory)
         configuration = self.directory / "zoo.cfg"
-        configuration.write_text(_CONFIGURATION.format(data=self.directory / "data", port=self.port, host=HOST))
+        text = _CONFIGURATION.format(data=self.directory / "data", port=self.port, host=HOST)
+        private_files.write_text(configuration, text)
         logging = self.directory / "log4j2.properties"
-        logging.write_text(_LOG_CONFIGURATION)
+        private_files.write_text(logging, _LOG_CONFIGURATION)
         names = ["zookeeper*", "slf4j-api*", "log4j-*", "metrics-core*", "snappy-java*", "netty-*", "commons-*"]
         classpath = ":".join(str(jar) for name in names for jar in sorted(jars.glob(f"{name}.jar")))
         flags = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Xshare:auto"]

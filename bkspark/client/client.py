@@ -84,7 +84,7 @@ class Client:
             arguments.instance("tree", tree, Tree)
         self._net = net
         self._writer_options = writer
-        self._limits = limits
+        self._limits = limits.within(writer.lag_entries_max, writer.lag_bytes_max)
         self._placement = placement
         self._tree = tree
         self._services: Services | None = None

@@ -15,11 +15,12 @@ from bkspark.client.range_reader import read_error
 from bkspark.client.writer import Services
 from bkspark.core.metadata import LedgerMetadata
 from bkspark.core.reader import ReadPace
-from bkspark.errors import BookieUnavailable, BookKeeperError, RequestTimeout, UnauthorizedAccess
+from bkspark.errors import BookieUnavailable, BookKeeperError, ClientClosed, RequestTimeout, UnauthorizedAccess
 from bkspark.net.channel import BookieChannel
 from bkspark.net.connection import AddListener
 from bkspark.wire import v2
 from bkspark.wire.digest import WholeEntries
+from bkspark.wire.entry_lists import CLOSED_RUNS_MAX, RUNS_MAX, EntryRuns
 
 PIECES_IN_FLIGHT_MAX = 4
 """Of one writer: beyond, `send` waits."""
@@ -150,12 +151,14 @@ class StoredEntryWriter:
 
 
 class HeldEntries:
-    """Finds out which entries of a ledger a bookie has, whole and undamaged."""
+    """Finds out which entries of a ledger a bookie has: `missing` reads them, `listed` asks for its list of them."""
 
     def __init__(self, services: Services, ledger_id: int, metadata: LedgerMetadata, password: bytes) -> None:
         self._services = services
         self._ledger_id = ledger_id
         self._digest = WholeEntries(metadata.digest, password, metadata.lac_bounds)
+        # A bookie that lists more is not believed: a few bytes of its answer may describe millions of runs.
+        self._runs_max = min(CLOSED_RUNS_MAX, metadata.last_entry + 1) if metadata.is_closed else RUNS_MAX
 
     async def missing(self, bookie: str, entry_ids: np.ndarray) -> np.ndarray:
         """Return those of `entry_ids` (ascending) that the bookie does not give, or gives damaged.
@@ -175,3 +178,14 @@ class HeldEntries:
             found.append(ids[answers.statuses != v2.EOK])
             pace.on_entries(answers.largest_bytes)
         return np.concatenate(found)
+
+    async def listed(self, bookie: str) -> EntryRuns | None:
+        """Return the entries that the bookie says it has, whole or damaged; None where it gives no list now."""
+        try:
+            channel = await self._services.pool.v3_channel(bookie)
+            status, runs = await channel.entry_list(self._ledger_id, self._runs_max)
+        except ClientClosed:
+            raise
+        except BookKeeperError:
+            return None
+        return runs if status in (v2.EOK, v2.Status.ENOENTRY, v2.Status.ENOLEDGER) else None

@@ -16,6 +16,7 @@ from bkspark.client.explicit_lac import tell_lac
 from bkspark.client.link import Link, forced, frames, reach
 from bkspark.client.metadata_steps import is_away, write_metadata
 from bkspark.client.ownership import Ownership
+from bkspark.client.turns import Singles, Turn, Turns
 from bkspark.client.writer_options import WriterOptions
 from bkspark.core import effects
 from bkspark.core.explicit_lac import ExplicitLac
@@ -27,7 +28,6 @@ from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.ledgers import LedgerStore
 from bkspark.net.connection import AddListener
 from bkspark.net.pool import BookiePool, Channel
-from bkspark.net.shared_work import start_shared
 from bkspark.net.v3_channel import BookieV3Channel
 from bkspark.wire.adds import AddFlags, AddSealer, WireProtocol
 from bkspark.wire.digest import EntryDigest, master_key
@@ -88,10 +88,10 @@ class LedgerWriter:
         self._waits: deque[tuple[int, asyncio.Future[int]]] = deque()
         self._sync_waits: deque[tuple[int, asyncio.Future[int]]] = deque()
         self._room: asyncio.Future[None] | None = None
-        self._admission = asyncio.Lock()
+        self._turns = Turns()
         self._pending_bytes = 0
-        self._singles: list[bytes] = []
-        self._singles_sent: asyncio.Future[int] | None = None
+        # Entries that `append` gathers, until something is submitted after them.
+        self._singles: Singles[int] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._settled = asyncio.Event()
         self._settled.set()
@@ -110,7 +110,10 @@ class LedgerWriter:
 
     @property
     def last_entry(self) -> int:
-        """The last acknowledged entry (LAC); -1 when there is none."""
+        """The LAC: the last entry that is acknowledged and durable on Qa bookies; -1 when there is none.
+
+        With relaxed durability `append` returns earlier: entries above the LAC are acknowledged, and not yet synced.
+        """
         return self._core.lac
 
     @property
@@ -145,7 +148,8 @@ class LedgerWriter:
     async def append(self, entry: bytes) -> int:
         """Append one entry; return its id once it is acknowledged.
 
-        One that finds nothing under way goes out at once; calls made while others are under way travel together.
+        One that finds nothing under way goes out at once; calls made while others are under way travel together. Calls
+        of `append`, `append_many` and `submit` are served in their order.
 
         Raises:
             LedgerFenced, LedgerClosed, NotEnoughBookies, UnauthorizedAccess, MetadataError: the writer has ended;
@@ -159,26 +163,31 @@ class LedgerWriter:
         self._check_open()
         # Here, as it would fail all that it travels with.
         check_entry_size(len(data), self.entry_bytes_max)
-        position = len(self._singles)
-        self._singles.append(data)
-        if self._singles_sent is None:
-            self._singles_sent = start_shared(self._send_singles())
-        first_entry = await asyncio.shield(self._singles_sent)
-        return first_entry + position
+        singles = self._singles
+        if singles is None or singles.is_closed:
+            singles = self._singles = Singles(self._turns.take(), self._send_singles)
+        position = len(singles.entries)
+        singles.entries.append(data)
+        return await asyncio.shield(singles.sent) + position
 
     def _is_quiet(self) -> bool:
         """Return whether there is nothing that an entry could travel with, and so nothing to wait for."""
-        return not (self._singles or self._core.pending_count or self._admission.locked())
+        return not (self._core.pending_count or self._turns.is_taken)
+
+    def _take_turn(self) -> Turn:
+        """Return the turn after all calls so far; entries that `append` is given from now on come after it."""
+        if self._singles is not None:
+            self._singles.is_closed = True
+        return self._turns.take()
 
     def _check_open(self) -> None:
         if self._is_closing:
             raise self._core.error or LedgerClosed(f"ledger {self.ledger_id} is closed", ledger_id=self.ledger_id)
 
-    async def _send_singles(self) -> int:
-        await asyncio.sleep(0)  # one turn of the loop: whoever appends in it joins this batch
-        singles, self._singles, self._singles_sent = self._singles, [], None
-        last_entry = await (await self.submit_batch(as_batch(singles), None))
-        return last_entry - len(singles) + 1
+    async def _send_singles(self, turn: Turn, entries: list[bytes]) -> int:
+        async with turn:
+            sent = await self._submit_in_turn(as_batch(entries), None)
+        return await sent - len(entries) + 1
 
     async def append_many(self, entries: Any) -> int:
         """Append entries (iterable of bytes, EntryBatch or Arrow binary array); return the last one's id.
@@ -200,14 +209,17 @@ class LedgerWriter:
     async def submit_batch(self, batch: EntryBatch, length_before: int | None) -> asyncio.Future[int]:
         """`submit`, with the cumulative length before the batch set by the caller (recovery knows the original one)."""
         check_entry_sizes(batch, self.entry_bytes_max)
-        async with self._admission:
-            for piece in batch.split(PIECE_ENTRIES_MAX, PIECE_BYTES_MAX):
-                await self._wait_for_room()
-                if length_before is not None:
-                    self._core.length = length_before
-                    length_before = length_before + piece.payload_bytes
-                self._add(piece)
-            return self._wait_for(self._core.next_entry - 1)
+        async with self._take_turn():
+            return await self._submit_in_turn(batch, length_before)
+
+    async def _submit_in_turn(self, batch: EntryBatch, length_before: int | None) -> asyncio.Future[int]:
+        for piece in batch.split(PIECE_ENTRIES_MAX, PIECE_BYTES_MAX):
+            await self._wait_for_room()
+            if length_before is not None:
+                self._core.length = length_before
+                length_before = length_before + piece.payload_bytes
+            self._add(piece)
+        return self._wait_for(self._core.next_entry - 1)
 
     def _wait_for(self, last_entry: int) -> asyncio.Future[int]:
         """Return a future done when `last_entry`, the newest one, is acknowledged."""
@@ -234,7 +246,7 @@ class LedgerWriter:
 
     async def _wait_for_room(self) -> None:
         while self._is_full():
-            # One waits at a time: `submit_batch` holds the admission lock.
+            # One waits at a time: it is its turn.
             self._room = self._loop.create_future()
             await self._room
 
@@ -249,19 +261,24 @@ class LedgerWriter:
             return True
         if core.outstanding_max >= options.lag_entries_max:
             return True
-        unsent = [link.channel.unsent_bytes for link in self._links.values() if link.channel]
-        return max(unsent, default=0) >= options.lag_bytes_max
+        return any(core.may_hold_back(slot) for slot in self._congested())
+
+    def _congested(self) -> list[int]:
+        """Return the slots whose connection has so many bytes waiting that callers do, too."""
+        limit = self._options.lag_bytes_max
+        return [slot for slot, link in self._links.items() if link.channel and link.channel.unsent_bytes >= limit]
 
     async def sync(self) -> int:
         """Wait until everything appended so far is acknowledged, and durable on Qa bookies; return the last such entry.
 
         With relaxed durability bookies are made to sync; without, what is acknowledged is durable. Raises as `append`.
         """
-        if self._singles_sent is not None:
-            await asyncio.wait([self._singles_sent])
-        async with self._admission:
+        singles = self._singles
+        async with self._take_turn():
             waiting = self._wait_for(self._core.next_entry - 1)
         target = await waiting
+        if singles is not None:
+            await asyncio.wait([singles.sent])  # calls of `append` before this one return first
         if target > self._core.lac:
             synced: asyncio.Future[int] = self._loop.create_future()
             self._sync_waits.append((target, synced))
@@ -277,8 +294,11 @@ class LedgerWriter:
         From the call on nothing more is taken.
 
         Raises:
-            LedgerFenced, LedgerClosed, MetadataError: the ledger was not closed by us at our last entry.
-            RequestTimeout: pending entries were not acknowledged in time; the ledger is left open, for recovery.
+            LedgerFenced, LedgerClosed: the ledger was not closed by us at our last entry.
+            RequestTimeout: it took longer than `close_timeout_s`. Where entries or ensemble changes were pending, the
+                ledger is left open, for recovery. Where its closing write was, whether it is closed is unknown. The
+                message says which.
+            MetadataError: whether it is closed is unknown.
         """
         core = self._core
         if core.state is WriterState.CLOSED:
@@ -287,16 +307,21 @@ class LedgerWriter:
         try:
             async with asyncio.timeout(self._options.close_timeout_s):
                 await self.sync()
-                await reach(self._links.values())
-                await self._settled.wait()
+                await reach(link for slot, link in self._links.items() if core.may_hold_back(slot))
                 while core.state is not WriterState.CLOSED:
-                    if core.state is not WriterState.CLOSING:  # by another call
+                    # An ensemble change may begin in the turn of the event loop in which another one ends, and another
+                    # call may have begun to close.
+                    if core.state not in (WriterState.CHANGING, WriterState.CLOSING):
                         self._perform(core.close())
                     await self._settled.wait()
         except TimeoutError:
+            outcome = (
+                f"whether it was closed at entry {core.lac} is unknown: its metadata could not be written for certain"
+                if core.state is WriterState.CLOSING
+                else f"it is left open, its last acknowledged entry is {core.lac}"
+            )
             raise RequestTimeout(
-                f"ledger {core.ledger_id} did not settle in {self._options.close_timeout_s:g} s; it is left open at "
-                f"entry {core.lac}",
+                f"ledger {core.ledger_id} did not settle in {self._options.close_timeout_s:g} s; {outcome}",
                 ledger_id=core.ledger_id,
                 entry_id=core.lac + 1,
             ) from None
@@ -358,23 +383,28 @@ class LedgerWriter:
             elif isinstance(effect, effects.CallAfter):
                 self._call_after(effect.delay_ns)
             elif isinstance(effect, effects.FindBookies):
-                self._settled.clear()
                 for bookie in effect.failed:
                     self._services.view.on_failure(bookie)
-                for link in self._links.values():
-                    if link.bookie in effect.failed and link.channel is not None:
-                        # Later: who hears of it may be this writer, in the middle of its effects.
-                        self._loop.call_soon(link.channel.close_if_silent)
+                    self._drop_if_silent(bookie)
                 self._spawn(self._find_bookies())
+            elif isinstance(effect, effects.DropIfSilent):
+                self._drop_if_silent(effect.bookie)
             elif isinstance(effect, effects.WriteMetadata):
-                self._settled.clear()
                 self._spawn(self._write_metadata(effect))
             elif isinstance(effect, effects.Fail):
                 self._fail(effect.error)
-        if self._core.state not in (WriterState.CHANGING, WriterState.CLOSING):
+        if self._core.state in (WriterState.CHANGING, WriterState.CLOSING):
+            self._settled.clear()
+        else:
             self._settled.set()
         if self._room is not None and not self._room.done() and not self._is_full():
             self._room.set_result(None)
+
+    def _drop_if_silent(self, bookie: str) -> None:
+        for link in self._links.values():
+            if link.bookie == bookie and link.channel is not None:
+                # Later: who hears of it may be this writer, in the middle of its effects.
+                self._loop.call_soon(link.channel.close_if_silent)
 
     def _send(self, send: effects.SendAdds) -> None:
         link = self._links.get(send.slot)
@@ -523,7 +553,7 @@ class LedgerWriter:
 
     def _tick(self) -> None:
         self._ticker = self._loop.call_later(TICK_S, self._tick)
-        self._perform(self._core.on_tick(self._now_ns()))
+        self._perform(self._core.on_tick(self._now_ns(), self._congested()))
 
     def _call_after(self, delay_ns: int) -> None:
         """Tick once more, soon; of several requests the first is kept, as the core asks again after each tick."""
@@ -532,7 +562,7 @@ class LedgerWriter:
 
     def _tick_once(self) -> None:
         self._extra_tick = None
-        self._perform(self._core.on_tick(self._now_ns()))
+        self._perform(self._core.on_tick(self._now_ns(), self._congested()))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.ensure_future(work)

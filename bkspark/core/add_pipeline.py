@@ -1,23 +1,27 @@
 """AddPipeline: entries on their way to the bookies of an ensemble: who got what, who answered, what waits for whom.
 
-Which bookies have an entry is one bit mask for each pending entry. The bytes of an entry are kept until every bookie
-that takes part has answered for it, as whoever refuses load (TOOMANYREQUESTS) gets it again: what it refused, and what
-comes for it meanwhile, is held back and sent after a pause that doubles up to a limit. When an entry is acknowledged,
-and what becomes of a bookie that fails, `WriterCore` decides.
+Which bookies have an entry is one bit mask for each pending entry. What a bookie owes answers for follows from the ids
+that were sent to it since it began to take part, and were not answered (`owed`): late answers to what was sent before
+count as votes, and settle nothing else. The bytes of an entry are kept until every bookie that takes part has answered
+for it, as a bookie that refuses load (TOOMANYREQUESTS) gets it again: what it refused, and what comes for it meanwhile,
+is held back and sent after a pause that doubles up to a limit. When an entry is acknowledged, and what becomes of a
+bookie that fails, `WriterCore` decides.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from bkspark.core import effects
 from bkspark.core.metadata import LedgerMetadata
+from bkspark.core.owed import Runs, stripe, with_sent, without_answered, without_run
+from bkspark.core.probing import Trial
 from bkspark.core.striping import write_set_masks
 from bkspark.wire.digest import SealedEntries
-from bkspark.wire.framing import equal_step
 
 _MASKS_MIN = 1024
 
@@ -27,8 +31,10 @@ class WriterLimits:
     """Time-outs of a writer, in nanoseconds of the clock that its events carry, and what it does about slow bookies.
 
     A bookie lags when it owes answers for `slow_lag_entries` entries, or `slow_lag_bytes`, that are acknowledged
-    already; it is replaced when it has done so at every tick for `slow_lag_ns`. `delay_ensemble_change` is Apache's
-    delayEnsembleChange.
+    already; it is replaced when it has done so at every tick for `slow_lag_ns`. It is left out when it lags and is more
+    than `hold_back_ns_max` behind the acknowledgements. A bookie that is left out is probed after
+    `probe_pause_ns_min`, then after pauses that double up to `probe_pause_ns_max`; when it is back it is on trial for
+    `trial_ns`. `delay_ensemble_change` is Apache's delayEnsembleChange.
     """
 
     add_timeout_ns: int = 5_000_000_000
@@ -38,8 +44,23 @@ class WriterLimits:
     slow_lag_entries: int = 4096
     slow_lag_bytes: int = 32 * 1024 * 1024
     slow_lag_ns: int = 5_000_000_000
+    hold_back_ns_max: int = 2_000_000_000
+    probe_pause_ns_min: int = 1_000_000_000
+    probe_pause_ns_max: int = 10_000_000_000
+    trial_ns: int = 2_000_000_000
     delay_ensemble_change: bool = False
     ensemble_change_delay_ns_max: int = 30_000_000_000
+
+    def within(self, lag_entries_max: int, lag_bytes_max: int) -> WriterLimits:
+        """Return these limits for a writer whose callers wait when a bookie owes so much.
+
+        A bookie lags at half of that at most: one that is on trial is left out again before it holds callers back.
+        """
+        return replace(
+            self,
+            slow_lag_entries=min(self.slow_lag_entries, max(1, lag_entries_max // 2)),
+            slow_lag_bytes=min(self.slow_lag_bytes, max(1, lag_bytes_max // 2)),
+        )
 
 
 @dataclass(slots=True)
@@ -69,13 +90,26 @@ class AddPipeline:
         self._pending: deque[SealedEntries] = deque()
         self._pending_count = 0
         self._pending_bytes = 0
-        self._outstanding = [0] * metadata.ensemble_size
-        self._progress_ns = [0] * metadata.ensemble_size
-        # The highest entry that each slot has answered for; what lies above may have to be sent to it again.
-        self._answered_to = [lac] * metadata.ensemble_size
+        # When each batch of `_pending` was added.
+        self._added_ns: deque[int] = deque()
+        size, quorum = metadata.ensemble_size, metadata.write_quorum
+        self._is_striped = quorum < size
+        self._stripes = tuple(stripe(slot, size, quorum) for slot in range(size))
+        # What each slot was sent since it began to take part, and has not answered; and how many entries that is.
+        self._owed: list[Runs] = [()] * size
+        self._outstanding = [0] * size
+        self._progress_ns = [0] * size
+        # When what is older than the newest entries was last sent to a slot.
+        self._resent_ns = [0] * size
+        # The highest entry that each slot has answered for.
+        self._answered_to = [lac] * size
         self._refusals: dict[int, _Refusal] = {}
         # Slots that take no part, with the bookie that failed there.
         self._absent: dict[int, str] = {}
+        # Slots that take part again and hold no caller back yet.
+        self._trials: dict[int, Trial] = {}
+        # Slots whose connection takes no more bytes for now.
+        self._congested: Collection[int] = ()
         self._now_ns = 0
 
     @property
@@ -99,10 +133,14 @@ class AddPipeline:
 
     @property
     def outstanding_max(self) -> int:
-        """Adds sent and unanswered at the slowest bookie still taking part."""
-        if not self._absent:
+        """Adds sent and unanswered at the slowest bookie that may hold callers back."""
+        if not (self._absent or self._trials):
             return max(self._outstanding)
-        return max(count for slot, count in enumerate(self._outstanding) if slot not in self._absent)
+        return max((count for slot, count in enumerate(self._outstanding) if self.may_hold_back(slot)), default=0)
+
+    def may_hold_back(self, slot: int) -> bool:
+        """Whether callers wait for the bookie in `slot` when it owes too much: it takes part, and not on trial."""
+        return slot not in self._absent and slot not in self._trials
 
     @property
     def kept_bytes(self) -> int:
@@ -113,13 +151,12 @@ class AddPipeline:
         """Whether the bookie in `slot` owes an answer."""
         return self._outstanding[slot] > 0
 
-    def _pending_rows(self, entry_ids: np.ndarray) -> slice | np.ndarray:
-        """Return where in `_votes` those of the entries stand that are pending."""
-        count = len(entry_ids)
+    def _pending_rows(self, entry_ids: np.ndarray, span: tuple[int, int] | None) -> slice | np.ndarray:
+        """Return where in `_votes` those of the entries stand that are pending; `span` as `consecutive` has it."""
         first_pending = self.acknowledged + 1
-        if equal_step(entry_ids) == 1:
-            first = entry_ids.item(0) - first_pending
-            return slice(max(0, first), max(0, min(first + count, self._pending_count)))
+        if span is not None:
+            first, end = span
+            return slice(max(0, first - first_pending), max(0, min(end - first_pending, self._pending_count)))
         at = entry_ids - first_pending
         return at[(at >= 0) & (at < self._pending_count)]
 
@@ -145,6 +182,10 @@ class AddPipeline:
             return []
         if self._outstanding[slot] == 0:
             self._progress_ns[slot] = self._now_ns
+        first = entries.first_entry + begin
+        if self._is_striped:
+            first = self._stripes[slot].rank(first)
+        self._owed[slot] = with_sent(self._owed[slot], first, first + count)
         self._outstanding[slot] += count
         return [effects.SendAdds(slot, self._ensemble[slot], entries, positions)]
 
@@ -170,7 +211,6 @@ class AddPipeline:
             positions = entry_ids - entries.first_entry
             positions = positions[(positions >= 0) & (positions < len(entries))]
             if len(positions):
-                self._outstanding[slot] += len(positions)
                 refusal.held.append(effects.SendAdds(slot, self._ensemble[slot], entries, np.sort(positions)))
         # In entry order again, so that answers tell how far the bookie has come.
         refusal.held.sort(key=_first_sent)
@@ -178,17 +218,64 @@ class AddPipeline:
 
     def _taken_again(self, slot: int) -> list[effects.Effect]:
         """The bookie took the probe: it refuses no more. What was kept for it goes out."""
-        held = self._refusals.pop(slot).held
-        if held:
-            self._answered_to[slot] = _first_sent(held[0]) - 1
-        return list(held)
+        self._resent_ns[slot] = self._now_ns
+        return list(self._refusals.pop(slot).held)
+
+    def _count_answers(self, slot: int, entry_ids: np.ndarray, span: tuple[int, int] | None) -> None:
+        """The bookie in `slot` has these entries: it owes them no more. `span` as `consecutive` has it."""
+        last_entry = entry_ids.item(-1)
+        if last_entry > self._answered_to[slot]:
+            self._answered_to[slot] = last_entry
+        runs = self._owed[slot]
+        run = self._stripes[slot].run(entry_ids) if self._is_striped else span
+        if run is not None:
+            self._owed[slot], count = without_run(runs, run[0], run[1])
+        else:
+            self._owed[slot], count = without_answered(runs, self._stripes[slot].ranks(entry_ids))
+        self._outstanding[slot] -= count
+
+    def _forgive(self, slot: int) -> None:
+        """What was sent to the slot so far is owed no more."""
+        self._owed[slot] = ()
+        self._outstanding[slot] = 0
+
+    def _oldest_owed(self, slot: int) -> int | None:
+        """Return the first entry that the bookie in `slot` owes an answer for."""
+        runs = self._owed[slot]
+        return self._stripes[slot].entry(runs[0][0]) if runs else None
+
+    def _reached(self, slot: int) -> int:
+        """Return the entry up to which the bookie in `slot` has answered for all that it stores."""
+        oldest = self._oldest_owed(slot)
+        return self._answered_to[slot] if oldest is None else min(self._answered_to[slot], oldest - 1)
+
+    def _waited_ns(self, slot: int, entry_id: int) -> int:
+        """Return how long the bookie in `slot` has owed an answer for an entry."""
+        return self._now_ns - max(self._added_at(entry_id), self._resent_ns[slot])
+
+    def _added_at(self, entry_id: int) -> int:
+        """Return when an entry that is kept was added; of another one, now."""
+        for batch, added_ns in zip(self._pending, self._added_ns):
+            if entry_id < batch.first_entry + len(batch):
+                return added_ns
+        return self._now_ns
+
+    def _behind_ns(self, slot: int) -> int:
+        """Return how far the bookie in `slot` is behind the acknowledgements, in the time of adds."""
+        oldest = self._oldest_owed(slot)
+        if oldest is None or oldest > self.acknowledged:
+            return 0
+        front_ns = self._now_ns if not self._pending_count else self._added_at(self.acknowledged + 1)
+        return front_ns - max(self._added_at(oldest), self._resent_ns[slot])
 
     def _lags(self, slot: int) -> bool:
         """Whether the bookie in `slot` owes answers for too much of what is acknowledged."""
         limits = self._limits
+        if slot in self._congested:
+            return self._outstanding[slot] > 0
         if self._outstanding[slot] < limits.slow_lag_entries and self._pending_bytes < limits.slow_lag_bytes:
             return False
-        reached = self._answered_to[slot]
+        reached = self._reached(slot)
         if (self.lac - reached) * self.metadata.write_quorum >= limits.slow_lag_entries * len(self._ensemble):
             return self._outstanding[slot] > 0
         if self._outstanding[slot] == 0:
@@ -200,11 +287,14 @@ class AddPipeline:
         """Let go of the bytes of entries that are acknowledged and owed by nobody."""
         while self._pending:
             last_entry = self._pending[0].first_entry + len(self._pending[0]) - 1
-            if last_entry > self._kept_behind or any(
-                self._owes(slot, last_entry) for slot in range(len(self._ensemble))
-            ):
+            if last_entry > self._kept_behind:
                 return
+            for slot, runs in enumerate(self._owed):
+                # A rank is at most the entry's id.
+                if runs and runs[0][0] <= last_entry and self._owes(slot, last_entry):
+                    return
             self._pending_bytes -= len(self._pending.popleft().buffer)
+            self._added_ns.popleft()
 
     @property
     def _kept_behind(self) -> int:
@@ -213,11 +303,10 @@ class AddPipeline:
 
     def _owes(self, slot: int, last_entry: int) -> bool:
         """Whether a slot's bookie may yet refuse an entry of the batch that ends at `last_entry`."""
-        if slot in self._refusals:
-            return self._outstanding[slot] > 0
-        # A slot stores one of any E - Qw + 1 entries in a row, and answers in order.
-        reached = self._answered_to[slot] + len(self._ensemble) - self.metadata.write_quorum
-        return self._outstanding[slot] > 0 and reached < last_entry
+        if slot in self._trials:
+            return False
+        oldest = self._oldest_owed(slot)
+        return oldest is not None and oldest <= last_entry
 
     def _probe_refused(self) -> list[effects.Effect]:
         """Send bookies that refuse load what is due, to see whether it is taken; ask for a call when more will be."""

@@ -60,6 +60,13 @@ class CallAfter:
 
 
 @dataclass(frozen=True, slots=True)
+class DropIfSilent:
+    """Drop the connection to a bookie if nothing has come on it for as long as an answer may take."""
+
+    bookie: str
+
+
+@dataclass(frozen=True, slots=True)
 class FindBookies:
     """Look up the writable bookies and call `on_writable_bookies`.
 
@@ -180,6 +187,7 @@ Effect = (
     | Confirm
     | Force
     | CallAfter
+    | DropIfSilent
     | FindBookies
     | WriteMetadata
     | Fail

@@ -11,12 +11,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from bkspark.ids import NO_ENTRY, check_bookie_id
+from bkspark.ids import ENTRY_ID_MAX, LAST_ENTRY_MAX, NO_ENTRY, check_bookie_id
 from bkspark.wire.digest import DigestType
 from bkspark.wire.lac import LacBounds
 
 LEDGER_TYPE_KEY = "bkspark.ledgerType"
 """Custom metadata that names a ledger's type, where it is not PD_JOURNAL. Apache's clients keep it, and ignore it."""
+
+LENGTH_MAX = (1 << 63) - 1
+"""The most payload bytes that metadata can say a ledger has."""
+MEMBERS_MAX = 1000
+"""The largest ensemble: more bookies than any cluster known has, and few enough for one client to ask all of them."""
 
 
 class LedgerType(enum.Enum):
@@ -58,9 +63,10 @@ class Fragment:
 class LedgerMetadata:
     """What the metadata store knows of one ledger.
 
-    Invariants, checked at construction: E >= Qw >= Qa >= 1; at least one fragment; each fragment has E members;
-    first entries strictly ascend from 0; `last_entry` is -1 unless CLOSED. `unknown_fields` is what a later peer
-    added to the stored form, kept as it came.
+    Invariants, checked at construction: MEMBERS_MAX >= E >= Qw >= Qa >= 1; at least one fragment; each fragment has E
+    members, none twice; first entries strictly ascend from 0 and fit 63 bits; `last_entry` is -1 unless CLOSED, then
+    -1 .. LAST_ENTRY_MAX; the length is 0 unless CLOSED, and fits 63 bits. `unknown_fields` is what a later peer added
+    to the stored form, kept as it came.
 
     Raises:
         ValueError: an invariant does not hold (the message says which).
@@ -74,7 +80,7 @@ class LedgerMetadata:
     last_entry: int = NO_ENTRY
     length: int = 0
     digest: DigestType = DigestType.CRC32C
-    password: bytes | None = b""
+    password: bytes | None = field(default=b"", repr=False)
     custom_metadata: Mapping[str, bytes] = field(default_factory=dict)
     ctime: int | None = None
     ctoken: int = 0
@@ -83,6 +89,8 @@ class LedgerMetadata:
 
     def __post_init__(self) -> None:
         check_quorums(self.ensemble_size, self.write_quorum, self.ack_quorum)
+        if self.ensemble_size > MEMBERS_MAX:
+            raise ValueError(f"an ensemble of {self.ensemble_size} bookies is above the limit of {MEMBERS_MAX}")
         if not self.fragments or self.fragments[0].first_entry != 0:
             raise ValueError("the first fragment of a ledger begins at entry 0")
         previous = NO_ENTRY
@@ -91,11 +99,18 @@ class LedgerMetadata:
                 raise ValueError(f"fragments do not ascend: {fragment.first_entry} after {previous}")
             if len(fragment.bookies) != self.ensemble_size:
                 raise ValueError(f"a fragment has {len(fragment.bookies)} bookies, E is {self.ensemble_size}")
+            if len(set(fragment.bookies)) != self.ensemble_size:
+                # One answer would count as two: of a quorum, and towards coverage.
+                raise ValueError(f"the fragment from entry {fragment.first_entry} names a bookie twice")
             previous = fragment.first_entry
             for bookie in fragment.bookies:
                 check_bookie_id(bookie)
         if self.state is not LedgerState.CLOSED and (self.last_entry != NO_ENTRY or self.length):
             raise ValueError("only a closed ledger has a last entry and a length")
+        if previous > ENTRY_ID_MAX or not NO_ENTRY <= self.last_entry <= LAST_ENTRY_MAX:
+            raise ValueError(f"its last entry {self.last_entry} or last fragment, from {previous}, is no entry's id")
+        if not 0 <= self.length <= LENGTH_MAX:
+            raise ValueError(f"its length of {self.length} bytes is not in 0 .. {LENGTH_MAX}")
         object.__setattr__(self, "custom_metadata", MappingProxyType(dict(self.custom_metadata)))
 
     def __reduce__(self) -> tuple[object, ...]:

@@ -30,10 +30,10 @@ import numpy as np
 
 from bkspark.core import effects
 from bkspark.core.last_confirmed import wrong_lac
-from bkspark.core.metadata import Fragment, LedgerMetadata, LedgerState
+from bkspark.core.metadata import LENGTH_MAX, Fragment, LedgerMetadata, LedgerState
 from bkspark.core.quorum import has_coverage, negatives_needed
 from bkspark.core.recovery_window import Answer, RecoveryWindow
-from bkspark.core.striping import mask_of
+from bkspark.core.striping import ENSEMBLE_SIZE_MAX, mask_of
 from bkspark.errors import (
     BookieUnavailable,
     BookKeeperError,
@@ -57,9 +57,6 @@ of the largest entry seen; one larger than all before it may exceed that, by a f
 REST_NS_MIN = 5_000_000
 REST_NS_MAX = 500_000_000
 """How long a bookie that refuses load is left alone: first, and at most."""
-
-LENGTH_MAX = (1 << 63) - 1
-"""The most payload bytes that metadata can say a ledger has."""
 
 _NO_LENGTHS = np.empty(0, np.int64)
 
@@ -119,6 +116,17 @@ class RecoveryCore:
         if self.metadata.is_closed:
             self.state = RecoveryState.DONE
             return [effects.Recovered(self.metadata)]
+        size = self.metadata.ensemble_size
+        if size > ENSEMBLE_SIZE_MAX:
+            return self._fail(
+                LedgerRecoveryFailed(
+                    f"ledger {self.ledger_id} has an ensemble of {size} bookies; at most {ENSEMBLE_SIZE_MAX} can be "
+                    "recovered: open it with an Apache client",
+                    ledger_id=self.ledger_id,
+                    entry_id=self.last_entry + 1,
+                    bookie=None,
+                )
+            )
         if self.metadata.state is LedgerState.IN_RECOVERY:
             return self._fence()
         return [effects.WriteMetadata(self.metadata.in_recovery(), self.version)]

@@ -52,7 +52,7 @@ class RelaxedWriterCore(WriterCore):
 
     def has_outstanding(self, slot: int) -> bool:
         """Whether the bookie in `slot` owes an answer, or may lose what it acknowledged when it goes away."""
-        return super().has_outstanding(slot) or self._syncs.may_lose(slot, self._answered_to[slot])
+        return super().has_outstanding(slot) or self._syncs.may_lose(slot, self._reached(slot))
 
     # ---- events ----
 
@@ -77,8 +77,8 @@ class RelaxedWriterCore(WriterCore):
             self._syncs.drop(slot)
         return super().on_bookie_failed(slot, bookie, now_ns)
 
-    def on_tick(self, now_ns: int) -> list[effects.Effect]:
-        return super().on_tick(now_ns) + self._sync_much() + self._sync_in_time() + self._force()
+    def on_tick(self, now_ns: int, congested: Collection[int] = ()) -> list[effects.Effect]:
+        return super().on_tick(now_ns, congested) + self._sync_much() + self._sync_in_time() + self._force()
 
     def sync(self) -> list[effects.Effect]:
         """Have all that is acknowledged synced; `Confirm`s tell how far it is."""
@@ -118,10 +118,15 @@ class RelaxedWriterCore(WriterCore):
         return super()._release() + self._confirm()
 
     def _take_in(self, slot: int, *, is_new: bool) -> None:
+        super()._take_in(slot, is_new=is_new)
         first_kept = self._pending[0].first_entry if self._pending else self.next_entry
         first_entry = max(self.lac + 1, first_kept)
         self._answered_to[slot] = first_entry - 1
         self._syncs.take_in(slot, first_entry, is_new=is_new)
+
+    def _leave_out_slot(self, slot: int) -> list[effects.Effect]:
+        self._syncs.drop(slot)
+        return super()._leave_out_slot(slot)
 
     def _resume(self, resend_to: set[int]) -> list[effects.Effect]:
         return super()._resume(resend_to) + self._force()
@@ -154,9 +159,9 @@ class RelaxedWriterCore(WriterCore):
             return []
         # A bookie that refuses some adds may have taken others that lie above these.
         answered = {
-            slot: -1 if slot in self._refusals else self._answered_to[slot]
+            slot: -1 if slot in self._refusals else self._reached(slot)
             for slot in range(len(self._ensemble))
-            if slot not in self._absent
+            if self.may_hold_back(slot)
         }
         syncs.force(answered, self.acknowledged)
         return [effects.Force(slot, self._ensemble[slot], syncs.round) for slot in answered]

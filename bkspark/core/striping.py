@@ -1,7 +1,7 @@
 """Which bookies of an ensemble store which entries: round robin by entry id.
 
 Slots are positions in an ensemble, 0 to E - 1. Sets of slots are bit masks (bit i is slot i), so that whole ranges of
-entries are one array; E is at most 64.
+entries are one array; E is at most 64 where they are used.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def write_set(entry_id: int, ensemble_size: int, write_quorum: int) -> tuple[int
     >>> write_set(3, 4, write_quorum=3)
     (3, 0, 1)
     """
-    return _by_residue(ensemble_size, write_quorum)[entry_id % ensemble_size]
+    return _of_residue(entry_id % ensemble_size, ensemble_size, write_quorum)
 
 
 def write_set_masks(entry_ids: np.ndarray, ensemble_size: int, write_quorum: int) -> np.ndarray:
@@ -29,9 +29,9 @@ def write_set_masks(entry_ids: np.ndarray, ensemble_size: int, write_quorum: int
     return _masks_by_residue(ensemble_size, write_quorum)[entry_ids % ensemble_size]
 
 
-@functools.lru_cache(maxsize=256)
-def _by_residue(ensemble_size: int, write_quorum: int) -> tuple[tuple[int, ...], ...]:
-    return tuple(tuple((residue + i) % ensemble_size for i in range(write_quorum)) for residue in range(ensemble_size))
+@functools.lru_cache(maxsize=4096)
+def _of_residue(residue: int, ensemble_size: int, write_quorum: int) -> tuple[int, ...]:
+    return tuple((residue + i) % ensemble_size for i in range(write_quorum))
 
 
 @functools.lru_cache(maxsize=256)

@@ -14,13 +14,29 @@ Invariants:
   cannot move), and no entry goes to a new bookie. After it all votes of replaced slots are withdrawn from every
   pending entry, then what is missing is resent, and only then ripe entries are released.
 * A bookie that cannot be replaced because no spare one exists is left out while every write set still has Qa others:
-  the ledger goes on with fewer copies rather than fail. A replacement is looked for again on later ticks.
+  the ledger goes on with fewer copies rather than fail. A replacement is looked for again on later ticks; adds are
+  acknowledged meanwhile.
+* A bookie that is left out is probed: it gets one entry, in an ordinary add, which goes through its journal and is the
+  same in V2 and V3. It takes part again only when it has acknowledged that in `add_timeout_ns`; a registration proves
+  nothing, as a bookie that hangs stays registered. The pause before the next probe doubles up to a limit, also when a
+  bookie that came back is left out again soon. A bookie that registers anew is probed at once. Only where the writer
+  would fail without it is a registered bookie taken back unasked.
+* A bookie that answered its probe is on trial for `trial_ns`. It gets new entries while few are on their way to it, and
+  holds no caller back, nor the bytes of any entry. It is left out again as soon as it refuses load or is silent for
+  `hold_back_ns_max`, and when it has skipped an entry or answered for too few. Then it gets all that is pending, and
+  what comes. What was acknowledged before that it never gets from the writer: those entries have Qa copies or more,
+  and the periodic check of autorecovery finds and copies what it lacks (docs/autorecovery.md). A bookie without which
+  the writer would fail is on trial no longer.
+* A bookie that lags holds callers back, and only for so long: once it is `hold_back_ns_max` behind the acknowledgements
+  it is left out, where every write set has Qa others. One that is merely slower than the others sets the pace.
+* A bookie that stays silent for `add_timeout_ns`, or answers for later entries and not for an earlier one for as long,
+  has failed.
 * A bookie that refuses load (TOOMANYREQUESTS) has not failed: what it refused, and what comes for it meanwhile, is held
   back and sent again after a pause that doubles up to a limit. The bytes of an entry are kept until every bookie that
   takes part has answered for it; the lag counts towards the caller's limits. A bookie that does nothing but refuse for
-  longer than the add time-out is replaced where a spare one exists, and else stays.
+  longer than the add time-out is replaced where a spare one exists, and else stays or is left out as above.
 * A bookie that lags (it owes answers for many entries that the others have acknowledged) for long is replaced where a
-  spare one exists, and else stays; meanwhile its lag holds the caller back.
+  spare one exists, and else stays or is left out as above.
 * With `delay_ensemble_change` a failed bookie is left out, and replaced only when a write set would have less than Qa
   others, or after `ensemble_change_delay_ns_max`.
 * Fenced, unauthorised or metadata not OPEN: every pending add ends with "outcome unknown"; the core is FAILED.
@@ -31,30 +47,25 @@ the ledger.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Collection, Mapping
 
 import numpy as np
 
 from bkspark.core import effects
-from bkspark.core.add_pipeline import AddPipeline, WriterLimits
+from bkspark.core.add_pipeline import WriterLimits
+from bkspark.core.left_out import LeftOutBookies, WriterState
 from bkspark.core.metadata import Fragment, LedgerMetadata, LedgerState, change_ensemble
+from bkspark.core.owed import consecutive
 from bkspark.core.placement import FLAT, RandomSource, Topology, choose_replacements
-from bkspark.core.striping import ENSEMBLE_SIZE_MAX, mask_of, write_set_masks
+from bkspark.core.striping import ENSEMBLE_SIZE_MAX, write_set_masks
 from bkspark.errors import BookKeeperError, LedgerClosed, LedgerFenced, NotEnoughBookies, UnauthorizedAccess
 from bkspark.wire.digest import SealedEntries
 from bkspark.wire.v2 import EOK, Status
 
-
-class WriterState(enum.Enum):
-    ACTIVE = enum.auto()
-    CHANGING = enum.auto()
-    CLOSING = enum.auto()
-    CLOSED = enum.auto()
-    FAILED = enum.auto()
+__all__ = ["WriterCore", "WriterState"]
 
 
-class WriterCore(AddPipeline):
+class WriterCore(LeftOutBookies):
     """Decides what to send, when an entry is acknowledged, and how the ensemble changes."""
 
     def __init__(
@@ -73,18 +84,11 @@ class WriterCore(AddPipeline):
         super().__init__(metadata, limits, lac)
         self.ledger_id = ledger_id
         self.version = version
-        self.state = WriterState.ACTIVE
         self.error: BookKeeperError | None = None
         self.length = 0
         self._random = random
         self._is_recovery = is_recovery
         self._fragments: tuple[Fragment, ...] = metadata.fragments
-        self._failed: dict[int, str] = {}
-        self._absent_checked_ns = 0
-        self._is_delaying = False
-        self._lag_since: dict[int, int] = {}
-        self._reported: dict[int, str] = {}
-        self._finding_bookies = False
         self._proposed: list[str] = []
 
     # ---- what drivers and callers may look at ----
@@ -121,15 +125,17 @@ class WriterCore(AddPipeline):
         self._reserve(self._pending_count + count)
         self._votes[self._pending_count : self._pending_count + count] = 0
         self._pending.append(entries)
+        self._added_ns.append(now_ns)
         self._pending_bytes += len(entries.buffer)
         self._pending_count += count
         self.length += payload_bytes
-        return [
-            send
-            for slot in range(len(self._ensemble))
-            if self._is_served(slot)
-            for send in self._send_or_hold(slot, entries)
-        ]
+        if self._absent:
+            self._recent = entries
+        slots = range(len(self._ensemble))
+        if not (self._absent or self._failed or self._refusals or self._trials):
+            return [send for slot in slots for send in self._send(slot, entries)]
+        sends = [send for slot in slots if self._is_served(slot) for send in self._send_or_hold(slot, entries)]
+        return [*sends, *self._send_on_trials(entries)] if self._trials else sends
 
     def on_add_replies(
         self,
@@ -147,7 +153,6 @@ class WriterCore(AddPipeline):
         self._now_ns = now_ns
         if self.state in (WriterState.FAILED, WriterState.CLOSED) or self._ensemble[slot] != bookie:
             return []
-        self._outstanding[slot] = max(0, self._outstanding[slot] - len(entry_ids))
         self._progress_ns[slot] = now_ns
         done: list[effects.Effect] = []
         has_failed = False
@@ -158,14 +163,17 @@ class WriterCore(AddPipeline):
             if error is not None:
                 return self._fail(error)
             if not has_failed:
-                done += self._hold_back(slot, entry_ids[statuses != EOK])
+                done += self._refused(slot, entry_ids[statuses != EOK])
             entry_ids = entry_ids[statuses == EOK]
         if len(entry_ids):
-            self._answered_to[slot] = max(self._answered_to[slot], entry_ids.item(-1))
+            span = consecutive(entry_ids)
+            self._count_answers(slot, entry_ids, span)
+            if slot in self._absent:
+                done += self._on_probe_answered(slot, entry_ids)
             if self._refusals and slot in self._refusals and (entry_ids == self._refusals[slot].probed).any():
                 done += self._taken_again(slot)
-        # A vote counts only for entries whose write set names the slot.
-        self._votes[self._pending_rows(entry_ids)] |= np.uint64(1 << slot)
+            # A vote counts only for entries whose write set names the slot.
+            self._votes[self._pending_rows(entry_ids, span)] |= np.uint64(1 << slot)
         done += self._release()
         self._forget()
         return done + self.on_bookie_failed(slot, bookie, now_ns) if has_failed else done
@@ -177,9 +185,10 @@ class WriterCore(AddPipeline):
             return []
         self._refusals.pop(slot, None)
         self._lag_since.pop(slot, None)
+        self._trials.pop(slot, None)
         if slot in self._absent:
-            return []
-        self._outstanding[slot] = 0
+            return self._on_probe_failed(slot)
+        self._forgive(slot)
         if slot in self._failed:
             return []
         self._failed[slot] = bookie
@@ -199,35 +208,44 @@ class WriterCore(AddPipeline):
             return []
         return [effect for slot in missing for effect in self.on_bookie_failed(slot, bookies[slot], now_ns)]
 
-    def on_tick(self, now_ns: int) -> list[effects.Effect]:
-        """Notice bookies that have not answered for too long, and look for replacements that were missing before."""
+    def on_tick(self, now_ns: int, congested: Collection[int] = ()) -> list[effects.Effect]:
+        """Notice bookies that fail, lag or hang, probe those that are left out, and look for spare ones.
+
+        Args:
+            congested: slots whose connection has taken so few bytes that callers wait for it.
+        """
         self._now_ns = now_ns
+        self._congested = congested
         done = [*self._probe_refused(), *self._replace_refusing()]
         for slot, bookie in enumerate(self._ensemble):
-            waited_ns = now_ns - self._progress_ns[slot]
-            if self._outstanding[slot] and waited_ns > self._limits.add_timeout_ns:
+            if self._has_hung(slot):
                 done += self.on_bookie_failed(slot, bookie, now_ns)
-        done += self._replace_slow()
-        limits = self._limits
-        pause_ns = limits.ensemble_change_delay_ns_max if self._is_delaying else limits.replacement_retry_ns
-        if self._absent and self.state is WriterState.ACTIVE and now_ns - self._absent_checked_ns > pause_ns:
-            self._absent_checked_ns = now_ns
-            self._is_delaying = False
-            self._failed = dict(self._absent)
-            self.state = WriterState.CHANGING
-            done += self._find_bookies()
-        return done
+        return [
+            *done,
+            *self._end_trials(),
+            *self._leave_out_lagging(),
+            *self._replace_slow(),
+            *self._look_after_absent(),
+        ]
 
     def on_writable_bookies(self, writable: Collection[str], topology: Topology = FLAT) -> list[effects.Effect]:
         """Choose replacements for the failed bookies and store them, or go on without."""
         self._finding_bookies = False
-        if self.state is not WriterState.CHANGING:
+        is_seeking, self._is_seeking = self._is_seeking, False
+        self._note_registered(writable)
+        if is_seeking and self.state is WriterState.ACTIVE:
+            self._failed = self._sought()
+        elif self.state is not WriterState.CHANGING:
             return []
         replacements = choose_replacements(
             self._ensemble, self._replaceable(), writable, self.metadata.write_quorum, self._random, topology
         )
+        if not replacements and self.state is WriterState.ACTIVE:
+            self._failed = {}
+            return []
         if not replacements:
             return self._go_on_without(writable)
+        self.state = WriterState.CHANGING
         self._proposed = list(self._ensemble)
         for slot, bookie in replacements.items():
             self._proposed[slot] = bookie
@@ -271,6 +289,7 @@ class WriterCore(AddPipeline):
 
     def on_metadata_failed(self, error: BookKeeperError) -> list[effects.Effect]:
         """The metadata store could not be asked; whether the write took effect is unknown."""
+        self._finding_bookies = self._is_seeking = False
         if self.state in (WriterState.CHANGING, WriterState.CLOSING):
             return self._fail(error)
         return []
@@ -323,7 +342,7 @@ class WriterCore(AddPipeline):
         self._lag_since = {
             slot: self._lag_since.get(slot, self._now_ns)
             for slot in range(len(self._ensemble))
-            if slot not in self._absent and slot not in self._refusals and self._lags(slot)
+            if self.may_hold_back(slot) and slot not in self._refusals and self._lags(slot)
         }
         for slot, since_ns in self._lag_since.items():
             if self._now_ns - since_ns > self._limits.slow_lag_ns:
@@ -337,13 +356,7 @@ class WriterCore(AddPipeline):
         """Whether entries go to the bookie in `slot`; to one that lives they do also while a spare is looked for."""
         if slot in self._refusals or slot in self._lag_since:
             return True
-        return slot not in self._failed and slot not in self._absent
-
-    def _leaves_too_few(self, missing: Collection[int]) -> bool:
-        """Whether a write set without the missing slots has less than Qa bookies."""
-        quorum, size = self.metadata.write_quorum, len(self._ensemble)
-        gone = write_set_masks(np.arange(size), size, quorum) & np.uint64(mask_of(tuple(missing)))
-        return bool((np.bitwise_count(gone) > quorum - self.metadata.ack_quorum).any())
+        return slot not in self._failed and self.may_hold_back(slot)
 
     def _leave_out(self) -> list[effects.Effect]:
         """Go on without the failed bookies for now, and without a change."""
@@ -352,6 +365,8 @@ class WriterCore(AddPipeline):
             self._is_delaying = True
         self._absent.update(self._failed)
         self._failed = {}
+        if self._pending:
+            self._recent = self._pending[-1]
         return self._release()
 
     def _release(self) -> list[effects.Effect]:
@@ -395,15 +410,19 @@ class WriterCore(AddPipeline):
         self.state = WriterState.FAILED
         self.error = error
         self._pending.clear()
+        self._added_ns.clear()
         self._refusals.clear()
         self._pending_bytes = 0
+        self._recent = None
         return [effects.Fail(error)]
 
-    def _find_bookies(self) -> list[effects.Effect]:
+    def _find_bookies(self, sought: Mapping[int, str] | None = None) -> list[effects.Effect]:
+        """Look bookies up, in place of those that failed or of others that are named."""
         if self._finding_bookies:
             return []
         self._finding_bookies = True
-        failed = {slot: bookie for slot, bookie in self._failed.items() if self._reported.get(slot) != bookie}
+        replaced = self._failed if sought is None else sought
+        failed = {slot: bookie for slot, bookie in replaced.items() if self._reported.get(slot) != bookie}
         self._reported.update(failed)
         return [effects.FindBookies(tuple(failed.values()))]
 
@@ -423,17 +442,15 @@ class WriterCore(AddPipeline):
         if not self._failed:
             return self._resume(set())
         missing = {**self._absent, **self._failed}
-        back = {slot for slot, bookie in self._absent.items() if bookie in writable}
+        is_needed = self._leaves_too_few(missing)
+        back = {slot for slot, bookie in self._absent.items() if bookie in writable} if is_needed else set()
         if back:
-            # It registered again after it had failed: take it back, and resend it what is pending.
+            # The writer would fail without them: wait for them, though they have not answered a probe.
             for slot in back:
-                self._absent.pop(slot, None)
-                self._failed.pop(slot, None)
-                self._reported.pop(slot, None)
-                self._take_in(slot, is_new=False)
+                self._take_back(slot)
             self._absent.update(self._failed)
             return self._resume(back)
-        if self._leaves_too_few(missing):
+        if is_needed:
             return self._fail(
                 NotEnoughBookies(
                     f"ledger {self.ledger_id} lost bookies {', '.join(sorted(missing.values()))} and there is none to "
@@ -445,6 +462,8 @@ class WriterCore(AddPipeline):
             )
         self._absent = missing
         self._absent_checked_ns = self._now_ns
+        if self._pending:
+            self._recent = self._pending[-1]
         return self._resume(set())
 
     def _adopt(self, fragments: tuple[Fragment, ...]) -> list[effects.Effect]:
@@ -453,19 +472,18 @@ class WriterCore(AddPipeline):
         self._fragments = fragments
         self._ensemble = list(self._proposed)
         for slot in replaced:
-            self._outstanding[slot] = 0
-            self._answered_to[slot] = self.lac
             self._take_in(slot, is_new=True)
             self._refusals.pop(slot, None)
-            self._lag_since.pop(slot, None)
             self._failed.pop(slot, None)
-            self._absent.pop(slot, None)
-            self._reported.pop(slot, None)
+            self._forget_absence(slot)
             self._votes[: self._pending_count] &= ~np.uint64(1 << slot)
         return self._resume(replaced)
 
     def _take_in(self, slot: int, *, is_new: bool) -> None:
         """A bookie begins to take part in a slot, `is_new`, or takes part again; it will get what is kept."""
+        self._forgive(slot)
+        self._answered_to[slot] = self.lac
+        self._resent_ns[slot] = self._now_ns
 
     def _resume(self, resend_to: set[int]) -> list[effects.Effect]:
         """Send all that is pending to the given slots; then go on changing (more failed meanwhile) or release."""

@@ -251,7 +251,7 @@ def is_superseded(pending: PendingLedger, head: LogHead) -> bool:
     owner = pending.owner
     if owner.kind != "query" or owner.epoch is None:
         return False
-    latest = changes.last_epoch(head, owner.owner_id)
+    latest = changes.last_version(head, owner.owner_id)
     return latest is not None and owner.epoch <= latest
 
 

@@ -9,14 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from bkspark.errors import DataLoss
+from bkspark.errors import DataLoss, VersionPublished
 from bkspark.log.formats import (
     LAST_EPOCHS_MAX,
     PAGE_LEDGERS_MAX,
+    QUERIES_OF_A_NAME_MAX,
     TAIL_LEDGERS_MAX,
+    LastEpoch,
     LedgerFacts,
     LogHead,
     PageRef,
+    Publisher,
 )
 from bkspark.log.positions import NO_LEDGER, Position
 
@@ -87,18 +90,48 @@ def settled(head: LogHead, closed: Iterable[tuple[int, LedgerFacts]]) -> LogHead
     return replace(head, tail=tuple(tail), open_ordinals=tuple(sorted(open_ordinals)))
 
 
-def last_epoch(head: LogHead, query_id: str) -> int | None:
-    """Return the latest epoch that a query published, None if none is remembered."""
-    return dict(head.last_epochs).get(query_id)
+def last_version(head: LogHead, name: str) -> int | None:
+    """Return the last version that was published under a name (of a query: its last epoch), None if none is known."""
+    return max((item[1] for item in head.last_epochs if item[0] == name), default=None)
 
 
-def published(head: LogHead, query_id: str, epoch: int) -> LogHead:
-    """Return the head remembering an epoch as the query's latest.
+def is_repeated(head: LogHead, log: str, publisher: Publisher) -> bool:
+    """Return whether a publisher has published its version, or a later one, so that publishing it changes nothing.
 
-    Only LAST_EPOCHS_MAX queries are remembered, those that published most recently.
+    A query begins again with its last epoch after a crash; a job without a query may be run again at any time. Another
+    query has other rows in the same version: to take those for a repetition would lose them.
+
+    Raises:
+        VersionPublished: the version, or a later one, was published under the name by somebody else.
     """
-    others = [item for item in head.last_epochs if item[0] != query_id]
-    return replace(head, last_epochs=(*others, (query_id, epoch))[-LAST_EPOCHS_MAX:])
+    of_name = [Publisher(*item) for item in head.last_epochs if item[0] == publisher.name]
+    if not of_name or publisher.version > of_name[-1].version:
+        return False
+    if any(item.query == publisher.query and publisher.version <= item.version for item in of_name):
+        return True
+    last = of_name[-1]
+    by = "it is not known by which query" if last.query is None else f"by query {last.query}"
+    raise VersionPublished(
+        f"version {publisher.version} of {publisher.name!r} cannot be published in log {log} by "
+        f"{f'query {publisher.query}' if publisher.query else 'a job without a query'}: another query or job has "
+        f"published up to version {last.version} ({by})",
+        last_version=last.version,
+    )
+
+
+def published(head: LogHead, publisher: Publisher) -> LogHead:
+    """Return the head remembering a version as the last one of its publisher.
+
+    LAST_EPOCHS_MAX publishers are remembered, those that published most recently; of one name QUERIES_OF_A_NAME_MAX.
+    """
+    name, version, query = publisher
+    item: LastEpoch = (name, version) if query is None else (name, version, query)
+    others = [each for each in head.last_epochs if each[0] != name or each[2:] != item[2:]]
+    of_name = [each for each in others if each[0] == name]
+    dropped = set(of_name[: max(0, len(of_name) + 1 - QUERIES_OF_A_NAME_MAX)])
+    kept = (*(each for each in others if each not in dropped), item)[-LAST_EPOCHS_MAX:]
+    # A head that names a query has the format version of one with slices, and more.
+    return replace(head, last_epochs=kept, has_slices=head.has_slices or query is not None)
 
 
 def truncated(head: LogHead, before: Position, first_ordinal: int) -> LogHead:
@@ -144,8 +177,7 @@ def first_to_read(head: LogHead, name: str, position: Position) -> tuple[int, in
     """
     if position < head.start:
         raise DataLoss(
-            f"log {name} begins at {head.start}; what follows {position} has been truncated or overwritten: start "
-            f"from earliest, or allow the loss (failOnDataLoss=false)",
+            f"log {name} begins at {head.start}; what follows {position} has been truncated or overwritten",
             ledger_id=None if position.ledger_id == NO_LEDGER else position.ledger_id,
         )
     if position.ordinal > head.end_ordinal or (

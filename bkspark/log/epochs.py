@@ -8,6 +8,7 @@ and an epoch is published once. Everything before that change is invisible, ever
     driver dies before the change      the epoch is written and committed again; what was appended is nobody's
     driver dies after the change       the epoch is committed again, with other ledgers: the log knows it, nothing is
                                        published; the other ledgers are deleted
+    another query has its name         that query's epochs have other rows: the commit fails, nothing is published
     the change's answer is lost        the head is read back, and tells (heads.py). If it cannot, the commit fails, and
                                        comes again
     abort after such a commit          deletes what is pending, and nothing that is listed
@@ -19,11 +20,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bkspark.entries import EntryBatch
-from bkspark.errors import DataLoss, LedgerClosed, LedgerFenced
+from bkspark.errors import DataLoss, LedgerClosed, LedgerFenced, VersionPublished
 from bkspark.log.formats import LedgerFacts, Owner
 from bkspark.log.log import Log
 from bkspark.log.sharing import SharedLedger
-from bkspark.log.store import Publisher
+from bkspark.log.store import AnyPublisher
 from bkspark.log.writer import LedgerOptions, RollLimits
 from bkspark.stages import reach
 
@@ -54,18 +55,21 @@ class EpochCommitter:
         self._limits = limits
         self._shared = SharedLedger(log, Owner("query", owner_id), options, limits)
 
-    async def append(self, outputs: Sequence[Output], publisher: Publisher) -> bool:
-        """Publish an epoch at the log's end; return False if it, or a later one, was published before.
+    async def append(self, outputs: Sequence[Output], publisher: AnyPublisher) -> bool:
+        """Publish an epoch at the log's end; return False if its publisher had published it, or a later one, before.
+
+        An epoch without rows publishes nothing, and is not noted.
 
         Args:
             outputs: in partition order.
 
         Raises:
+            VersionPublished: another query or job has published the epoch's number, or a later one, under the name.
             DataLoss: an attempt's ledger is not pending any more: it was taken for dead.
             BookKeeperError: nothing was published, or the message says that the outcome is unknown.
         """
         if not any(output.ledgers or output.entries for output in outputs):
-            return not await self._log.has_published(publisher)
+            return True
         own = {facts.ledger_id for output in outputs for facts in output.ledgers}
         for left in reversed(range(LEDGERS_TRIED_MAX)):
             if await self._log.has_published(publisher):
@@ -86,7 +90,7 @@ class EpochCommitter:
             return is_new
         raise AssertionError("the last try raises")
 
-    async def _append_once(self, outputs: Sequence[Output], publisher: Publisher) -> bool:
+    async def _append_once(self, outputs: Sequence[Output], publisher: AnyPublisher) -> bool:
         ledgers = await _listed(outputs, self._shared)
         reach("commit.appended")
         shared = () if self._shared.ledger_id is None else (self._shared.ledger_id,)
@@ -94,8 +98,8 @@ class EpochCommitter:
         self._shared.note_published()
         return outcome.is_new
 
-    async def overwrite(self, outputs: Sequence[Output], publisher: Publisher) -> bool:
-        """Swap the log's content for an epoch; return False if it, or a later one, was published before.
+    async def overwrite(self, outputs: Sequence[Output], publisher: AnyPublisher) -> bool:
+        """Swap the log's content for an epoch; return False if its publisher had published it, or a later one, before.
 
         Raises as `append`.
         """
@@ -110,9 +114,13 @@ class EpochCommitter:
         except BaseException:
             await whole.drop()
             raise
-        outcome = await self._log.overwrite(ledgers, publisher=publisher)
-        if made and not outcome.is_new:
-            # Published by somebody else since we looked: nothing but this can tell that the ledger is nobody's.
+        try:
+            outcome = await self._log.overwrite(ledgers, publisher=publisher)
+        except VersionPublished:
+            await self._log.retire(made)
+            raise
+        if not outcome.is_new:
+            # Published by another process since we looked: nothing but this can tell that the ledger is not needed.
             await self._log.retire(made)
         return outcome.is_new
 

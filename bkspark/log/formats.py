@@ -6,9 +6,9 @@
     /bkspark/logs/<name>/condemned/<list>   ledgers to delete: taken from the list, or never put into it
 
 A node is JSON text, ASCII, keys sorted, no spaces, every key present and no other. `version` is 1, of a head with
-slices 2. Numbers are whole, below 2^63. A *ledger* in a list is `[id]` where its end was not known when it was listed,
-`[id, last entry, bytes]` where it was closed. Its *ordinal* is its place in the log's list, counted from 0 and never
-used again. A *token* is 16 hexadecimal digits chosen at random.
+slices 2, of one that names queries 3. Numbers are whole, below 2^63. A *ledger* in a list is `[id]` where its end was
+not known when it was listed, `[id, last entry, bytes]` where it was closed. Its *ordinal* is its place in the log's
+list, counted from 0 and never used again. A *token* is 16 hexadecimal digits chosen at random.
 
 A *slice* is part of a shared ledger, into which one process writes epoch after epoch: `[id, last entry, bytes, first
 entry]`, the last left out where it is 0. The ledger may hold other entries in front of it and behind it, of other
@@ -18,7 +18,8 @@ never reads a listed ledger beyond its listed last entry, whatever the ledger it
 
 Head:
 
-    version        1, or 2 once the log was given a slice: an older bkspark would read beyond the ends of slices
+    version        1, or 2 once the log was given a slice: an older bkspark would read beyond the ends of slices. 3
+                   while `last_epochs` names a query: an older one would drop the rows of another query as a repetition
     id             token of the log: another one when a log of that name is deleted and created again
     root           the ledgers root of the cluster that holds the ledgers: `/ledgers`
     first_ordinal  ordinal of the first ledger that is still in the log
@@ -28,7 +29,11 @@ Head:
     tail           ledgers behind the last page
     open           ordinals of ledgers that were not known to be closed when the head was written; at most a few
     writer         token of whoever opened the log for writing last; null after its close
-    last_epochs    [query, epoch] in order of publishing, the latest last: publish no epoch of that query up to it
+    last_epochs    [name, version] or [name, version, query], in order of publishing, the latest last: the last version
+                   that was published under a name. A streaming query's name is its id, the version its epoch. Where a
+                   query publishes under a name of the user's (txnAppId), its id is the third member, and the name has
+                   an item for each of its last 8 queries. Each of these may repeat versions up to its own last one,
+                   which changes nothing; versions up to the highest of the name are refused to everybody else
     changes        tokens of the latest changes, the newest last: the head's node version counts them. A change whose
                    answer was lost is recognised here
     condemned      names of the lists of condemned ledgers that still have to be worked off
@@ -59,7 +64,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from bkspark.errors import ConfigurationError, MetadataError, MetadataFormat
 from bkspark.ids import (
@@ -76,6 +81,7 @@ from bkspark.log.positions import BEGINNING, NO_LEDGER, Position
 
 VERSION = 1
 SLICES_VERSION = 2
+QUERIES_VERSION = 3
 LOGS_ROOT = "/bkspark/logs"
 PAGES, PENDING, CONDEMNED = "pages", "pending", "condemned"
 
@@ -85,6 +91,7 @@ NODE_BYTES_MAX = 1_000_000
 PAGE_LEDGERS_MAX = 2_000
 TAIL_LEDGERS_MAX = 200
 LAST_EPOCHS_MAX = 1_000
+QUERIES_OF_A_NAME_MAX = 8
 CHANGES_MAX = 32
 CONDEMNED_LEDGERS_MAX = 10_000
 CONDEMNED_LISTS_MAX = 2_000
@@ -180,10 +187,26 @@ class PendingLedger:
     ctime_ms: int = 0
 
 
-def check_publisher(query_id: str, epoch: int) -> None:
+class Publisher(NamedTuple):
+    """Who publishes, and as what: a streaming query's id and its epoch, or an application's name and its version.
+
+    `query` is the id of the streaming query that publishes under an application's name, None where there is none.
+    """
+
+    name: str
+    version: int
+    query: str | None = None
+
+
+LastEpoch = tuple[str, int] | tuple[str, int, str]
+"""(name, version) or (name, version, query): an item of `last_epochs`."""
+
+
+def check_publisher(query_id: str, epoch: int, query: str | None = None) -> None:
     """Raise ConfigurationError unless these can be kept as publisher of an epoch."""
-    if not is_publisher(query_id):
-        raise ConfigurationError(f"query or job id {str(query_id)[:NAME_LENGTH_MAX]!r} must be {PUBLISHER_RULE}")
+    for each in (query_id,) if query is None else (query_id, query):
+        if not is_publisher(each):
+            raise ConfigurationError(f"query or job id {str(each)[:NAME_LENGTH_MAX]!r} must be {PUBLISHER_RULE}")
     if type(epoch) is not int or not 0 <= epoch <= ENTRY_ID_MAX:
         raise ConfigurationError(f"epoch {epoch!r} of {query_id!r} must be a whole number of at least 0")
 
@@ -213,7 +236,7 @@ class LogHead:
     tail: tuple[LedgerFacts, ...] = ()
     open_ordinals: tuple[int, ...] = ()
     writer: str | None = None
-    last_epochs: tuple[tuple[str, int], ...] = ()
+    last_epochs: tuple[LastEpoch, ...] = ()
     condemned: tuple[str, ...] = ()
     is_deleted: bool = False
     has_slices: bool = False
@@ -222,6 +245,13 @@ class LogHead:
     def end_ordinal(self) -> int:
         """The ordinal that the next ledger gets."""
         return self.tail_ordinal + len(self.tail)
+
+    @property
+    def version(self) -> int:
+        """The lowest format version that says all of this."""
+        if any(len(item) == 3 for item in self.last_epochs):
+            return QUERIES_VERSION
+        return SLICES_VERSION if self.has_slices else VERSION
 
     def page_end(self, index: int) -> int:
         """Return the ordinal behind the last ledger of pages[index]."""
@@ -243,7 +273,7 @@ def encode_head(head: LogHead) -> bytes:
     """
     return _encode(
         {
-            "version": SLICES_VERSION if head.has_slices else VERSION,
+            "version": head.version,
             "id": head.log_id,
             "root": head.root,
             "first_ordinal": head.first_ordinal,
@@ -306,8 +336,8 @@ def _listed(ledgers: Sequence[LedgerFacts]) -> list[list[int]]:
 
 @lru_cache(maxsize=HEADS_CACHED_MAX)
 def decode_head(data: bytes, path: str) -> LogHead:
-    """Return the head. Raises MetadataFormat, which names `path`, for anything but a head of version 1 or 2."""
-    node = _Node(data, path, "log head", version_max=SLICES_VERSION)
+    """Return the head. Raises MetadataFormat, which names `path`, for anything but a head of version 1 to 3."""
+    node = _Node(data, path, "log head", version_max=QUERIES_VERSION)
     start = node.whole_list("start", lowest=NO_LEDGER)
     if len(start) != 3 or start[0] < 0 or start[2] < 0:
         raise node.error("start is not [ordinal, ledger, entry]")
@@ -325,7 +355,7 @@ def decode_head(data: bytes, path: str) -> LogHead:
         last_epochs=node.epochs("last_epochs"),
         condemned=node.texts("condemned", _TOKEN),
         is_deleted=node.flag("deleted"),
-        has_slices=node.version == SLICES_VERSION,
+        has_slices=node.version >= SLICES_VERSION,
     )
     node.end()
     _check_head(head, node)
@@ -460,13 +490,16 @@ class _Node:
         except ValueError as error:
             raise self.error(str(error)) from None
 
-    def epochs(self, key: str) -> tuple[tuple[str, int], ...]:
+    def epochs(self, key: str) -> tuple[LastEpoch, ...]:
         values = self.items(key)
+        lengths = (2, 3) if self.version >= QUERIES_VERSION else (2,)
         for value in values:
-            if not isinstance(value, list) or len(value) != 2 or not isinstance(value[0], str):
-                raise self.error(f"{key} holds something else than [query, epoch]")
+            if not isinstance(value, list) or len(value) not in lengths or not isinstance(value[0], str):
+                raise self.error(f"{key} holds something else than [name, version] or [name, version, query]")
             self._as_whole(key, value[1], 0)
-        return tuple((query_id, epoch) for query_id, epoch in values)
+            if len(value) == 3 and not isinstance(value[2], str):
+                raise self.error(f"{key} holds a query that is no text")
+        return tuple(tuple(value) for value in values)
 
     def _as_ledger(self, key: str, value: Any) -> list[int]:
         if not isinstance(value, list) or len(value) not in (1, 3, 4) or any(type(item) is not int for item in value):

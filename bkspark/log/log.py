@@ -15,12 +15,12 @@ from bkspark.client.range_reader import BATCH_BYTES
 from bkspark.errors import BookKeeperError, ConfigurationError, LedgerFenced, NoSuchLedger, NoSuchLog
 from bkspark.log import reading
 from bkspark.log.attempts import CALLS_AT_ONCE, chunks
-from bkspark.log.changes import last_epoch
+from bkspark.log.changes import is_repeated
 from bkspark.log.election import ELECTIONS_ROOT, Election
-from bkspark.log.formats import LedgerFacts, LogHead, Owner, PendingLedger, check_log_name
+from bkspark.log.formats import LedgerFacts, LogHead, Owner, PendingLedger, Publisher, check_log_name
 from bkspark.log.positions import EARLIEST, LATEST, LogBatch, Place, Position, check_place
 from bkspark.log.snapshot import ListedLedger, LogSnapshot
-from bkspark.log.store import AppendOutcome, LogStore, Publisher, check_ledgers, check_publisher_argument
+from bkspark.log.store import AnyPublisher, AppendOutcome, LogStore, check_ledgers, check_publisher_argument
 from bkspark.log.writer import (
     DEFAULTS,
     OPEN_TRIES_MAX,
@@ -76,10 +76,13 @@ class Log:
 
     async def show(self) -> dict[str, Any]:
         """Return the facts of the log: `{"log", "ledgers": [{"ledger", "first_entry", "last_entry", "state",
-        "length"}], "version"}`.
+        "length"}], "published": [{"name", "version", "query"}], "version"}`.
 
-        An open ledger has last entry -1 and length 0, as its metadata says; the state of one that is gone is MISSING.
-        A slice of a shared ledger has its own first and last entry, and is OPEN while more of the ledger may follow.
+        `published` has the last version of each name that published in the log and is remembered, the latest last: of
+        a streaming query without a name its id and last epoch. `query` is the query that published under a name, None
+        where there was none, or where it is not known. An open ledger has last entry -1 and length 0, as its metadata
+        says; the state of one that is gone is MISSING. A slice of a shared ledger has its own first and last entry, and
+        is OPEN while more of the ledger may follow.
         """
         snapshot = await self.snapshot()
         pending = await (await self.store()).attempts.pending_ids(self._name) if snapshot.head.has_slices else set()
@@ -87,7 +90,8 @@ class Log:
         async for run in snapshot.runs():
             for some in chunks(run, CALLS_AT_ONCE):
                 shown += await asyncio.gather(*(self._shown(snapshot, listed, pending) for listed in some))
-        return {"log": self._name, "ledgers": shown, "version": snapshot.version}
+        published = [publisher._asdict() for publisher in snapshot.publishers]
+        return {"log": self._name, "ledgers": shown, "published": published, "version": snapshot.version}
 
     async def _shown(self, snapshot: LogSnapshot, listed: ListedLedger, pending: Collection[int]) -> dict[str, Any]:
         state = "OPEN" if listed.ledger_id in pending else "CLOSED"
@@ -277,7 +281,7 @@ class Log:
         self,
         ledgers: Sequence[LedgerFacts],
         *,
-        publisher: Publisher | None = None,
+        publisher: AnyPublisher | None = None,
         only_if_empty: bool = False,
         shared: Collection[int] = (),
     ) -> AppendOutcome:
@@ -290,18 +294,24 @@ class Log:
             self._name, ledgers, publisher=publisher, only_if_empty=only_if_empty, shared=shared
         )
 
-    async def has_published(self, publisher: Publisher) -> bool:
-        """Whether the log holds this epoch of a publisher, or a later one. Raises NoSuchLog."""
+    async def has_published(self, publisher: AnyPublisher) -> bool:
+        """Whether a publisher has published this version, or a later one, so that publishing it changes nothing.
+
+        Raises:
+            NoSuchLog: there is no such log.
+            VersionPublished: the version, or a later one, was published under the name by another query or job.
+        """
         check_publisher_argument(publisher)
-        latest = last_epoch((await self.snapshot()).head, publisher[0])
-        return latest is not None and publisher[1] <= latest
+        return is_repeated((await self.snapshot()).head, self._name, Publisher(*publisher))
 
     async def forget_published(self, ledger_id: int) -> None:
         """End the registration of a ledger that is in the list, and of which no more is published."""
         ledger_id = arguments.whole_number("ledger_id", ledger_id)
         await (await self.store()).attempts.forget_published(self._name, [ledger_id])
 
-    async def overwrite(self, ledgers: Sequence[LedgerFacts], *, publisher: Publisher | None = None) -> AppendOutcome:
+    async def overwrite(
+        self, ledgers: Sequence[LedgerFacts], *, publisher: AnyPublisher | None = None
+    ) -> AppendOutcome:
         """Swap the list for closed, pending ledgers at once; fence who writes, and delete the old ledgers."""
         check_ledgers(ledgers, publisher)
         store = await self.store()

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from bkspark.errors import ConfigurationError, DataLoss, MetadataFormat, NoSuchNode
 from bkspark.log.changes import first_to_read
-from bkspark.log.formats import LedgerFacts, LogHead, PageRef
+from bkspark.log.formats import LedgerFacts, LogHead, PageRef, Publisher
 from bkspark.log.heads import HeadStore, StoredHead
 from bkspark.log.positions import NO_LEDGER, Position
 
@@ -65,6 +65,11 @@ class LogSnapshot:
     def open_ordinals(self) -> tuple[int, ...]:
         """Ledgers that were not known to be closed; at most a few, ascending."""
         return self.head.open_ordinals
+
+    @property
+    def publishers(self) -> list[Publisher]:
+        """The last version of each name that published in the log and is remembered, the latest last."""
+        return [Publisher(*item) for item in self.head.last_epochs]
 
     async def runs(self, first_ordinal: int = 0, end_ordinal: int | None = None) -> AsyncIterator[list[ListedLedger]]:
         """Yield the ledgers in [first_ordinal, end_ordinal) that are in the log, in order, a page at a time.

@@ -3,8 +3,8 @@
 Three rules make a log's list safe to share:
 
 * A ledger gets into the list only while it is pending (attempts.py), so nothing condemned is ever published.
-* A streaming query's epoch is published once: the head remembers each query's latest epoch, and publishing it or an
-  older one again changes nothing.
+* A version of a name (an epoch of a streaming query) is published once: the head remembers each name's last version,
+  and who published it. That publisher may repeat it, which changes nothing; everybody else is refused.
 * One writer holds the log at a time. Who opens it for writing must have fenced every ledger that the head calls open;
   the head then names the new writer, and the one before can add no ledger any more.
 """
@@ -35,6 +35,7 @@ from bkspark.log.formats import (
     LedgerFacts,
     LogHead,
     PageRef,
+    Publisher,
     check_publisher,
     encode_page,
     log_path,
@@ -52,15 +53,15 @@ SHARED_DROPPED_MAX = 500
 
 T = TypeVar("T")
 
-Publisher = tuple[str, int]
-"""(query id, epoch) of a streaming query, or an application's own id and version."""
+AnyPublisher = Publisher | tuple[str, int] | tuple[str, int, str | None]
+"""A publisher, or its members as a plain tuple."""
 
 
 @dataclass(frozen=True, slots=True)
 class AppendOutcome:
     """What became of a publication.
 
-    `is_new` False: `publisher` had published this epoch or a later one (`last_epoch`), so nothing was changed; the
+    `is_new` False: `publisher` had published this version or a later one (`last_epoch`), so nothing was changed; the
     ledgers that were to be published are still pending, unless it was they that were published then.
     """
 
@@ -146,18 +147,19 @@ class LogStore:
         name: str,
         ledgers: Sequence[LedgerFacts],
         *,
-        publisher: Publisher | None = None,
+        publisher: AnyPublisher | None = None,
         only_if_empty: bool = False,
         shared: Collection[int] = (),
     ) -> AppendOutcome:
         """Put closed, pending ledgers, or slices of shared ones, at the end of the list: all of them at once, or none.
 
         A slice that goes on where the last one of the list ends makes that longer. Ledgers in `shared` stay pending:
-        more of them will be published. With a `publisher`, an epoch that it has published, or one before, changes
+        more of them will be published. With a `publisher`, a version that it has published, or one before, changes
         nothing, and the outcome says so.
 
         Raises:
             NoSuchLog: there is no such log.
+            VersionPublished: the version, or a later one, was published under the name by another query or job.
             LogExists: the log has a ledger already, and `only_if_empty` asks for none.
             DataLoss: a ledger is not pending: its attempt was taken for dead.
             MetadataError: the store is away; the message tells whether the outcome is unknown.
@@ -165,7 +167,7 @@ class LogStore:
         check_ledgers(ledgers, publisher)
 
         async def decide(head: LogHead) -> Change[AppendOutcome]:
-            repeated = _repeated(head, publisher)
+            repeated = _repeated(head, name, publisher)
             if repeated is not None:
                 return Change(None, repeated)
             if only_if_empty and head.first_ordinal < head.end_ordinal:
@@ -188,7 +190,7 @@ class LogStore:
         ledgers: Sequence[LedgerFacts],
         *,
         closed: Sequence[int],
-        publisher: Publisher | None = None,
+        publisher: AnyPublisher | None = None,
     ) -> AppendOutcome | None:
         """Swap the whole list for closed, pending ledgers in one compare-and-set.
 
@@ -202,13 +204,13 @@ class LogStore:
         self,
         name: str,
         ledgers: Sequence[LedgerFacts],
-        publisher: Publisher | None,
+        publisher: AnyPublisher | None,
         closed: Sequence[int],
         *,
         is_deletion: bool,
     ) -> AppendOutcome | None:
         async def decide(head: LogHead) -> Change[AppendOutcome | None]:
-            repeated = _repeated(head, publisher)
+            repeated = _repeated(head, name, publisher)
             if repeated is not None:
                 return Change(None, repeated)
             if not set(head.open_ordinals) <= set(closed):
@@ -386,13 +388,13 @@ def _listed_of(head: LogHead, closed: Sequence[tuple[int, LedgerFacts]]) -> list
 
 
 def check_publisher_argument(publisher: object) -> None:
-    """Raise ConfigurationError unless this is a query id and an epoch."""
-    if not isinstance(publisher, tuple) or len(publisher) != 2:
+    """Raise ConfigurationError unless this is a name and a version, perhaps with a query's id."""
+    if not isinstance(publisher, tuple) or len(publisher) not in (2, 3):
         raise ConfigurationError(f"publisher must be a query id and an epoch, not {publisher!r:.80}")
     check_publisher(*publisher)
 
 
-def check_ledgers(ledgers: Sequence[LedgerFacts], publisher: Publisher | None) -> None:
+def check_ledgers(ledgers: Sequence[LedgerFacts], publisher: AnyPublisher | None) -> None:
     """Look at what is to be published.
 
     Raises:
@@ -415,13 +417,11 @@ def _has_slices(ledgers: Sequence[LedgerFacts], shared: Collection[int]) -> bool
     return any(facts.first_entry or facts.ledger_id in shared for facts in ledgers)
 
 
-def _repeated(head: LogHead, publisher: Publisher | None) -> AppendOutcome | None:
-    if publisher is None:
+def _repeated(head: LogHead, log: str, publisher: AnyPublisher | None) -> AppendOutcome | None:
+    if publisher is None or not changes.is_repeated(head, log, Publisher(*publisher)):
         return None
-    query_id, epoch = publisher
-    latest = changes.last_epoch(head, query_id)
-    return AppendOutcome(False, None, latest) if latest is not None and epoch <= latest else None
+    return AppendOutcome(False, None, changes.last_version(head, publisher[0]))
 
 
-def _remember(head: LogHead, publisher: Publisher | None) -> LogHead:
-    return head if publisher is None else changes.published(head, *publisher)
+def _remember(head: LogHead, publisher: AnyPublisher | None) -> LogHead:
+    return head if publisher is None else changes.published(head, Publisher(*publisher))

@@ -20,9 +20,10 @@ from typing import Any, TypeVar
 
 from bkspark.client import Client, LedgerWriter, arguments
 from bkspark.client.ledger_types import parse_ledger_type
+from bkspark.client.turns import Singles, Turn, Turns
 from bkspark.client.writer import check_entry_size, check_entry_sizes
 from bkspark.core.metadata import LedgerMetadata
-from bkspark.entries import as_batch
+from bkspark.entries import EntryBatch, as_batch
 from bkspark.errors import BookKeeperError, LedgerClosed, LedgerFenced, NoSuchLedger
 from bkspark.log.formats import LedgerFacts, Owner
 from bkspark.log.heads import new_token
@@ -166,10 +167,10 @@ class LogWriter:
         # Ledgers closed since the head was told last.
         self._closed: list[tuple[int, LedgerFacts]] = []
         self._error: BookKeeperError | None = None
-        self._singles: list[bytes] = []
-        self._singles_sent: asyncio.Future[PositionRange] | None = None
+        # Entries that `append` gathers, until something is submitted after them.
+        self._singles: Singles[PositionRange] | None = None
         # One submission, roll or look at the log at a time; acknowledgements are not waited for under it.
-        self._turn = asyncio.Lock()
+        self._turns = Turns()
         # The last change of the ledger being written. It is not cancelled with the call that needed it.
         self._change: asyncio.Task[Any] | None = None
         self._is_stale = False
@@ -233,22 +234,28 @@ class LogWriter:
             raise TypeError(f"an entry is bytes, not {type(entry).__name__}")
         data = bytes(entry)
         check_entry_size(len(data), self._entry_bytes_max)
-        place = len(self._singles)
-        self._singles.append(data)
-        if self._singles_sent is None:
-            self._singles_sent = start_shared(self._send_singles())
-        return (await asyncio.shield(self._singles_sent))[place]
+        singles = self._singles
+        if singles is None or singles.is_closed:
+            singles = self._singles = Singles(self._turns.take(), self._send_singles)
+        place = len(singles.entries)
+        singles.entries.append(data)
+        return (await asyncio.shield(singles.sent))[place]
 
-    async def _send_singles(self) -> PositionRange:
-        await asyncio.sleep(0)  # one turn of the loop: whoever appends in it joins this batch
-        singles, self._singles, self._singles_sent = self._singles, [], None
-        return await self.append_many(singles)
+    async def _send_singles(self, turn: Turn, entries: list[bytes]) -> PositionRange:
+        return await (await self._submit_in(turn, as_batch(entries)))
+
+    def _take_turn(self) -> Turn:
+        """Return the turn after all calls so far; entries that `append` is given from now on come after it."""
+        if self._singles is not None:
+            self._singles.is_closed = True
+        return self._turns.take()
 
     async def append_many(self, entries: Any) -> PositionRange:
         """Append entries (iterable of bytes, EntryBatch, Arrow binary array); return their positions once all are
         acknowledged.
 
-        They lie together in one ledger. Any number of calls may be under way; their entries come in the order of calls.
+        They lie together in one ledger. Any number of calls may be under way, those of `append` too; their entries
+        come in the order of calls.
 
         Raises:
             LedgerFenced: somebody else opened, overwrote or deleted the log. Entries not acknowledged may be stored.
@@ -260,7 +267,10 @@ class LogWriter:
         """Send entries as soon as there is room; return a future of their positions, done when acknowledged."""
         batch = as_batch(entries)
         check_entry_sizes(batch, self._entry_bytes_max)
-        async with self._turn:
+        return await self._submit_in(self._take_turn(), batch)
+
+    async def _submit_in(self, turn: Turn, batch: EntryBatch) -> asyncio.Future[PositionRange]:
+        async with turn:
             current = await self._ready()
             try:
                 waiting = await current.ledger.submit(batch)
@@ -298,7 +308,7 @@ class LogWriter:
 
     async def roll(self) -> None:
         """Go on in a new ledger; the old one is closed, and readers get past it. Raises as `append_many`."""
-        async with self._turn:
+        async with self._take_turn():
             current = await self._ready()
             await self._to_its_end(self._roll(current))
 
@@ -339,7 +349,7 @@ class LogWriter:
             look.add_done_callback(self._looks.discard)
 
     async def _look_in_turn(self) -> None:
-        async with self._turn:
+        async with self._take_turn():
             try:
                 await self._change_over()
                 if self._is_stale and self._error is None:
@@ -375,9 +385,8 @@ class LogWriter:
             LedgerFenced, MetadataError, ...: as `LedgerWriter.close`; acknowledged entries are safe all the same.
         """
         self._stop_watching()
-        if self._singles_sent is not None:
-            await asyncio.wait([self._singles_sent])
-        async with self._turn:
+        singles = self._singles
+        async with self._take_turn():
             if self._is_closed:
                 return
             await self._change_over()
@@ -391,6 +400,8 @@ class LogWriter:
             if current is not None:
                 await self._close_ledger(current)
             await self._settle(is_end=True)
+        if singles is not None:
+            await asyncio.wait([singles.sent])  # calls of `append` before this one return first
 
     def abandon(self) -> None:
         """Stop without closing anything: whoever opens the log next finds the end."""

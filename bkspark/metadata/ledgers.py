@@ -48,6 +48,8 @@ class LedgerStore:
         self._uri_manager = uri.manager
         self._manager: LedgerManager | None = None
         self._has_long_ids: bool | None = None
+        # In a flat cluster: ids below were given out by the counter that earlier versions of ours used.
+        self._flat_ids_from: int | None = None
         self._deletions: set[asyncio.Task[None]] = set()
 
     async def manager(self) -> LedgerManager:
@@ -115,8 +117,10 @@ class LedgerStore:
     async def _generate_id(self) -> int:
         """Return the next id of the cluster's generator: short ids first, then 63-bit ones.
 
-        Which of the two is looked up once: short ids stay distinct when somebody else begins with long ones.
+        Which of the two is looked up once: short ids stay distinct when another client begins with long ones.
         """
+        if await self.manager() is LedgerManager.FLAT:
+            return await self._generate_flat_id()
         long_root = f"{self._root}/{paths.LONG_ID_GENERATOR}"
         if self._has_long_ids is None:
             self._has_long_ids = await self._tree.exists(long_root) is not None
@@ -138,6 +142,26 @@ class LedgerStore:
             await self._ensure(f"{long_root}/HOB-{int(head[4:]) + 1:010d}")
             for old in sorted(heads)[:-LONG_GENERATORS_KEPT]:
                 await self._delete_quietly(f"{long_root}/{old}")
+
+    async def _generate_flat_id(self) -> int:
+        """Return the next id of a flat cluster, from the counter of Apache's FlatLedgerManagerFactory: the root's own.
+
+        Earlier versions of ours took ids from `idgen`, as other clusters do. An id that they gave out is given out by
+        nobody again, as bookies may still hold a deleted ledger under it: the root's counter is taken beyond theirs.
+        """
+        if self._flat_ids_from is None:
+            before = f"{self._root}/{paths.ID_GENERATOR}"
+            is_used = await self._tree.exists(before) is not None
+            self._flat_ids_from = await self._next_number(f"{before}/ID-") + 1 if is_used else 0
+        while True:
+            number = await self._next_number(f"{self._root}/ID-")
+            if not 0 <= number <= paths.SHORT_ID_MAX:
+                raise MetadataError(
+                    f"the flat cluster at {self._root} has given out all its ledger ids: create ledgers under ids that "
+                    "you choose, or use a cluster with another ledger manager"
+                )
+            if number >= self._flat_ids_from:
+                return number
 
     async def _next_number(self, prefix: str) -> int:
         path = await self._tree.create(prefix, ephemeral=True, sequential=True, make_parents=True)
@@ -209,7 +233,10 @@ class LedgerStore:
             raise NoSuchLedger(f"ledger {ledger_id} does not exist any more", ledger_id=ledger_id) from None
         except MetadataVersion as error:
             raise MetadataVersion(f"the metadata of ledger {ledger_id}: {error}", ledger_id=ledger_id) from None
-        raise MetadataError(f"the metadata of ledger {ledger_id} was not written: the connection was lost repeatedly")
+        raise MetadataError(
+            f"the metadata of ledger {ledger_id}: the connection was lost {WRITE_TRIES_MAX} times; "
+            "whether the write took effect is unknown"
+        )
 
     async def _write_once(self, path: str, data: bytes, version: int) -> Stat | None:
         """Write a node; None where the connection was lost and the write has not taken effect."""

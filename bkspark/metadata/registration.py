@@ -47,14 +47,16 @@ def decode(data: bytes, bookie_id: str) -> BookieAddress:
         message = BookieServiceInfoFormat.FromString(data)
         for endpoint in message.endpoints:
             if endpoint.protocol == PROTOCOL:
-                return BookieAddress(_text(endpoint.host), endpoint.port, dict(message.properties))
+                host = _text(endpoint.host, "its host")
+                properties = {key: _text(value, "a property") for key, value in message.properties.items()}
+                return BookieAddress(host, endpoint.port, properties)
     except (ValueError, DecodeError) as error:
         raise MetadataFormat(f"the registration of bookie {bookie_id} cannot be read: {error}") from None
     raise MetadataFormat(f"the registration of bookie {bookie_id} has no endpoint with protocol {PROTOCOL}")
 
 
-def _text(value: str | bytes) -> str:
+def _text(value: str | bytes, what: str) -> str:
     # protobuf hands over bytes where a string is not UTF-8.
     if isinstance(value, bytes):
-        raise ValueError("its host is not text")
+        raise ValueError(f"{what} is not text")
     return value

@@ -82,7 +82,8 @@ def decode(data: bytes, ledger_id: int, version: int = 0) -> Underreplicated:
     """Return what a node says. Raises MetadataFormat."""
     try:
         message = text_format.Parse(data.decode(), UnderreplicatedLedgerFormat(), allow_unknown_field=True)
-    except (ValueError, text_format.ParseError) as error:
+    except (ValueError, RecursionError, text_format.ParseError) as error:
+        # Unknown fields are passed over by recursion, as deep as they are nested.
         raise MetadataFormat(
             f"the under-replication node of ledger {ledger_id} cannot be read: {error}", ledger_id=ledger_id
         ) from None

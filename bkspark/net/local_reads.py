@@ -7,6 +7,9 @@ bookie only says where entries lie, and the bytes are read once, by a thread.
 It never gives an error, a negative answer or a report of damage: whoever got too little asks the bookie over the
 network, and what it answers there decides, as if this did not exist. A bookie with which anything but the check of an
 entry goes wrong is read over the network only, as long as the connection to it lasts.
+
+**Who answers.** Every user of the host may take the name of the socket, and forge entries with their digests. So the
+kernel is asked whose socket it is: it must be this user's, root's, or of the user who listens at the bookie's port.
 """
 
 from __future__ import annotations
@@ -17,8 +20,10 @@ import errno
 import logging
 import os
 import socket
+import struct
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 
@@ -39,6 +44,12 @@ PIECE_BYTES = 2 << 20
 
 AHEAD_BYTES = 16 << 20
 """Of a file, that are fetched from the disk at once where it is read for the first time."""
+
+_CREDENTIALS = struct.Struct("=iII")
+"""Of SO_PEERCRED: process, user, group."""
+
+_TCP_SOCKETS = Path("/proc/net/tcp")
+_LISTENS = "0A"
 
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 """Where Python or its C library does not know it, reads wait."""
@@ -148,6 +159,7 @@ class LocalBookie:
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             self._socket.settimeout(self._timeout_s)
             self._socket.connect(socket_name(self._port))
+            self._check_owner(self._socket)
         self._socket.send(request.encode())
         message, descriptors, _, _ = socket.recv_fds(self._socket, REPLY_BYTES_MAX, 1, socket.MSG_CMSG_CLOEXEC)
         try:
@@ -161,6 +173,18 @@ class LocalBookie:
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
+
+    def _check_owner(self, connected: socket.socket) -> None:
+        """Raise PermissionError when the socket may be another's than the bookie's."""
+        uid = peer_uid(connected)
+        if is_trusted(uid, own=os.geteuid(), of_port=None):
+            return
+        of_port = listener_uid(self._host, self._port)
+        if not is_trusted(uid, own=os.geteuid(), of_port=of_port):
+            name = socket_name(self._port)[1:].decode()
+            reason = f"socket {name} belongs to user {uid}, and the bookie's port to user {of_port}"
+            logger.warning("nothing is read there: %s", reason)
+            raise PermissionError(reason)
 
     def _entries(
         self, descriptor: int, starts: np.ndarray, ledger_id: int, first_entry: int, bytes_max: int, digest: EntryDigest
@@ -243,6 +267,33 @@ def read_all(descriptor: int, memory: memoryview, offset: int) -> bool:
         os.posix_fadvise(descriptor, offset + found, AHEAD_BYTES, os.POSIX_FADV_WILLNEED)
         found += os.preadv(descriptor, [memory[found:]], offset + found)
     return found == len(memory)
+
+
+def peer_uid(connected: socket.socket) -> int:
+    """Return the user of the process at the other end of a unix socket: who listened, or who connected."""
+    _, uid, _ = _CREDENTIALS.unpack(connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    return int(uid)
+
+
+def is_trusted(uid: int, *, own: int, of_port: int | None) -> bool:
+    """Return whether what a user's process says is as good as what the bookie says.
+
+    Args:
+        own: the user of this process.
+        of_port: who listens at the bookie's port, None if that is not known.
+    """
+    return uid in (0, own) or uid == of_port
+
+
+def listener_uid(host: bytes, port: int) -> int | None:
+    """Return the user who listens at an IPv4 address (four bytes) and port of this host; None if nobody does."""
+    wanted = {f"{int.from_bytes(address, sys.byteorder):08X}:{port:04X}" for address in (host, bytes(4))}
+    with _TCP_SOCKETS.open() as sockets:
+        for line in sockets:
+            fields = line.split()
+            if fields[1] in wanted and fields[3] == _LISTENS:
+                return int(fields[7])
+    return None
 
 
 def _end_of_item(descriptor: int, start: int) -> int:

@@ -19,7 +19,7 @@ from bkspark.net.connection import BookieConnection
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v2, v3, v3_reads
 from bkspark.wire.digest import EntryDigest, OpenedEntry
-from bkspark.wire.entry_lists import EntryRuns, decode_entry_list
+from bkspark.wire.entry_lists import RUNS_MAX, EntryRuns, decode_entry_list
 from bkspark.wire.framing import FrameTable
 
 
@@ -201,11 +201,11 @@ class BookieV3Channel(BookieConnection):
             inner.freeDiskSpace if inner.HasField("freeDiskSpace") else None,
         )
 
-    async def entry_list(self, ledger_id: int) -> tuple[int, EntryRuns]:
+    async def entry_list(self, ledger_id: int, runs_max: int = RUNS_MAX) -> tuple[int, EntryRuns]:
         """Return which entries of a ledger the bookie has, and the status, a V2 code.
 
         Raises:
-            ProtocolError: what it sent is no list of entries.
+            ProtocolError: what it sent is no list of entries, or one of more than `runs_max` runs.
         """
         answer = await self._ask(
             protocol.GET_LIST_OF_ENTRIES_OF_LEDGER,
@@ -216,7 +216,7 @@ class BookieV3Channel(BookieConnection):
         status = _status(answer, inner, "getListOfEntriesOfLedgerResponse")
         if status != v2.EOK:
             return status, EntryRuns.none()
-        return status, decode_entry_list(inner.availabilityOfEntriesOfLedger)
+        return status, decode_entry_list(inner.availabilityOfEntriesOfLedger, runs_max)
 
     async def _ask(
         self, operation: int, what: str, *, priority: int = 0, waits_s: float = 0.0, **message: Any

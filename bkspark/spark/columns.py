@@ -17,6 +17,8 @@ left out is not built.
 
 from __future__ import annotations
 
+import difflib
+import logging
 from collections.abc import Callable, Iterator
 from inspect import signature
 from typing import Any
@@ -45,10 +47,13 @@ from bkspark.errors import ConfigurationError
 from bkspark.log.positions import Position
 from bkspark.spark.formats.decoding import CORRUPT_RECORD, Decoder, MalformedMode, Rows
 from bkspark.spark.formats.raw import VALUE
-from bkspark.spark.formats.registry import decoder_of
+from bkspark.spark.formats.registry import columns_of, decoder_of
+from bkspark.spark.option_values import shown
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.plan import LedgerRead
 from bkspark.spark.versions import COUNTS_WITHOUT_COLUMNS, SPARK_VERSION
+
+_log = logging.getLogger(__name__)
 
 _METADATA_TYPES = {
     "ledger_id": pa.int64(),
@@ -218,8 +223,16 @@ class RowAssembler:
             else:
                 _check_raw(column, name, options)
                 payload.append(column)
+        self._format = options.payload_format or "raw"
+        # By place among the payload's columns: those of which no entry has had a value yet.
+        self._unseen = (
+            {}
+            if self._format == "raw" or options.columns_inferred
+            else {i: column.name for i, column in enumerate(payload) if column.name != CORRUPT_RECORD}
+        )
+        self._sample: tuple[int, int, bytes] | None = None
         self._decoder: Decoder = decoder_of(
-            options.payload_format or "raw",
+            self._format,
             pa.schema(payload),
             MalformedMode(options.malformed_mode),
             is_whole=options.columns_inferred,
@@ -241,12 +254,52 @@ class RowAssembler:
             MalformedPayload: a payload does not fit the schema, and mode is FAILFAST.
         """
         for rows in self._decoder.decode(entries):
+            if self._unseen:
+                self._note_seen(rows, entries)
             columns = self._with_metadata(rows, entries, read) if self._metadata else rows.columns
             if columns:
                 yield pa.RecordBatch.from_arrays(columns, schema=self._schema)
             else:
                 # The number of rows is that of a column that is left out again.
                 yield pa.record_batch({"rows": pa.nulls(rows.count)}).select([])
+
+    def _note_seen(self, rows: Rows, entries: EntryBatch) -> None:
+        for index in list(self._unseen):
+            column = rows.columns[index]
+            if column.null_count < len(column):
+                del self._unseen[index]
+        if self._unseen and self._sample is None and len(entries):
+            # A copy: it would keep all of the batch in memory.
+            self._sample = (entries.ledger_id, entries.first_entry, bytes(entries[0]))
+
+    def tell_missing_columns(self) -> None:
+        """Warn of columns that the user named, that the first entry has not, and that were null throughout.
+
+        For the end of a task. Spark reads such a column of any source as nulls, and a misspelt one, too.
+        """
+        if not self._unseen or self._sample is None:
+            return
+        ledger_id, entry_id, payload = self._sample
+        try:
+            found = columns_of(self._format, [payload]).names
+        except ValueError:
+            return  # malformed, and told or passed over as `mode` says
+        if self._format == "msgpack" and found[:1] == ["_1"]:
+            return  # an array, whose cells have no names
+        alike = {name.lower() if self._format == "arrow" else name: name for name in found}
+        for name in self._unseen.values():
+            if (name.lower() if self._format == "arrow" else name) not in alike:
+                near = difflib.get_close_matches(name.lower(), {each.lower(): each for each in found}, n=1)
+                hint = "".join(f": did you mean '{each}'?" for each in found if [each.lower()] == near)
+                _log.warning(
+                    "column '%s' of the schema is null in every row that this task read: ledger %d entry %d has the "
+                    "columns %s%s",
+                    name,
+                    ledger_id,
+                    entry_id,
+                    shown(found),
+                    hint,
+                )
 
     def _with_metadata(self, rows: Rows, entries: EntryBatch, read: LedgerRead) -> list[pa.Array]:
         entry_ids = np.arange(len(entries)) if rows.entry_of_row is None else rows.entry_of_row()

@@ -2,7 +2,8 @@
 
     ledgers    one row a ledger, from its metadata; `last_entry` and `length` of an open one are null
     fragments  one row a fragment of a ledger; `last_entry` of the last fragment of an open ledger is null
-    logs       one row a log
+    logs       one row a log; `published` has the last version of each name (txnAppId, or the id of a streaming query
+               without one) that published there, the latest last, and the query that did, null where none is known
     bookies    one row a bookie that ever had a cookie: `state` is available, readonly or down, as `bkspark cluster
                bookies` says; `address` is null while it is not registered
 
@@ -68,6 +69,9 @@ SCHEMAS = {
             "open_ledgers": pa.int32(),
             "start": pa.string(),
             "version": pa.int64(),
+            "published": pa.list_(
+                pa.struct({"name": pa.string(), "version": pa.int64(), "query": pa.string()}),
+            ),
         }
     ),
     "bookies": pa.schema({"bookie": pa.string(), "state": pa.string(), "address": pa.string()}),
@@ -205,6 +209,7 @@ async def _logs(client: Client) -> AsyncIterator[Row]:
             "open_ledgers": len(snapshot.open_ordinals),
             "start": str(snapshot.start),
             "version": snapshot.version,
+            "published": [publisher._asdict() for publisher in snapshot.publishers],
         }
 
 

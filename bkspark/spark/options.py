@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -18,6 +19,7 @@ from typing import Any
 from bkspark.core.metadata import LedgerType, check_quorums
 from bkspark.errors import ConfigurationError
 from bkspark.spark import option_values as values
+from bkspark.spark.offsets import position_of
 from bkspark.spark.option_values import EARLIEST, LATEST, MIB, IdRange, Offset
 
 URI_VARIABLE = "BKSPARK_URI"
@@ -27,7 +29,7 @@ VIEWS = ("ledgers", "logs", "bookies", "fragments")
 LEDGER_TYPES = tuple(it.value for it in LedgerType)
 PAYLOAD_FORMATS = ("raw", "json", "msgpack", "arrow")
 DIGESTS = ("crc32c", "crc32", "mac", "dummy")
-APPEND, ERROR, IGNORE = "append", "error", "ignore"
+APPEND, ERROR, IGNORE, SKIP = "append", "error", "ignore", "skip"
 MALFORMED_MODES = ("FAILFAST", "PERMISSIVE", "DROPMALFORMED")
 
 READ, STREAM, WRITE = "a batch read", "a stream read", "a write"
@@ -103,6 +105,9 @@ OPTIONS = (
     Option("ifExists", "if_exists", values.one_of(APPEND, ERROR, IGNORE), _WRITE, "what a log that holds ledgers does"),
     Option("txnAppId", "txn_app_id", values.publisher, _WRITE, "name under which versions are published once"),
     Option("txnVersion", "txn_version", values.version, _WRITE, "version of this write; of a stream: of its epoch 0"),
+    Option(
+        "ifPublished", "if_published", values.one_of(ERROR, SKIP), _WRITE, "what a version that another published does"
+    ),
     Option("maxLedgerBytes", "ledger_bytes_max", values.size, _WRITE, "roll to a new ledger at this size, about"),
     Option("maxLedgerAge", "ledger_age_ms", values.age, _WRITE, "roll a shared ledger at this age"),
     Option("inlineBytes", "inline_bytes", values.inline_size, _WRITE, "rows that the driver appends for a task"),
@@ -131,6 +136,7 @@ _KAFKA_NAMES = {
     "includeHeaders": "includeMetadata",
 }
 """Options of Spark's connector for Kafka whose work one of ours does, under another name."""
+_OF_LOGS = """; of several logs, a JSON object of their names and one of these each"""
 _KAFKA_PREFIXES = ("kafka.", "kafkaconsumer.", "fetchoffset.", "groupidprefix", "startingoffsetsbytimestampstrategy")
 _OF_KAFKA = {theirs.lower(): ours for theirs, ours in _KAFKA_NAMES.items()}
 _TABLE_PROVIDER, _TABLE_OPTION = "provider", "option."
@@ -183,6 +189,7 @@ class SourceOptions:
     if_exists: str = APPEND
     txn_app_id: str | None = None
     txn_version: int | None = None
+    if_published: str = ERROR
     ledger_bytes_max: int = 1 << 30
     ledger_age_ms: int = 3_600_000
     inline_bytes: int = MIB // 2
@@ -290,6 +297,8 @@ class SourceOptions:
                 "end, so nothing would be read: exchange them"
             )
         self._refuse_two_starts()
+        if self.reads_logs:
+            self._check_positions()
         if "endingoffsets" in self.given and self.ending_timestamp is not None:
             raise ConfigurationError(
                 "options 'endingOffsets' and 'endingTimestamp' exclude each other: give one of them"
@@ -311,6 +320,25 @@ class SourceOptions:
             raise ConfigurationError(
                 "options 'recover' and 'unconfirmed' exclude each other: a recovered ledger has no unconfirmed entry"
             )
+
+    def _check_positions(self) -> None:
+        """Raise ConfigurationError where an offset option holds the JSON of no position, or of no log's."""
+        for option in ("startingOffsets", "endingOffsets"):
+            value = getattr(self, _BY_KEY[option.lower()].field)
+            if not isinstance(value, dict):
+                continue
+            if _is_kafkas(value):
+                raise ConfigurationError(
+                    f"option '{option}' is {values.shown(json.dumps(value))}, which is of Kafka's form (topic, "
+                    "partition, offset). A log has no partitions: give earliest, latest, -N, or a position, as column "
+                    f"'position' has it{_OF_LOGS if self.logs_pattern is not None else ''}"
+                )
+            if self.logs_pattern is None:
+                position_of(value, f"option '{option}'")
+                continue
+            for log in value:
+                if isinstance(offset := self.offset_of(log, option), dict):
+                    position_of(offset, f"option '{option}': log {log}")
 
     def _check_log_read(self) -> None:
         if self.recover:
@@ -343,6 +371,7 @@ class SourceOptions:
         self._refuse_foreign(STREAM)
         self._require_log(STREAM)
         self._refuse_two_starts()
+        self._check_positions()
         if "maxtriggerdelay" in self.given and self.trigger_entries_min is None:
             raise ConfigurationError("option 'maxTriggerDelay' needs 'minEntriesPerTrigger': set that, too")
         least, most = self.trigger_entries_min, self.trigger_entries_max
@@ -385,6 +414,8 @@ class SourceOptions:
         self._require_log(WRITE)
         if self.txn_version is not None and self.txn_app_id is None:
             raise ConfigurationError("option 'txnVersion' needs 'txnAppId': set that, too")
+        if "ifpublished" in self.given and self.txn_app_id is None:
+            raise ConfigurationError("option 'ifPublished' needs 'txnAppId': set that, too, or remove it")
         for key in self.ledger_metadata:
             if key in _OWN_METADATA or key.startswith("bkspark."):
                 raise ConfigurationError(
@@ -425,6 +456,12 @@ class SourceOptions:
     def _require_log(self, use: str) -> None:
         if self.log is None and self.logs_pattern is None:
             raise ConfigurationError(f"option 'log' is missing: {use} needs the name of a log")
+
+
+def _is_kafkas(value: Mapping[str, Any]) -> bool:
+    """Whether offsets are written as Kafka's connector takes them: `{"topic": {"0": 23, "1": -2}}`."""
+    partitions = [key for offsets in value.values() if isinstance(offsets, dict) for key in offsets]
+    return bool(partitions) and all(key.isdecimal() for key in partitions)
 
 
 def _without_properties(options: Mapping[str, str]) -> Mapping[str, str]:

@@ -61,11 +61,18 @@ class ReadPlanner:
     """Looks at ledgers and plans who reads what. A planner is one snapshot: each ledger is looked at once.
 
     The methods are coroutines of the client's loop.
+
+    Args:
+        is_stream: for messages. A stream that has a checkpoint begins there, whatever its options say.
     """
 
-    def __init__(self, client: Client, options: SourceOptions) -> None:
+    def __init__(self, client: Client, options: SourceOptions, *, is_stream: bool = False) -> None:
         self._client = client
         self._options = options
+        self._remedy = (
+            f"start behind it by startingOffsets{', with a new checkpoint' if is_stream else ''}, or allow the loss "
+            "(failOnDataLoss=false)"
+        )
         self._opened: dict[int, LedgerReader] = {}
         self._ahead: dict[int, LedgerReader] = {}
         self._resolved: dict[str, tuple[str, int]] = {}
@@ -231,8 +238,7 @@ class ReadPlanner:
                 if is_cut and self._options.fail_on_data_loss:
                     raise DataLoss(
                         f"ledger {listed.ledger_id} of log {snapshot.name} ends at entry {extent.end_entry - 1}, in "
-                        f"front of {end}, to where it was to be read: start behind it with a new checkpoint, or allow "
-                        "the loss (failOnDataLoss=false)",
+                        f"front of {end}, to where it was to be read: {self._remedy}",
                         ledger_id=listed.ledger_id,
                     )
                 if listed.ordinal == end.ordinal and (end.entry_id < extent.end_entry or not extent.is_closed):
@@ -273,7 +279,7 @@ class ReadPlanner:
             return await reading.before(self._open_listed, snapshot, readable, -wanted)
         if isinstance(wanted, dict):
             position = position_of(wanted, "option 'startingOffsets'")
-            first = await self.first_position(snapshot, position, "option 'startingOffsets'")
+            first = await self.first_position(snapshot, position, "option 'startingOffsets'", "use earliest")
             if first == position:
                 await self._check_reached("startingOffsets", snapshot, position, readable)
             return first
@@ -294,7 +300,7 @@ class ReadPlanner:
         end = position_of(wanted, "option 'endingOffsets'")
         await self._check_reached("endingOffsets", snapshot, end, readable)
         # Of another log, or in front of what is left: something else would be read, or nothing.
-        await self.first_position(snapshot, end, "option 'endingOffsets'")
+        await self.first_position(snapshot, end, "option 'endingOffsets'", "use latest")
         start = self._options.offset_of(snapshot.name, "startingOffsets")
         if isinstance(start, dict) and position_of(start, "option 'startingOffsets'") > end:
             raise ConfigurationError(
@@ -321,11 +327,11 @@ class ReadPlanner:
                     )
                 return
 
-    async def first_position(self, snapshot: LogSnapshot, position: Position, source: str) -> Position:
+    async def first_position(self, snapshot: LogSnapshot, position: Position, source: str, instead: str) -> Position:
         """Return where reading from `position` begins: there, or with failOnDataLoss=false at what is left.
 
         Args:
-            source: of the position, for messages.
+            source, instead: of the position, and what to do where nothing is left there, for messages.
 
         Raises:
             DataLoss: what follows the position is gone.
@@ -335,7 +341,7 @@ class ReadPlanner:
             await snapshot.locate(position)
         except DataLoss as error:
             if self._options.fail_on_data_loss:
-                raise DataLoss(f"{source}: {error}") from None
+                raise DataLoss(f"{source}: {error}: {instead}, or allow the loss (failOnDataLoss=false)") from None
             return snapshot.start
         except ConfigurationError as error:
             raise ConfigurationError(f"{source}: {error}") from None
@@ -388,7 +394,7 @@ class ReadPlanner:
         if self._options.fail_on_data_loss:
             raise DataLoss(
                 f"ledger {entries.ledger_id} ends at entry {reader.last_entry}, entries up to {entries.end_entry - 1} "
-                "were to be read: start from earliest, or allow the loss (failOnDataLoss=false)",
+                f"were to be read: {self._remedy}",
                 ledger_id=entries.ledger_id,
             )
         return False
@@ -413,11 +419,17 @@ class ReadPlanner:
                 ) from None
             raise DataLoss(
                 f"ledger {ledger_id} of log {self._options.log or self._options.logs_pattern} does not exist any more: "
-                "start behind it, or allow the loss (failOnDataLoss=false)",
+                f"{self._remedy}",
                 ledger_id=ledger_id,
             ) from None
         except UnauthorizedAccess as error:
-            raise UnauthorizedAccess(f"option 'password': {error}", ledger_id=ledger_id) from None
+            many = self._options.ledgers is not None and any(not _is_one(each) for each in self._options.ledgers)
+            narrow = (
+                "; a read has one password, so choose the ledgers that have it, by their ids or by ledgerMetadata.KEY"
+                if many
+                else ""
+            )
+            raise UnauthorizedAccess(f"option 'password': {error}{narrow}", ledger_id=ledger_id) from None
 
     async def _addresses(self) -> dict[str, tuple[str, int]]:
         """Return where the bookies of all opened ledgers are dialled, as far as that is known."""

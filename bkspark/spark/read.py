@@ -128,6 +128,7 @@ def read_partition(partition: InputPartition, schema: StructType, options: Sourc
         for read, entries in _scanned(partition, fail_on_data_loss=options.fail_on_data_loss):
             reach("source.read")
             yield from assembler.batches(entries, read)
+        assembler.tell_missing_columns()
 
     return _joined(batches())
 

@@ -82,7 +82,8 @@ class _LookedAtLog:
         if self.is_another_than(noted):
             _tell_loss(self._options, noted, "deleted and created again")
             return self._snapshot.start
-        return await self._planner.first_position(self._snapshot, noted.position, CHECKPOINT)
+        instead = "start the query with a new checkpoint"
+        return await self._planner.first_position(self._snapshot, noted.position, CHECKPOINT, instead)
 
     def is_another_than(self, noted: LogOffset) -> bool:
         """True when the log was deleted and created again since."""
@@ -318,7 +319,7 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         """Do nothing: connections end with the process."""
 
     def _new_planner(self) -> ReadPlanner:
-        return ReadPlanner(connect(self._options).asynchronous, self._options)
+        return ReadPlanner(connect(self._options).asynchronous, self._options, is_stream=True)
 
     async def _look(self, planner: ReadPlanner) -> dict[str, _LookedAtLog]:
         """Return the logs as they are now."""

@@ -63,6 +63,7 @@ class OptionTypes(TypedDict, total=False):
     ifExists: Literal["append", "error", "ignore"]
     txnAppId: str
     txnVersion: int
+    ifPublished: Literal["error", "skip"]
     maxLedgerBytes: Size
     maxLedgerAge: str
     inlineBytes: Size

@@ -4,7 +4,8 @@
               Where the commit is keyed (a stream, or txnAppId) an attempt of a few rows reports the rows instead
     commit    appends the reported rows to a shared ledger, and then what was reported to the log's list in partition
               order, by one compare-and-set; readers see all of a job or epoch or none of it. For a stream the change is
-              keyed by (query, epoch): repeated, it does nothing
+              keyed by (query, epoch), or by txnAppId and a version: repeated by the same query it does nothing, and
+              says how many rows that left out; a version of another query's fails, as its rows are others
     after     whatever the same job or epoch left pending (failed, killed, speculative or repeated attempts, and a
               commit that came twice) can never be published any more, and is deleted
     abort     deletes the same, and nothing that is published: an abort may follow a commit that took effect
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import logging
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -39,18 +41,18 @@ from bkspark.errors import (
     NoSuchLog,
     NotEnoughBookies,
     UnauthorizedAccess,
+    VersionPublished,
 )
 from bkspark.log.epochs import Output
-from bkspark.log.formats import LedgerFacts, Owner
+from bkspark.log.formats import LedgerFacts, Owner, Publisher
 from bkspark.log.log import Log
 from bkspark.log.snapshot import LogSnapshot
-from bkspark.log.store import Publisher
 from bkspark.log.writer import LedgerOptions
 from bkspark.spark.columns import arrow_schema
 from bkspark.spark.committers import committer_of
 from bkspark.spark.connection import connect
 from bkspark.spark.formats.registry import encoder_of
-from bkspark.spark.options import APPEND, ERROR, IGNORE, SourceOptions
+from bkspark.spark.options import APPEND, ERROR, IGNORE, SKIP, SourceOptions
 from bkspark.spark.stored_ledgers import stored_ledgers
 from bkspark.spark.versions import DataSourceStreamArrowWriter
 from bkspark.spark.workers import spare_modules
@@ -69,6 +71,8 @@ QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 PASSWORDS_MAX = 1000
 """Logs of which a process remembers that; it forgets all of them then."""
 
+_log = logging.getLogger(__name__)
+
 _passwords: dict[tuple[str, str], tuple[list[int], bytes]] = {}
 """By cluster and log: the newest ledger of which this process has seen that it has the password."""
 
@@ -76,11 +80,13 @@ _passwords: dict[tuple[str, str], tuple[list[int], bytes]] = {}
 @dataclass(frozen=True)
 class AttemptResult(WriterCommitMessage):
     """What a task attempt has: closed ledgers in order, or entries that it leaves to the driver; neither when it had
-    no row. `owner` says whose it was."""
+    no row. `owner` says whose it was; `query` is the id of the streaming query that it ran for, if there is one."""
 
     owner: Owner
     ledgers: tuple[LedgerFacts, ...]
     entries: EntryBatch | None = field(default=None, repr=False)
+    rows: int = 0
+    query: str | None = None
 
 
 class Destination:
@@ -152,24 +158,29 @@ class Destination:
             _passwords.clear()
         _passwords[key] = (newest, self.options.password)
 
-    def write(self, owner: Owner, batches: Iterator[pa.RecordBatch], *, is_keyed: bool) -> AttemptResult:
+    def write(
+        self, owner: Owner, batches: Iterator[pa.RecordBatch], *, is_keyed: bool, query: str | None = None
+    ) -> AttemptResult:
         """Write the rows of one task attempt to ledgers of its own, which are closed when this returns.
 
         Args:
             is_keyed: the commit has a publisher; a few rows are left to it.
+            query: id of the streaming query that the task runs for.
 
         Raises:
             BookKeeperError: nothing of this attempt can be published.
         """
         spare_modules()
         encode = self.encoder()
+        rows = 0
         reach("task.begun")
         with AttemptWriter(self.named_log(), self, owner, self.options.inline_bytes if is_keyed else 0) as attempt:
             for batch in batches:
+                rows += batch.num_rows
                 for entries in encode(batch):
                     attempt.append(entries)
                     reach("task.wrote")
-            result = AttemptResult(owner, attempt.finish(), attempt.held())
+            result = AttemptResult(owner, attempt.finish(), attempt.held(), rows, query)
         reach("task.closed")
         return result
 
@@ -198,8 +209,8 @@ class Destination:
         snapshot = run(self.named_log().snapshot)
         return snapshot.first_ordinal < snapshot.end_ordinal
 
-    def publish(self, ledgers: Sequence[LedgerFacts], publisher: Publisher | None, *, is_overwrite: bool) -> None:
-        """Make the ledgers the log's: all of them, or none. With a publisher, a repeated version changes nothing.
+    def publish(self, ledgers: Sequence[LedgerFacts], *, is_overwrite: bool) -> None:
+        """Make the ledgers the log's: all of them, or none.
 
         Raises:
             LogExists: option ifExists is not append, and another has published in the log.
@@ -207,17 +218,54 @@ class Destination:
         log = self.named_log()
         only_if_empty = self.options.if_exists != APPEND
         if is_overwrite:
-            run(lambda: log.overwrite(ledgers, publisher=publisher))
+            run(lambda: log.overwrite(ledgers))
         elif ledgers:
-            run(lambda: log.publish(ledgers, publisher=publisher, only_if_empty=only_if_empty))
+            run(lambda: log.publish(ledgers, only_if_empty=only_if_empty))
 
-    def publish_epoch(self, results: Sequence[AttemptResult], publisher: Publisher, *, is_overwrite: bool) -> None:
-        """Make what the attempts have the log's: all of it, or none; a repeated epoch changes nothing."""
+    def publish_version(
+        self, results: Sequence[AttemptResult], publisher: Publisher, *, is_overwrite: bool, epoch: int = 0
+    ) -> None:
+        """Make what the attempts have the log's: all of it, or none. A version that the same query, or a job without
+        one, repeats changes nothing, and the log of the driver says how many rows that were.
+
+        Args:
+            epoch: of the streaming query, whose version `publisher` names.
+
+        Raises:
+            VersionPublished: another query published the version under the name, and option ifPublished is error.
+        """
         outputs = [Output(each.ledgers, () if each.entries is None else (each.entries,)) for each in results]
-        ledger = self.ledger_options(Owner("query", publisher[0]), is_shared=True)
-        committer = committer_of(self.named_log(), publisher[0], ledger, self.options)
+        ledger = self.ledger_options(Owner("query", publisher.name), is_shared=True)
+        committer = committer_of(self.named_log(), publisher.name, ledger, self.options)
         change = committer.overwrite if is_overwrite else committer.append
-        run(lambda: change(outputs, publisher))
+        rows = sum(result.rows for result in results)
+        try:
+            is_new = run(lambda: change(outputs, publisher))
+        except VersionPublished as error:
+            if self.options.if_published != SKIP:
+                raise self._refusal(error, rows, epoch) from None
+            _log.warning("%s. Its %d rows are left out, as option 'ifPublished' is skip", error, rows)
+            return
+        if not is_new:
+            _log.warning(
+                "log %s has version %d of %r already%s: its %d rows are not written again",
+                self.log,
+                publisher.version,
+                publisher.name,
+                "" if publisher.query is None else f", by the same query {publisher.query}",
+                rows,
+            )
+
+    def _refusal(self, error: VersionPublished, rows: int, epoch: int) -> VersionPublished:
+        """Return the error with what to do about it. A query's epoch 0 has version txnVersion."""
+        assert error.last_version is not None
+        return VersionPublished(
+            f"{error}. None of its {rows} rows was written. Another query has other rows in the same version: give "
+            f"this one a txnAppId of its own, or let it go on after the last version with txnVersion "
+            f"{error.last_version + 1 - epoch} (in foreachBatch: its batch id plus a number that makes it so). If it "
+            "has the same rows in the same versions, set ifPublished to skip: what is published is left out then",
+            last_version=error.last_version,
+        )
 
     def discard_after_publishing(self, owner_id: str, epoch: int | None = None) -> None:
         """`discard`, where the commit has taken effect: that it fails must not make Spark repeat the job."""
@@ -384,36 +432,30 @@ class BookKeeperWriter(DataSourceArrowWriter):
         owner = Owner("job", self._job_id, None, context.partitionId(), context.taskAttemptId())
         if self._is_skipped:
             return AttemptResult(owner, ())
-        return self._destination.write(owner, iterator, is_keyed=self._publisher is not None)
-
-    @property
-    def _publisher(self) -> Publisher | None:
-        """The application and version that the job is, where it may be published among others in shared ledgers."""
-        options = self._destination.options
-        if options.txn_app_id is None or options.txn_version is None or options.if_exists != APPEND:
-            return None
-        return options.txn_app_id, options.txn_version
+        # In foreachBatch a job runs for a streaming query: its checkpoint says which batch a version is.
+        query = context.getLocalProperty(QUERY_ID)
+        is_keyed = self._destination.options.txn_app_id is not None
+        return self._destination.write(owner, iterator, is_keyed=is_keyed, query=query)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish what all tasks wrote, in one change of the log; a version of txnAppId once, and no older one."""
         spare_modules()
         results = _results(messages)
-        if self._publisher is not None:
-            self._destination.publish_epoch(results, self._publisher, is_overwrite=self._overwrite)
+        name, version = self._destination.options.txn_app_id, self._destination.options.txn_version
+        if name is not None and version is not None:
+            query = next((result.query for result in results), None)
+            publisher = Publisher(name, version, query)
+            self._destination.publish_version(results, publisher, is_overwrite=self._overwrite)
         else:
             self._publish_unkeyed([ledger for result in results for ledger in result.ledgers])
         self._destination.discard_after_publishing(self._job_id)
 
     def _publish_unkeyed(self, ledgers: Sequence[LedgerFacts]) -> None:
-        options = self._destination.options
-        publisher = None
-        if options.txn_app_id is not None and options.txn_version is not None:
-            publisher = (options.txn_app_id, options.txn_version)
         try:
-            self._destination.publish(ledgers, publisher, is_overwrite=self._overwrite)
+            self._destination.publish(ledgers, is_overwrite=self._overwrite)
         except LogExists:
             # Another job was first while this one wrote.
-            if options.if_exists != IGNORE:
+            if self._destination.options.if_exists != IGNORE:
                 raise
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -424,8 +466,8 @@ class BookKeeperWriter(DataSourceArrowWriter):
 class BookKeeperStreamWriter(DataSourceStreamArrowWriter):
     """A streaming query's write: each epoch is published once, however often Spark commits it.
 
-    An epoch's name is the query's id, which the checkpoint keeps, and its number; with txnAppId that name in place of
-    the query's id, and the number counted from txnVersion.
+    An epoch is known by the query's id, which the checkpoint keeps, and its number. With txnAppId it is a version of
+    that name, counted from txnVersion on; the query's id then tells its own repetition from the rows of another query.
 
     Spark makes a new one for every epoch, and another for its commit: what they share travels in the messages.
     """
@@ -447,18 +489,19 @@ class BookKeeperStreamWriter(DataSourceStreamArrowWriter):
         app_id = self._destination.options.txn_app_id
         name, number = app_id or query_id, self._version(int(epoch))
         owner = Owner("query", name, number, context.partitionId(), context.taskAttemptId())
-        return self._destination.write(owner, iterator, is_keyed=True)
+        return self._destination.write(owner, iterator, is_keyed=True, query=query_id)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Publish the epoch, unless it is published already; then only delete what was written again."""
-        query_id = _query_of(messages)
-        if query_id is None:
+        results = _results(messages)
+        if not results:
             return  # no task ran: there is nothing to publish
-        version = self._version(batchId)
+        name, version = results[0].owner.owner_id, self._version(batchId)
+        publisher = Publisher(name, version, None if self._destination.options.txn_app_id is None else results[0].query)
         reach("commit.begun")
-        self._destination.publish_epoch(_results(messages), (query_id, version), is_overwrite=self._overwrite)
+        self._destination.publish_version(results, publisher, is_overwrite=self._overwrite, epoch=batchId)
         reach("commit.published")
-        self._destination.discard_after_publishing(query_id, version)
+        self._destination.discard_after_publishing(name, version)
         reach("commit.done")
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
@@ -466,16 +509,9 @@ class BookKeeperStreamWriter(DataSourceStreamArrowWriter):
 
         Where no task reported, the query's id is unknown here: the epoch's next commit deletes it then.
         """
-        query_id = _query_of(messages)
-        if query_id is not None:
-            self._destination.discard(query_id, self._version(batchId))
+        results = _results(messages)
+        if results:
+            self._destination.discard(results[0].owner.owner_id, self._version(batchId))
 
     def _version(self, epoch: int) -> int:
         return epoch + (self._destination.options.txn_version or 0)
-
-
-def _query_of(messages: Sequence[WriterCommitMessage | None]) -> str | None:
-    for message in messages:
-        if isinstance(message, AttemptResult):
-            return message.owner.owner_id
-    return None

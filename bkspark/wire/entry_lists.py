@@ -10,7 +10,8 @@
                 i32 distance of sequences' starts; 0 when there is one sequence
 
 A group stands for `size` consecutive ids from first, first + period, ... up to last on: what round robin leaves at one
-bookie of a striped ensemble.
+bookie of a striped ensemble. Groups do not overlap: each ends before the next one begins, in whatever order they come.
+A run of 2^31 entries or more takes several groups, and sequences that are 2^31 apart or more take one group each.
 """
 
 from __future__ import annotations
@@ -21,12 +22,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from bkspark.errors import ProtocolError
+from bkspark.ids import ENTRY_ID_MAX
 
 HEAD_BYTES = 64
 GROUP_BYTES = 24
-RUNS_MAX = 10_000_000
-"""Most sequences that a list may describe: a few bytes must not stand for unlimited memory."""
+RUNS_MAX = 500_000
+"""Most runs that a list may describe where the ledger is open: a few bytes must not become unlimited memory and
+time. These take 8 MB."""
+CLOSED_RUNS_MAX = 10_000_000
+"""Most runs of a closed ledger's list, if the ledger has as many entries: a striped ledger of 30,000,000 reaches it."""
 
+_I32_MAX = (1 << 31) - 1
 _HEAD = struct.Struct(">ii")
 _GROUP = np.dtype([("first", ">i8"), ("last", ">i8"), ("size", ">i4"), ("period", ">i4")])
 
@@ -70,8 +76,10 @@ class EntryRuns:
         return at >= 0 and entry_id < int(self.starts[at]) + int(self.sizes[at])
 
 
-def decode_entry_list(data: bytes) -> EntryRuns:
+def decode_entry_list(data: bytes, runs_max: int = RUNS_MAX) -> EntryRuns:
     """Return the entries that a list describes.
+
+    `runs_max`: most sequences that are believed. Time and memory grow with them, not with the bytes.
 
     Raises:
         ProtocolError: it is another version, is cut off, or describes what no ledger can hold.
@@ -82,44 +90,66 @@ def decode_entry_list(data: bytes) -> EntryRuns:
     if version != 0 or count < 0 or len(data) < HEAD_BYTES + count * GROUP_BYTES:
         raise ProtocolError(f"a list of entries of version {version} with {count} groups in {len(data)} bytes")
     groups = np.frombuffer(data, _GROUP, count, HEAD_BYTES)
+    groups = groups[np.argsort(groups["first"].astype(np.int64), kind="stable")]
     first, last, size, period = (groups[name].astype(np.int64) for name in ("first", "last", "size", "period"))
     is_single = period == 0
-    step = np.where(is_single, 1, period)
     if not ((first >= 0) & (last >= first) & (size > 0) & (period >= 0) & (~is_single | (last == first))).all():
         raise ProtocolError("a list of entries has a group that describes no entries")
+    if (last > ENTRY_ID_MAX - (size - 1)).any():
+        raise ProtocolError(f"a list of entries names an entry above {ENTRY_ID_MAX}")
+    step = np.where(is_single, 1, period)
     if ((last - first) % step != 0).any():
         raise ProtocolError("a list of entries has a group whose last sequence is not a whole number of periods away")
-    runs = np.where(is_single, 1, (last - first) // step + 1)
-    if float(runs.astype(np.float64).sum()) > RUNS_MAX:
-        raise ProtocolError(f"a list of entries describes more than {RUNS_MAX} runs")
+    # Without + 1: the last entry, which may be the largest id.
+    if (~is_single & (period < size) & (last > first)).any() or (first[1:] <= last[:-1] + (size[:-1] - 1)).any():
+        raise ProtocolError("a list of entries names an entry twice, or has groups that overlap")
+    # Sequences that meet are one run.
+    is_run = (size == period) | (last == first)
+    size = np.where(is_run, last - first + size, size)
+    distances = np.where(is_run, 0, (last - first) // step)
+    # One by one and not as a sum, which may overflow.
+    if (distances >= runs_max).any() or int(distances.sum()) + count > runs_max:
+        raise ProtocolError(f"a list of entries describes more than {runs_max} runs")
+    runs = distances + 1
     within = np.arange(int(runs.sum())) - np.repeat(np.cumsum(runs) - runs, runs)
-    starts = np.repeat(first, runs) + within * np.repeat(step, runs)
-    sizes = np.repeat(size, runs)
-    order = np.argsort(starts, kind="stable")
-    starts, sizes = starts[order], sizes[order]
-    if (starts[1:] < starts[:-1] + sizes[:-1]).any():
-        raise ProtocolError("a list of entries names an entry twice")
-    return EntryRuns(starts, sizes)
+    return EntryRuns(np.repeat(first, runs) + within * np.repeat(step, runs), np.repeat(size, runs))
+
+
+def _groups_of_run(start: int, size: int) -> list[tuple[int, int, int, int]]:
+    """Return one group, or for a run that is too long for that one of sequences that meet, and the rest."""
+    if size <= _I32_MAX:
+        return [(start, start, size, 0)]
+    sequences, rest = divmod(size, _I32_MAX)
+    end = start + sequences * _I32_MAX
+    whole = (start, end - _I32_MAX, _I32_MAX, _I32_MAX if sequences > 1 else 0)
+    return [whole, (end, end, rest, 0)] if rest else [whole]
 
 
 def encode_entry_list(runs: EntryRuns, groups_max: int) -> bytes | None:
     """Return the list that describes some runs, in groups as large as they come; None: it takes more groups."""
     starts, sizes = runs.starts, runs.sizes
     steps = np.diff(starts)
-    goes_on = sizes[1:] == sizes[:-1]
+    goes_on = (sizes[1:] == sizes[:-1]) & (steps <= _I32_MAX) & (sizes[1:] <= _I32_MAX)
     # Run i + 2 is as far behind run i + 1 as that one is behind run i, and all have one size.
     repeats = goes_on[:-1] & goes_on[1:] & (steps[:-1] == steps[1:])
     ends = np.append(np.flatnonzero(~repeats), len(repeats))
     groups: list[tuple[int, int, int, int]] = []
     at = 0
     while at < len(starts):
-        if len(groups) == groups_max:
+        if len(groups) >= groups_max:
             return None
         if at < len(goes_on) and goes_on[at]:
             last = int(ends[ends.searchsorted(at)]) + 1
             groups.append((int(starts[at]), int(starts[last]), int(sizes[at]), int(steps[at])))
         else:
             last = at
-            groups.append((int(starts[at]), int(starts[at]), int(sizes[at]), 0))
+            groups += _groups_of_run(int(starts[at]), int(sizes[at]))
         at = last + 1
+    if len(groups) > groups_max:
+        return None
     return _HEAD.pack(0, len(groups)).ljust(HEAD_BYTES, b"\0") + np.array(groups, _GROUP).tobytes()
+
+
+def list_of_groups(groups: bytes) -> bytes:
+    """Return the list that consists of groups: what stands behind the heads of other lists, back to back."""
+    return _HEAD.pack(0, len(groups) // GROUP_BYTES).ljust(HEAD_BYTES, b"\0") + groups

@@ -8,7 +8,6 @@ only where sizes differ does a Python loop step from frame to frame.
 from __future__ import annotations
 
 import struct
-import sys
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,9 +17,16 @@ from bkspark.errors import ProtocolError
 FRAME_BYTES_MAX = 5 * 1024 * 1024 + 10 * 1024
 """Default limit of a frame body: Apache's 5 MiB, plus the 10 KiB by which Pulsar's brokers exceed it."""
 
+NO_LIMIT = 1 << 62
+"""As a number of frames or items: more than any buffer holds."""
+
 LENGTH_BYTES = 4
+NO_LIMIT = 2**63 - 1
+"""A count that no buffer reaches."""
 _LENGTH = struct.Struct(">i")
 _I32, _I64 = np.dtype(">i4"), np.dtype(">i8")
+EQUAL_FRAMES_MAX = 8192
+"""So many frames of equal size are taken at once: what is done with them takes a few milliseconds."""
 _RUN_PROBE_MIN = 4
 """A strided look costs about as much as this many steps of the loop."""
 
@@ -46,12 +52,12 @@ def scan_frames(
     end: int,
     frame_bytes_max: int = FRAME_BYTES_MAX,
     start: int = 0,
-    frames_max: int = sys.maxsize,
+    frames_max: int = NO_LIMIT,
 ) -> FrameTable:
     """Return the complete frames of buffer[start:end]. Half a frame at the end is not an error.
 
     `consumed` counts from the buffer's beginning: the first byte that belongs to no complete frame. The look ends once
-    there are `frames_max` frames; a run of equal ones is taken whole.
+    there are `frames_max` frames; of a run of equal ones up to `EQUAL_FRAMES_MAX` are taken together.
 
     Raises:
         ProtocolError: a length word is negative or above `frame_bytes_max`.
@@ -77,7 +83,7 @@ def scan_frames(
         run = 1
         # A cheap look at the second frame first: sizes that alternate would make every strided look a waste.
         if fits >= _RUN_PROBE_MIN and _LENGTH.unpack_from(buffer, position + stride)[0] == length:
-            run = _equal_run(np.frombuffer(buffer, np.uint8, end), position, stride, fits)
+            run = _equal_run(np.frombuffer(buffer, np.uint8, end), position, stride, min(fits, EQUAL_FRAMES_MAX))
         if run == 1:
             singles.append(position + LENGTH_BYTES)
             single_lengths.append(length)
@@ -109,7 +115,7 @@ def _equal_run(octets: np.ndarray, position: int, stride: int, fits: int) -> int
 
 
 def split_items(
-    buffer: bytes | bytearray | memoryview, start: int, end: int, items_max: int = sys.maxsize
+    buffer: bytes | bytearray | memoryview, start: int, end: int, items_max: int = NO_LIMIT
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return (starts, ends) of the first `items_max` of the `i32 length, entry` items in buffer[start:end].
 

@@ -12,7 +12,7 @@ A server leaves a read that waits for the LAC to protobuf's classes.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -60,7 +60,7 @@ class ReadRequests:
     ledger_ids: np.ndarray
     entry_ids: np.ndarray
     priority: int
-    fencing_key: bytes | None
+    fencing_key: bytes | None = field(repr=False)
 
     def __len__(self) -> int:
         return len(self.txn_ids)

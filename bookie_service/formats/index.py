@@ -39,7 +39,7 @@ from __future__ import annotations
 
 import re
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from crc32c import crc32c
 
@@ -97,7 +97,7 @@ class LedgerHeader:
     ledger_id: int
     generation: int
     fenced: bool
-    master_key: bytes
+    master_key: bytes = field(repr=False)
     explicit_lac: bytes = b""
     """The packet, b"" for none."""
 

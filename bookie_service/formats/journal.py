@@ -188,11 +188,13 @@ def decode_keys(body: bytes, count: int) -> list[tuple[int, bytes]]:
     """Return (ledger id, key) of a LEDGER_KEY body.
 
     Raises:
-        ValueError: the body is not of `count` keys.
+        ValueError: the body is not of `count` keys, or one is of no ledger.
     """
     if len(body) != count * _KEYS.itemsize:
         raise ValueError(f"a key record of {len(body)} bytes does not hold {count} keys")
-    return [(int(row["ledger"]), row["key"].tobytes()) for row in np.frombuffer(body, _KEYS)]
+    rows = np.frombuffer(body, _KEYS)
+    _check_ledger_ids(rows["ledger"])
+    return list(zip(rows["ledger"].tolist(), map(bytes, rows["key"])))
 
 
 def encode_fences(ledger_ids: list[int]) -> bytes:
@@ -204,11 +206,18 @@ def decode_fences(body: bytes, count: int) -> list[int]:
     """Return the ledger ids of a FENCE body.
 
     Raises:
-        ValueError: the body is not of `count` ids.
+        ValueError: the body is not of `count` ids, or one is of no ledger.
     """
     if len(body) != count * 8:
         raise ValueError(f"a fence record of {len(body)} bytes does not hold {count} ledger ids")
-    return np.frombuffer(body, ">i8").tolist()
+    ledger_ids = np.frombuffer(body, ">i8")
+    _check_ledger_ids(ledger_ids)
+    return ledger_ids.tolist()
+
+
+def _check_ledger_ids(ledger_ids: np.ndarray) -> None:
+    if len(ledger_ids) and int(ledger_ids.min()) < 0:
+        raise ValueError(f"a record names ledger {int(ledger_ids.min())}; ledger ids are at least 0")
 
 
 def encode_lacs(lacs: list[tuple[int, bytes]]) -> bytes:

@@ -2,7 +2,8 @@
 behind the last confirmed entry.
 
 From every bookie the first and the last entry that it must have of a fragment are read, and of the others a random
-share; with share 1 everything is read.
+share; with share 1 everything is read. With less, a bookie is also asked for its list of the ledger's entries, as a
+writer that went on without it for a while leaves a hole in the middle.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +22,9 @@ from bkspark.client.writer import Services
 from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.errors import BookKeeperError, MetadataError, MetadataFormat, NoSuchLedger, ReadFailed
 from bkspark.wire.digest import EntryDigest
+from bkspark.wire.entry_lists import EntryRuns
 from bookie_service.replication.containment import UnexpectedErrors
+from bookie_service.replication.holes import holes
 from bookie_service.replication.repair import WINDOW_ENTRIES, entry_windows, settled_fragments, stored_entries
 
 LEDGERS_AT_ONCE = 16
@@ -148,17 +151,28 @@ class LedgerCheck:
     async def _check(self, ledger_id: int, metadata: LedgerMetadata) -> LedgerFindings:
         password = self._password if metadata.password is None else metadata.password
         held_entries = HeldEntries(self._services, ledger_id, metadata, password)
-        fragments = settled_fragments(metadata)
+        settled = settled_fragments(metadata)
+        lists = await self._lists(held_entries, [fragment for fragment, _ in settled])
+        fragments = [(*each, lists) for each in settled]
         if not metadata.is_closed:
+            # What grows is not held against a list: an entry is confirmed before its last bookie has it.
             end_entry = await self._confirmed_end(ledger_id, metadata, password)
-            fragments.append((metadata.last_fragment, max(end_entry, metadata.last_fragment.first_entry)))
+            fragments.append((metadata.last_fragment, max(end_entry, metadata.last_fragment.first_entry), {}))
         lacks: list[Lack] = []
         entries = 0
-        for fragment, end_entry in fragments:
-            found, gone = await self._check_fragment(held_entries, metadata, fragment, end_entry)
+        for fragment, end_entry, listed in fragments:
+            found, gone = await self._check_fragment(held_entries, metadata, fragment, end_entry, listed)
             lacks += found
             entries += gone
         return LedgerFindings(ledger_id, tuple(lacks), entries)
+
+    async def _lists(self, held_entries: HeldEntries, fragments: Sequence[Fragment]) -> dict[str, EntryRuns]:
+        """Return the lists of those bookies that give one; of none where everything is read anyway."""
+        if self._share >= 1:
+            return {}
+        bookies = sorted({bookie for fragment in fragments for bookie in fragment.bookies})
+        lists = await asyncio.gather(*map(held_entries.listed, bookies))
+        return {bookie: runs for bookie, runs in zip(bookies, lists) if runs is not None}
 
     async def _confirmed_end(self, ledger_id: int, metadata: LedgerMetadata, password: bytes) -> int:
         """Return the id behind the last confirmed entry of an open ledger; 0 where the bookies do not tell."""
@@ -169,7 +183,12 @@ class LedgerCheck:
             return 0
 
     async def _check_fragment(
-        self, held_entries: HeldEntries, metadata: LedgerMetadata, fragment: Fragment, end_entry: int
+        self,
+        held_entries: HeldEntries,
+        metadata: LedgerMetadata,
+        fragment: Fragment,
+        end_entry: int,
+        lists: Mapping[str, EntryRuns],
     ) -> tuple[list[Lack], int]:
         """Return who lacks what, and how many entries have no copy at all."""
         quorum = metadata.write_quorum
@@ -177,15 +196,22 @@ class LedgerCheck:
         first_missing: dict[str, int] = {}
         copies: Counter[str] = Counter()
         entries = 0
+        for slot, bookie in enumerate(fragment.bookies):
+            if bookie in lists:
+                copies[bookie], first = holes(lists[bookie], fragment, end_entry, slot, quorum)
+                if first is not None:
+                    first_missing[bookie] = first
         for part, part_end in self._parts(fragment, end_entry):
             wanted = [self._chosen(stored_entries(part, part_end, slot, quorum), ids) for slot, ids in enumerate(ends)]
             held = await asyncio.gather(
                 *(self._holes(held_entries, bookie, ids) for bookie, ids in zip(part.bookies, wanted))
             )
-            for bookie, holes in zip(part.bookies, held):
-                if len(holes):
-                    first_missing.setdefault(bookie, int(holes[0]))
-                    copies[bookie] += len(holes)
+            for bookie, unread in zip(part.bookies, held):
+                # What the list lacks is counted above; what it has and cannot be read is damaged.
+                lost = [entry for entry in unread.tolist() if bookie not in lists or entry in lists[bookie]]
+                if lost:
+                    first_missing[bookie] = min(first_missing.get(bookie, lost[0]), lost[0])
+                    copies[bookie] += len(lost)
             entries += _without_copy(wanted, held)
         lacks = [
             Lack(fragment.first_entry, bookie, copies[bookie], first_missing[bookie])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class RepairOptions:
     grace_s: float = 30.0
     pause_s: float = 5.0
     failed_pause_max_s: float = 300.0
-    password: bytes = b""
+    password: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True, slots=True)

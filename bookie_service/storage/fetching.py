@@ -1,7 +1,7 @@
 """Threads that wait for the disk, so that the event loop need not.
 
-What is to be fetched waits in a queue; a thread reads it and hands it over, and begins the next only once that is
-taken. So fetched bytes in memory are never more than one read for each thread.
+What is to be done waits in a queue; a thread does it and hands over what came of it, and begins the next only once that
+is taken. So fetched bytes in memory are never more than one read for each thread.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
+from typing import Any, TypeVar
 
 from bookie_service.storage.byte_source import Fetched, Place
 from bookie_service.storage.files import LocalFiles
@@ -17,6 +18,7 @@ _AHEAD_BYTES_MIN = 256 * 1024
 """Behind a piece as large as this the next one is asked for: somebody reads a ledger from end to end."""
 
 OnFetched = Callable[[Fetched], None]
+T = TypeVar("T")
 
 
 class FetchThreads:
@@ -35,7 +37,7 @@ class FetchThreads:
         self._files = files
         self._post = post
         self._on_failure = on_failure
-        self._queue: queue.SimpleQueue[tuple[Place, OnFetched] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[Callable[[], Any], Callable[[Any], None]] | None] = queue.SimpleQueue()
         self._stopping = threading.Event()
         self._threads = [
             threading.Thread(target=self._run, name=f"fetch-{number}", daemon=True) for number in range(threads)
@@ -58,27 +60,31 @@ class FetchThreads:
 
     def fetch(self, place: Place, on_fetched: OnFetched) -> None:
         """Read a place and call back with what came of it."""
-        self._queue.put((place, on_fetched))
+        self.run(lambda: self._read(place), on_fetched)
+
+    def run(self, task: Callable[[], T], on_done: Callable[[T], None]) -> None:
+        """Call on_done(task()), the task on a thread; it raises nothing."""
+        self._queue.put((task, on_done))
 
     def _run(self) -> None:
         try:
-            self._fetch_all()
+            self._run_all()
         except BaseException as error:
             self._post(self._on_failure, error)
 
-    def _fetch_all(self) -> None:
+    def _run_all(self) -> None:
         while (wanted := self._queue.get()) is not None and not self._stopping.is_set():
-            place, on_fetched = wanted
-            fetched = self._read(place)
+            task, on_done = wanted
+            result = task()
             taken = threading.Event()
-            self._post(self._hand_over, taken, on_fetched, fetched)
-            del fetched
+            self._post(self._hand_over, taken, on_done, result)
+            del task, on_done, wanted, result
             while not taken.wait(0.1) and not self._stopping.is_set():
                 pass
 
-    def _hand_over(self, taken: threading.Event, on_fetched: OnFetched, fetched: Fetched) -> None:
+    def _hand_over(self, taken: threading.Event, on_done: Callable[[T], None], result: T) -> None:
         try:
-            on_fetched(fetched)
+            on_done(result)
         finally:
             taken.set()
 

@@ -96,6 +96,17 @@ class FileIndex:
     def has(self, ledger_id: int) -> bool:
         return self._paths.size(self._files, ledger_id) is not None
 
+    def absent(self, ledger_ids: np.ndarray) -> np.ndarray:
+        # What is noted and is not there is lost, which is for `lost` to tell.
+        is_noted = self._known.are_noted(ledger_ids)
+        return np.array(
+            [
+                not noted and self._writer.pending_header(ledger_id) is None and not self.has(ledger_id)
+                for ledger_id, noted in zip(ledger_ids.tolist(), is_noted.tolist())
+            ],
+            bool,
+        )
+
     def lost(self, ledger_id: int) -> str:
         least_bytes = self._known.least_bytes(ledger_id)
         if not least_bytes:

@@ -8,6 +8,9 @@ same names. Rules that the callers rely on:
 * Every OSError names the path.
 
 An embedded key-value store does its own input and output; it is opened here, too, and `key_values` says what it keeps.
+
+What a bookie writes holds entries and master keys: files have mode 0600 and directories 0700. Where a group may read
+them, files have 0640 and directories 2750 and belong to the group, so that what is made in them does, too.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ import errno
 import fcntl
 import itertools
 import os
+import stat
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -341,8 +345,55 @@ class ReadOnlyFiles:
         return DirectoryLock(fd)
 
 
+def make_private(*, group: bool = False) -> None:
+    """Have everything that this process makes from now on readable by its user alone, or by its user and a group.
+
+    For what does not go through `LocalFiles`: an embedded store, and what libraries write.
+    """
+    os.umask(0o027 if group else 0o077)
+
+
 class LocalFiles(ReadOnlyFiles):
-    """The real file system. All paths are absolute."""
+    """The real file system. All paths are absolute.
+
+    Args:
+        group_id: a group that may read what is made here.
+    """
+
+    # Of the class, so that files of a kind of their own, which count or damage, have them without a call of `__init__`.
+    _group_id: int | None = None
+    _file_mode, _directory_mode = 0o600, 0o700
+
+    def __init__(self, group_id: int | None = None) -> None:
+        if group_id is not None:
+            self._group_id = group_id
+            self._file_mode, self._directory_mode = 0o640, 0o2750
+
+    def protect(self, directory: str) -> str | None:
+        """Let nobody but those who may into a directory that exists; return what was done, None if nothing had to be.
+
+        One that belongs to another user stays as it is, and what is returned says that.
+        """
+        found = os.stat(directory)
+        mode = stat.S_IMODE(found.st_mode)
+        is_right_group = self._group_id is None or (found.st_gid == self._group_id and mode & stat.S_ISGID)
+        if not mode & 0o777 & ~self._directory_mode and is_right_group:
+            return None
+        if found.st_uid != os.geteuid():
+            return f"directory {directory} has mode {mode:04o} and belongs to user {found.st_uid}: others may read it"
+        self._set_access(directory)
+        return f"directory {directory} had mode {mode:04o}, and has {self._directory_mode:04o} now"
+
+    def _set_access(self, directory: str) -> None:
+        if self._group_id is not None:
+            try:
+                os.chown(directory, -1, self._group_id)
+            except PermissionError as error:
+                raise OSError(
+                    error.errno, f"group {self._group_id} of permittedFileGroup is none of this user's", directory
+                ) from None
+        # After the owner: a change of that takes the bit away that hands the group on.
+        os.chmod(directory, self._directory_mode)
 
     def open(self, path: str) -> File:
         """Open an existing file for reading and writing, which fails on a file system that was made read-only.
@@ -363,7 +414,7 @@ class LocalFiles(ReadOnlyFiles):
         Raises:
             FileExistsError: there is one.
         """
-        return File(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644), path)
+        return File(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, self._file_mode), path)
 
     def replace(self, path: str, data: bytes, *, durably: bool = True) -> None:
         """Make `path` hold exactly `data`, durably; after a crash it holds that or what it held before.
@@ -429,7 +480,9 @@ class LocalFiles(ReadOnlyFiles):
 
     def create_directory(self, path: str) -> None:
         """Create a directory that must not exist yet, in one that does; its name is not durable."""
-        os.mkdir(path)
+        os.mkdir(path, self._directory_mode)
+        if self._group_id is not None:
+            self._set_access(path)
 
     def sync_directory(self, path: str) -> None:
         """Make the names in a directory durable."""

@@ -67,6 +67,18 @@ class IndexFiles:
         at = int(ledger_ids.searchsorted(ledger_id))
         return rows.item(at) if at < len(ledger_ids) and ledger_ids.item(at) == ledger_id else 0
 
+    def are_noted(self, ledger_ids: np.ndarray) -> np.ndarray:
+        """Return of which ledgers there must be an index file, bool."""
+        # In this order, as the recent ones may be merged into the rows meanwhile.
+        recent, noted = self._recent, self._rows[0]
+        at = np.minimum(noted.searchsorted(ledger_ids), max(0, len(noted) - 1))
+        found = noted[at] == ledger_ids if len(noted) else np.zeros(len(ledger_ids), bool)
+        for row, ledger_id in enumerate(ledger_ids.tolist()):
+            size = recent.get(ledger_id)
+            if size is not None:
+                found[row] = size > 0
+        return found
+
     def all(self) -> tuple[np.ndarray, np.ndarray]:
         """Return (ledger ids, bytes of each), int64, ascending: every file that there must be."""
         ledger_ids, rows = self._all_rows()

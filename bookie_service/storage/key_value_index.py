@@ -85,6 +85,10 @@ class KeyValueView:
     def has(self, ledger_id: int) -> bool:
         return self._key_values.get([index_format.header_key(ledger_id)])[0] is not None
 
+    def absent(self, ledger_ids: np.ndarray) -> np.ndarray:
+        values = self._key_values.get([index_format.header_key(ledger_id) for ledger_id in ledger_ids.tolist()])
+        return np.array([value is None for value in values], bool)
+
     def extents(self, ledger_id: int, first_entry: int = 0, end_entry: int = ENTRIES_END) -> Iterator[Extent]:
         first_block, end_block = first_entry // ENTRIES_PER_BLOCK, -(-end_entry // ENTRIES_PER_BLOCK)
         first, end = index_format.block_key(ledger_id, first_block), index_format.block_key(ledger_id, end_block)

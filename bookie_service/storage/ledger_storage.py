@@ -75,6 +75,9 @@ class LedgerIndex(IndexView, Protocol):
     def has(self, ledger_id: int) -> bool:
         """Return whether the index knows the ledger, be its header readable or not. For any thread."""
 
+    def absent(self, ledger_ids: np.ndarray) -> np.ndarray:
+        """Return which of the ledgers the index certainly never had, bool; False where it takes a closer look."""
+
     @property
     def notices(self) -> Sequence[str]:
         """Lines for the operator about what was found when it was opened, mostly none."""
@@ -219,6 +222,9 @@ class LedgerStorage(Protocol):
             OSError: the index cannot be read.
         """
 
+    def absent(self, ledger_ids: np.ndarray) -> np.ndarray:
+        """Return of which ledgers this bookie certainly never held anything, bool; False where `ledger` must tell."""
+
     def create_ledger(self, ledger_id: int, master_key: bytes) -> Ledger:
         """Return a new ledger, or an existing one with its key replaced; the caller journals the key."""
 
@@ -263,11 +269,10 @@ class LedgerStorage(Protocol):
             StorageDamaged, OSError: as `read`; but what lies in the log is not looked at.
         """
 
-    def held(self, ledger: Ledger, first_entry: int, count: int) -> np.ndarray:
-        """Return which of the entries first_entry, ... are held, as ascending ids, int64.
+    def waiting_entries(self, ledger: Ledger) -> list[np.ndarray]:
+        """Return ascending arrays of ids, int64, that together have the entries that wait to be flushed.
 
-        Raises:
-            StorageDamaged, OSError: the index cannot be read.
+        Whatever else is held is in the index when this returns, and stays there.
         """
 
     # ---- flushing: begin and end on the event loop, write on the checkpoint thread, one at a time ----

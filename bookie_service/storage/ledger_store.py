@@ -130,6 +130,14 @@ class LedgerStore(ABC):
                 ledger = self._remember(header)
         return ledger
 
+    def absent(self, ledger_ids: np.ndarray) -> np.ndarray:
+        known = (self._ledgers, self.limbo)
+        is_absent = np.array([not any(each in some for some in known) for each in ledger_ids.tolist()], bool)
+        rows = np.flatnonzero(is_absent & (ledger_ids >= 0))
+        if len(rows):
+            is_absent[rows] = self.index.absent(ledger_ids[rows])
+        return is_absent
+
     def _stored_header(self, ledger_id: int) -> LedgerHeader | None:
         """Return what the index says of a ledger; one of which something is lost is in limbo from then on."""
         is_whole = self._is_whole(ledger_id)
@@ -178,12 +186,18 @@ class LedgerStore(ABC):
         if ledger is None:
             ledger = self._remember(LedgerHeader(ledger_id, 0, False, master_key))
         ledger.master_key = master_key
-        self._changed.add(ledger_id)
+        self._note_changed(ledger_id)
         return ledger
+
+    def _note_changed(self, ledger_id: int) -> None:
+        """Have a ledger's header flushed with the half that fills, where it takes room until then."""
+        if ledger_id not in self._changed:
+            self._changed.add(ledger_id)
+            self.filling.note_header()
 
     def fence(self, ledger: Ledger) -> None:
         ledger.fenced = True
-        self._changed.add(ledger.ledger_id)
+        self._note_changed(ledger.ledger_id)
 
     def advance_lac(self, ledger: Ledger, packet: bytes) -> bool:
         ledger_id, lac = index_format.decode_lac(packet)
@@ -192,7 +206,7 @@ class LedgerStore(ABC):
         if ledger.explicit_lac and lac <= index_format.decode_lac(ledger.explicit_lac)[1]:
             return False
         ledger.explicit_lac = packet
-        self._changed.add(ledger.ledger_id)
+        self._note_changed(ledger.ledger_id)
         return True
 
     # ---- entries ----
@@ -271,18 +285,10 @@ class LedgerStore(ABC):
         positions = self.index.positions(ledger.ledger_id, first_entry, count)
         return self._reader.locate(positions, bytes_max) if len(positions) and positions.item(0) else None
 
-    def held(self, ledger: Ledger, first_entry: int, count: int) -> np.ndarray:
-        count = max(0, min(count, ledger.last_entry - first_entry + 1))
-        is_held = np.zeros(count, bool)
-        for half in (self.filling, self._flushing):
-            if half is not None and ledger.ledger_id in half.ledgers:
-                entries, _ = half.ledgers[ledger.ledger_id].sorted()
-                start, end = entries.searchsorted((first_entry, first_entry + count))
-                is_held[entries[start:end] - first_entry] = True
-        # After the halves: what a flush takes from them is in the index by then.
-        positions = self.index.positions(ledger.ledger_id, first_entry, count)
-        is_held[: len(positions)] |= positions != 0
-        return first_entry + np.flatnonzero(is_held)
+    def waiting_entries(self, ledger: Ledger) -> list[np.ndarray]:
+        halves = [half for half in (self.filling, self._flushing) if half is not None]
+        held = [half.ledgers[ledger.ledger_id] for half in halves if ledger.ledger_id in half.ledgers]
+        return [ids for writes in held for ids in writes.ids()]
 
     # ---- flushing ----
 

@@ -35,3 +35,9 @@ class StorageClass(enum.Enum):
                 return each
         known = ", ".join(each.short_name for each in cls)
         raise ValueError(f"there is no storage {text!r}; it must be one of {known}")
+
+    @classmethod
+    def nearest(cls, text: str) -> StorageClass | None:
+        """Return the storage of which a class is a kind by its name, as `org.example.SlowSortedLedgerStorage`."""
+        kinds = [each for each in cls if "." in text and text.endswith(each.short_name)]
+        return max(kinds, key=lambda each: len(each.short_name), default=None)

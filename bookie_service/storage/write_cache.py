@@ -2,8 +2,8 @@
 
 A half is one block of memory that holds items `i32 length, entry` in order of arrival, exactly as journal and entry
 log hold them, so the same bytes serve as the body of a journal record, as the source of reads and of the entry log.
-Beside it, per ledger, two growing arrays: entry ids, ascending, and the item's address in the block. Entries that
-arrive out of order (a recovery writes again what is there already) go to a small dict; they are rare.
+Beside it, per ledger, growing arrays of entry ids, ascending, and of the items' addresses in the block: one run of
+them, and a few more where entries arrive out of order (a repair, or a recovery that writes again what is there).
 
 Bytes in a half do not change from `append` until `clear`.
 """
@@ -17,97 +17,172 @@ from bookie_service.storage.items import Items, contiguous_spans
 
 NOT_HELD = -1
 INDEX_BYTES_PER_ENTRY = 16
-_LATE_BYTES_PER_ENTRY = 150
+_RUN_BYTES = 400
+_MERGED_MAX = 64 * 1024
+"""No longer run is made of two: that takes about a millisecond."""
+_LOOK_MAX = 1024
+"""How many ids are looked at together where entries came out of order."""
 _LEDGER_BYTES = 600
+_HEADER_BYTES = 1024
+"""What a changed header takes in memory until it is flushed, the ledger that it belongs to included."""
 
 
-class LedgerWrites:
-    """Where one half holds the entries of one ledger."""
+class _Run:
+    """Entries of one ledger by ascending id, and the address of each."""
 
-    __slots__ = ("_addresses", "_count", "_entries", "_late", "last_entry")
+    __slots__ = ("_addresses", "_entries", "count", "last")
 
     def __init__(self) -> None:
         self._entries = np.empty(4, np.int64)
         self._addresses = np.empty(4, np.int64)
-        self._count = 0
-        self._late: dict[int, int] = {}
+        self.count = 0
+        self.last = NOT_HELD
+        """The highest id."""
+
+    @property
+    def entries(self) -> np.ndarray:
+        return self._entries[: self.count]
+
+    @property
+    def addresses(self) -> np.ndarray:
+        return self._addresses[: self.count]
+
+    def append(self, entries: np.ndarray, addresses: np.ndarray) -> None:
+        """Add entries, ascending, all above `last`."""
+        end = self.count + len(entries)
+        if end > len(self._entries):
+            self._entries = _grown(self._entries, self.count, end)
+            self._addresses = _grown(self._addresses, self.count, end)
+        self._entries[self.count : end] = entries
+        self._addresses[self.count : end] = addresses
+        self.count = end
+        self.last = entries.item(-1)
+
+    def append_one(self, entry_id: int, address: int) -> None:
+        """`append` of one entry: numbers are cheaper to handle than arrays of one."""
+        at = self.count
+        if at == len(self._entries):
+            self._entries = _grown(self._entries, at, at + 1)
+            self._addresses = _grown(self._addresses, at, at + 1)
+        self._entries[at] = self.last = entry_id
+        self._addresses[at] = address
+        self.count = at + 1
+
+    def find(self, entry_id: int) -> int:
+        """Return where the first entry stands whose id is not below `entry_id`."""
+        return int(self.entries.searchsorted(entry_id))
+
+
+class LedgerWrites:
+    """Where one half holds the entries of one ledger; of an id that came twice the newer address counts.
+
+    Addresses grow with the time of arrival. Entries mostly arrive in order, and there is one run. Others go to the
+    first run that they continue, or to a new one. Before there is a new one, the last two become one if the last has
+    grown to half of the one before: so there are few runs, and no entry is copied often. Long runs are left alone, as
+    the event loop does this.
+    """
+
+    __slots__ = ("_runs", "last_entry")
+
+    def __init__(self) -> None:
+        self._runs = [_Run()]
         self.last_entry = NOT_HELD
         """Highest entry id held here."""
 
     def append(self, entries: np.ndarray, addresses: np.ndarray) -> int:
-        """Note where entries lie; the newer address of an id wins. Return the bytes of memory that it costs."""
-        ascending = len(entries) == 1 or bool((entries[1:] > entries[:-1]).all())
-        if not ascending or entries.item(0) <= self.last_entry:
-            self._late.update(zip(entries.tolist(), addresses.tolist()))
-            self.last_entry = max(self.last_entry, int(entries.max()))
-            return len(entries) * _LATE_BYTES_PER_ENTRY
-        end = self._count + len(entries)
-        if end > len(self._entries):
-            self._entries = _grown(self._entries, self._count, end)
-            self._addresses = _grown(self._addresses, self._count, end)
-        self._entries[self._count : end] = entries
-        self._addresses[self._count : end] = addresses
-        self._count = end
-        self.last_entry = int(entries[-1])
-        return len(entries) * INDEX_BYTES_PER_ENTRY
+        """Note where entries lie. Return the bytes of memory that it costs."""
+        if len(entries) > 1 and not bool((entries[1:] > entries[:-1]).all()):
+            entries, addresses = _newest(entries, addresses)
+        run, cost = self._continued(entries.item(0))
+        run.append(entries, addresses)
+        self.last_entry = max(self.last_entry, run.last)
+        return cost + len(entries) * INDEX_BYTES_PER_ENTRY
 
     def append_one(self, entry_id: int, address: int) -> int:
-        """`append` of one entry: numbers are cheaper to handle than arrays of one."""
-        if entry_id <= self.last_entry:
-            self._late[entry_id] = address
-            return _LATE_BYTES_PER_ENTRY
-        at = self._count
-        if at == len(self._entries):
-            self._entries = _grown(self._entries, at, at + 1)
-            self._addresses = _grown(self._addresses, at, at + 1)
-        self._entries[at] = self.last_entry = entry_id
-        self._addresses[at] = address
-        self._count = at + 1
-        return INDEX_BYTES_PER_ENTRY
+        """`append` of one entry."""
+        run, cost = self._continued(entry_id)
+        run.append_one(entry_id, address)
+        if entry_id > self.last_entry:
+            self.last_entry = entry_id
+        return cost + INDEX_BYTES_PER_ENTRY
+
+    def _continued(self, entry_id: int) -> tuple[_Run, int]:
+        """Return a run that entries from `entry_id` on continue, and the bytes that a new one costs."""
+        for run in self._runs:
+            if run.last < entry_id:
+                return run, 0
+        runs = self._runs
+        while len(runs) > 1 and runs[-2].count <= min(2 * runs[-1].count, _MERGED_MAX - runs[-1].count):
+            merged = _Run()
+            merged.append(*_newest_of(runs.pop(), runs.pop()))
+            runs.append(merged)
+        runs.append(_Run())
+        return runs[-1], _RUN_BYTES
 
     def run(self, first_entry: int, count_max: int) -> np.ndarray:
-        """Return the addresses of first_entry, first_entry + 1, ... as far as held, at most `count_max`."""
-        late = self._late.get(first_entry)
-        if late is not None:
-            return np.array([late], np.int64)
-        start = int(self._entries[: self._count].searchsorted(first_entry))
-        entries = self._entries[start : min(self._count, start + count_max)]
+        """Return the addresses of first_entry, first_entry + 1, ... as far as held, at most `count_max`.
+
+        Where entries came out of order it may end earlier, but not in front of the first.
+        """
+        if len(self._runs) == 1:
+            (run,) = self._runs
+            start = run.find(first_entry)
+            entries, addresses = run.entries[start : start + count_max], run.addresses[start : start + count_max]
+        else:
+            end_entry = first_entry + min(count_max, _LOOK_MAX)
+            spans = [(run, slice(*run.entries.searchsorted((first_entry, end_entry)))) for run in self._runs]
+            entries, addresses = _newest(
+                np.concatenate([run.entries[span] for run, span in spans]),
+                np.concatenate([run.addresses[span] for run, span in spans]),
+            )
         if not len(entries) or entries[0] != first_entry:
             return entries[:0]
         consecutive = entries - first_entry == np.arange(len(entries))
         length = len(entries) if consecutive[-1] else int(np.argmin(consecutive))
-        if self._late:
-            # Stop before an id that was written again.
-            length = next((i for i in range(length) if first_entry + i in self._late), length)
-        return self._addresses[start : start + length]
+        return addresses[:length]
 
     def address(self, entry_id: int) -> int | None:
         """`run` of one entry: numbers are cheaper to handle than arrays of one."""
-        late = self._late.get(entry_id)
-        if late is not None:
-            return late
-        at = int(self._entries[: self._count].searchsorted(entry_id))
-        if at == self._count or self._entries.item(at) != entry_id:
-            return None
-        return self._addresses.item(at)
+        newest = NOT_HELD
+        for run in self._runs:
+            at = run.find(entry_id)
+            if at < run.count and run.entries.item(at) == entry_id:
+                newest = max(newest, run.addresses.item(at))
+        return None if newest == NOT_HELD else newest
 
     def gap(self, first_entry: int, count_max: int) -> int:
         """Return how many ids from `first_entry` on lie before the next one held here, at most `count_max`."""
-        start = int(self._entries[: self._count].searchsorted(first_entry))
-        following = [int(self._entries[start])] if start < self._count else []
-        following += [entry_id for entry_id in self._late if entry_id >= first_entry]
-        return min(min(following, default=first_entry + count_max) - first_entry, count_max)
+        end = first_entry + count_max
+        for run in self._runs:
+            at = run.find(first_entry)
+            if at < run.count:
+                end = min(end, run.entries.item(at))
+        return end - first_entry
+
+    def ids(self) -> list[np.ndarray]:
+        """Return ascending arrays that together have the ids of everything held; none of them changes any more."""
+        return [run.entries for run in self._runs if run.count]
 
     def sorted(self) -> tuple[np.ndarray, np.ndarray]:
         """Return (entry ids, addresses) of everything held, ids ascending and unique."""
-        entries, addresses = self._entries[: self._count], self._addresses[: self._count]
-        if not self._late:
-            return entries, addresses
-        late = np.array(sorted(self._late.items()), np.int64)
-        kept = ~np.isin(entries, late[:, 0])
-        entries = np.concatenate([entries[kept], late[:, 0]])
-        order = np.argsort(entries, kind="stable")
-        return entries[order], np.concatenate([addresses[kept], late[:, 1]])[order]
+        if len(self._runs) == 1:
+            return self._runs[0].entries, self._runs[0].addresses
+        return _newest_of(*self._runs)
+
+
+def _newest_of(*runs: _Run) -> tuple[np.ndarray, np.ndarray]:
+    return _newest(np.concatenate([run.entries for run in runs]), np.concatenate([run.addresses for run in runs]))
+
+
+def _newest(entries: np.ndarray, addresses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the entries by ascending id, each with the highest of its addresses."""
+    # Stable: of pieces that are in order already, which is what it gets mostly, it makes one in a single pass.
+    order = np.argsort(entries, kind="stable")
+    entries, addresses = entries[order], addresses[order]
+    begins = np.flatnonzero(np.append(len(entries) > 0, entries[1:] != entries[:-1]))
+    if len(begins) == len(entries):
+        return entries, addresses
+    return entries[begins], np.maximum.reduceat(addresses, begins)
 
 
 def _grown(array: np.ndarray, count: int, needed: int) -> np.ndarray:
@@ -128,7 +203,7 @@ class CacheHalf:
 
     @property
     def room(self) -> int:
-        """Bytes of items that still fit; memory for finding them counts too."""
+        """Bytes of items that still fit; memory for finding them, and for headers, counts too. It may be below 0."""
         return len(self.memory) - self.used - self._index_bytes
 
     def place(self, octets: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
@@ -169,6 +244,10 @@ class CacheHalf:
     def insert_one(self, ledger_id: int, entry_id: int, address: int) -> None:
         """Note that an entry lies at `address`, as `place_one` returned it."""
         self._index_bytes += self._writes(ledger_id).append_one(entry_id, address)
+
+    def note_header(self) -> None:
+        """Count the memory for a header that is flushed together with this half. It need not fit."""
+        self._index_bytes += _HEADER_BYTES
 
     def _writes(self, ledger_id: int) -> LedgerWrites:
         writes = self.ledgers.get(ledger_id)

@@ -57,10 +57,16 @@ class BookieChild:
         }
 
     @contextlib.contextmanager
-    def running(self) -> Iterator[ChildProcess]:
-        """Start the bookie, wait until it serves, stop it at the end unless the test did."""
+    def running(self, file: Path | None = None) -> Iterator[ChildProcess]:
+        """Start the bookie, wait until it serves, stop it at the end unless the test did.
+
+        Args:
+            file: says all that the settings would say.
+        """
         self.directory.mkdir(exist_ok=True)
-        process = ChildProcess(self.id, bookie_command(self.settings, json=True), self.directory / "bookie.log")
+        command = bookie_command(self.settings if file is None else {}, json=True)
+        command += [] if file is None else ["--config", str(file)]
+        process = ChildProcess(self.id, command, self.directory / "bookie.log")
         try:
             line = next(process.lines(time.monotonic() + START_S), None)
             assert line is not None, process.last_log_line()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -15,7 +16,9 @@ NO_NUMBERS = (
     "soon",
     "1.5",
     "1e3",
-    "0x10",
+    "0X10",
+    "0b2",
+    "12L",
     "1_000",
     "\u0663",
     "1 2",
@@ -27,18 +30,21 @@ NO_NUMBERS = (
     "1;2",
     "1\n2",
 )
-HUGE = (10**18, 1 << 63, -(10**18), 10**5000)
-NO_FLAGS = ("maybe", "1", "0", "tru", "yes please", "t", "NaN", "trüe", "true\nfalse")
+HUGE = (1 << 63, -(1 << 63) - 1, 10**5000)
+"""Apache's bookies do not start with these, either: they are no long."""
+NO_FLAGS = ("maybe", "2", "10", "tru", "ture", "yes please", "NaN", "trüe", "true\nfalse")
 WRONG_TEXTS = {
     "bookieId": ("a b", "..", "readonly", "a/b", "x" * 5000 + "!"),
     "advertisedAddress": ("a b", "h/i", "h,i", "a]"),
     "metadataServiceUri": ("zk", "http://h/ledgers", "zk://", "zk://h", "zk://h:0/l", "zk://h:x/l", "zk+other://h/l"),
     "zkServers": ("h:0", "h:65536", "h:x", "a b", ",", "h:" + "9" * 5000),
     "zkLedgersRootPath": ("ledgers", "/", "//", "/a//b", "/a/../b"),
+    "permittedFileGroup": ("no such group", "a,b"),
+    "permittedLocalReadUsers": ("no such user", "root,no-such-user"),
     "ledgerStorageClass": ("Fast", "sortedledgerstorage", "Fast\nStorage"),
 }
 """Of keys that are text and have a form; the others take any text, or what the system tells when the bookie starts."""
-TOLD_AT_START = {"listeningInterface", "journalDirectory", "passwd"}
+TOLD_AT_START = {"listeningInterface", "journalDirectory", "passwd", "permittedStartupUsers"}
 
 
 def wrong_values() -> Iterator[tuple[str, str, str]]:
@@ -46,11 +52,12 @@ def wrong_values() -> Iterator[tuple[str, str, str]]:
     for key, setting in SERVED.items():
         if setting.type == "whole number":
             bounds = f"it must be a whole number from {setting.least} to {setting.most}"
-            numbers = [setting.least - 1, setting.most + 1, *HUGE]
+            numbers = [*HUGE, *beyond(setting, refused=True)]
             yield from ((key, text, bounds) for text in (*NO_NUMBERS, *map(_digits, numbers)))
         elif setting.type == "number":
             bounds = f"it must be a number from {setting.least:g} to 1"
-            for text in ("half", "nan", "inf", "-inf", "1.01", f"{setting.least - 0.01}", "1e400", "0,5", "1\n2"):
+            below = () if setting.raises else (f"{setting.least - 0.01}",)
+            for text in ("half", "nan", "inf", "-inf", "1.01", *below, "1e400", "0,5", "0_5", "1\n2", "\u0660.5"):
                 yield key, text, bounds
         elif setting.type == "true or false":
             yield from ((key, text, "it must be true or false") for text in NO_FLAGS)
@@ -62,6 +69,12 @@ def wrong_values() -> Iterator[tuple[str, str, str]]:
             yield from ((key, text, "") for text in WRONG_TEXTS.get(key, ()))
 
 
+def beyond(setting: Setting, *, refused: bool) -> list[int]:
+    """Return numbers below and above the bounds that are refused, or those that are not."""
+    below = [setting.least - 1, -(10**18), -(1 << 63)] if setting.raises is not refused else []
+    return below + ([setting.most + 1, 10**18, (1 << 63) - 1] if setting.lowers is not refused else [])
+
+
 def _digits(number: int) -> str:
     # str() refuses what is that long.
     return f"{number}" if abs(number) < 10**20 else "1" + "0" * 5000
@@ -70,7 +83,11 @@ def _digits(number: int) -> str:
 def usable_values(setting: Setting) -> tuple[str, ...]:
     if setting.type == "whole number":
         return str(setting.least), str(setting.most)
-    return ("true", "FALSE", "yes", "no", "On", "off") if setting.type == "true or false" else ()
+    return (
+        ("true", "FALSE", "yes", "no", "On", "off", "1", "0", "t", "F", "y", "N")
+        if setting.type == "true or false"
+        else ()
+    )
 
 
 def refusal(values: dict[str, str]) -> str:
@@ -104,6 +121,32 @@ def test_wrong_value_gives_one_line_that_names_key_value_and_what_is_right(key: 
         assert len(line) < 1000
 
 
+@pytest.mark.parametrize("key", [key for key, setting in SERVED.items() if setting.type == "whole number"])
+def test_number_beyond_the_bounds_is_raised_or_lowered_with_one_line_that_says_so(key: str) -> None:
+    """Apache's bookies start with it, so this one does, too."""
+    setting = SERVED[key]
+    for number in beyond(setting, refused=False):
+        bound = setting.least if number < setting.least else setting.most
+        complaint = refusal({key: str(bound)})
+        if complaint:
+            assert refusal({key: str(number)}) == complaint  # it does not fit beside another key
+            continue
+        at_bound, adjusted = configure({key: str(bound)}), configure({key: str(number)})
+        assert replace(adjusted, notes=()) == replace(at_bound, notes=())
+        # "0 or less" means the same whatever it is.
+        expected = () if number < setting.least == -1 else (f"{key}={number}: this bookie takes ",)
+        assert [note[: len(line)] for note, line in zip(adjusted.notes, expected, strict=True)] == list(expected)
+
+
+def test_whole_numbers_and_shares_are_written_as_in_java() -> None:
+    given = configure({"bookiePort": "0x1F40", "journalMaxBackups": "+5", "pageSize": "0b10000000000"})
+    assert (given.address.port, given.service.journal.backups_max, given.service.store.pages.page_bytes) == (
+        8000, 5, 1024
+    )  # fmt: skip
+    for text in ("0.8", ".8", "8e-1", "0.8f", "0.8d"):
+        assert configure({"diskUsageThreshold": text}).service.disks.limits.full_share == 0.8
+
+
 @pytest.mark.parametrize("key", SERVED)
 def test_zero_character_is_refused_wherever_it_stands(key: str) -> None:
     with pytest.raises(ConfigurationError, match=f"^{key}="):
@@ -123,4 +166,4 @@ def test_bounds_themselves_are_taken_or_refused_beside_another_key(key: str) -> 
         if complaint:
             named = {other for other in SERVED if other in complaint}
             assert key in named
-            assert len(named) >= 2 or key == "journalAlignmentSize", complaint
+            assert len(named) >= 2, complaint

@@ -133,8 +133,8 @@ def test_verdict_is_sound_for_any_disks() -> None:
     [
         ({"full_share": 0.0}, "diskUsageThreshold 0 must lie between 0 and 1"),
         ({"full_share": 1.0}, "diskUsageThreshold 1 must lie"),
-        ({"full_share": 0.5, "low_share": 0.4}, "diskUsageWarnThreshold 0.9 must be"),
-        ({"low_share": 0.96}, "diskUsageLwmThreshold 0.96 must be above 0 and not above diskUsageThreshold 0.95"),
+        ({"full_share": 0.5, "low_share": 0.4}, "diskUsageWarnThreshold 0.9 must not be above"),
+        ({"low_share": 0.96}, "diskUsageLwmThreshold 0.96 must not be above diskUsageThreshold 0.95"),
     ],
 )
 def test_thresholds_that_contradict_each_other_are_refused(limits: dict[str, float], complaint: str) -> None:

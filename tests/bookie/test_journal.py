@@ -101,6 +101,15 @@ def test_keys_and_fences_come_back() -> None:
         journal_format.decode_fences(b"123", 1)
 
 
+def test_record_that_names_a_negative_ledger_is_refused() -> None:
+    negative = (-5).to_bytes(8, "big", signed=True)
+    with pytest.raises(ValueError, match="names ledger -5"):
+        journal_format.decode_keys(negative + bytes(20), 1)
+    with pytest.raises(ValueError, match="names ledger -5"):
+        journal_format.decode_fences(bytes(8) + negative, 2)
+    assert journal_format.decode_keys(b"", 0) == journal_format.decode_fences(b"", 0) == []
+
+
 def test_appended_records_are_replayed_in_order(tmp_path: Path) -> None:
     journal = open_journal(tmp_path)
     journal.append([record(b"one"), Record(RecordKind.ENTRIES, 1, [b"tw", b"o"], 3)])

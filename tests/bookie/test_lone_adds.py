@@ -34,7 +34,7 @@ def peer(tmp_path: Path) -> Iterator[Peer]:
 def test_lone_add_is_found_and_nothing_else_is() -> None:
     frame = adds(5, 7, [b"payload"])
     add = decode_lone_add(memoryview(frame), len(frame), FRAME_BYTES_MAX)
-    assert add == LoneAdd(5, 7, KEY, len(frame) - ITEM_AT)
+    assert add == LoneAdd(5, 7, -1, KEY, len(frame) - ITEM_AT)
     others = [
         frame[:-1],
         frame + frame,

@@ -15,10 +15,11 @@ from bkspark.wire.entry_lists import decode_entry_list
 from bkspark.wire.v3 import Status
 from bookie_service.bookie import BookieOptions
 from bookie_service.long_polls import LongPolls
+from bookie_service.shares import ShareLimits
 from tests.bookie.cold_files import ColdFiles
 from tests.bookie.serving import KEY, Serving, service_options
 from tests.bookie.v3_peer import FENCE, PIGGYBACK, V3Peer
-from tests.crash.twins import lac_packet
+from tests.crash.twins import AtOnce, lac_packet
 from tests.polling import wait_until
 
 LEDGER = 5
@@ -57,7 +58,7 @@ def is_waiting(peer: V3Peer, txn_id: int) -> bool:
 
 @pytest.fixture
 def serving(tmp_path: Path) -> Iterator[Serving]:
-    with Serving(service_options(tmp_path, bookie=BookieOptions(long_polls_max=2))) as serving:
+    with Serving(service_options(tmp_path, bookie=BookieOptions(long_polls=ShareLimits(2, 2, 2)))) as serving:
         yield serving
 
 
@@ -171,33 +172,81 @@ def test_poll_of_a_ledger_on_the_disk_waits_for_the_disk_first(tmp_path: Path) -
         assert peer.read_entry(LEDGER, 0).maxLAC == 1
 
 
-class Timers:
+class Client:
     """A connection whose time never comes."""
 
-    def __init__(self) -> None:
+    def __init__(self, address: str = "10.0.0.1") -> None:
+        self.address = address
         self.cancelled = 0
 
-    def call_later(self, seconds: float, callback: object) -> Timers:
+    def call_later(self, seconds: float, callback: object) -> Client:
         return self
 
     def cancel(self) -> None:
         self.cancelled += 1
 
 
+class Poll:
+    """A poll that notes what it is told."""
+
+    def __init__(self, client: Client, ledger_id: int, previous_lac: int) -> None:
+        self.client, self.ledger_id, self.previous_lac = client, ledger_id, previous_lac
+        self.told: list[int | None] = []
+
+    def wake(self, lac: int | None) -> None:
+        self.told.append(lac)
+
+
+class Promises:
+    """Stands in for the readings: whatever is promised is done."""
+
+    def promise(self, reading: object, turn: object) -> None:
+        """Nothing to do."""
+
+
+def new_polls(lacs: dict[int, int], limits: ShareLimits) -> LongPolls:
+    return LongPolls(limits, 60.0, lambda ledger_id: lacs[ledger_id], Promises(), AtOnce())  # type: ignore[arg-type]
+
+
 def test_waiters_are_told_once_and_leave_nothing_behind() -> None:
-    polls, first, second = LongPolls(10), Timers(), Timers()
-    told: list[tuple[str, int | None]] = []
-    assert polls.wait(first, 1, 5, 60, lambda lac: told.append(("a", lac)))
-    assert polls.wait(second, 1, 7, 60, lambda lac: told.append(("b", lac)))
-    assert polls.wait(second, 2, 7, 60, lambda lac: told.append(("c", lac)))
-    polls.advanced(1, 5)
-    polls.advanced(1, 6)
-    polls.advanced(1, 6)
-    assert (told, len(polls), 1 in polls) == ([("a", 6)], 2, True)
-    polls.fenced(1)
-    assert (told[1:], 1 in polls, 2 in polls) == ([("b", None)], False, True)
+    lacs = {1: 5, 2: 0}
+    polls, first, second = new_polls(lacs, ShareLimits.of(10)), Client(), Client()
+    a, b, c = Poll(first, 1, 5), Poll(second, 1, 7), Poll(second, 2, 7)
+    assert all(polls.wait(poll, 60) for poll in (a, b, c))
+    for lac in (5, 6, 6):
+        lacs[1] = lac
+        polls.touch(1)
+    assert (a.told, b.told, len(polls), 1 in polls) == ([6], [], 2, True)
+    polls.touch(1, is_fenced=True)
+    assert (b.told, 1 in polls, 2 in polls) == ([None], False, True)
     polls.forget(second)
     assert (len(polls), 2 in polls, first.cancelled + second.cancelled) == (0, False, 3)
+
+
+def test_a_ledger_that_cannot_be_looked_at_keeps_nobody_else_from_being_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    polls, client = new_polls({2: 9}, ShareLimits.of(10)), Client()
+    unknown, known = Poll(client, 1, 5), Poll(client, 2, 5)
+    assert polls.wait(unknown, 60)
+    assert polls.wait(known, 60)
+    for ledger_id in (1, 2):
+        polls.touch(ledger_id)
+    assert (unknown.told, known.told, len(polls)) == ([], [9], 1)
+    assert [record.exc_info is not None for record in caplog.records] == [True]
+
+
+def test_one_connection_and_one_address_leave_places_to_others() -> None:
+    """Finding S8: one peer with 10,000 polls must not keep every other follower out."""
+    polls = new_polls({}, ShareLimits.of(40))
+    greedy, beside, elsewhere = Client("10.0.0.1"), Client("10.0.0.1"), Client("10.0.0.2")
+    assert sum(polls.wait(Poll(greedy, 1, 0), 60) for _ in range(100)) == 10
+    assert sum(polls.wait(Poll(beside, 1, 0), 60) for _ in range(100)) == 10
+    assert sum(polls.wait(Poll(Client("10.0.0.1"), 1, 0), 60) for _ in range(100)) == 0
+    assert sum(polls.wait(Poll(elsewhere, 1, 0), 60) for _ in range(100)) == 10
+    polls.forget(greedy)
+    assert polls.wait(Poll(beside, 1, 0), 60) is False, "a connection has half of what its address may have"
+    assert sum(polls.wait(Poll(Client("10.0.0.1"), 1, 0), 60) for _ in range(100)) > 0
 
 
 # ---- lists of entries ----

@@ -261,7 +261,8 @@ def test_no_cluster_at_the_root(bookie: BookieChild) -> None:
         ("bookiePrt", "1", "did you mean bookiePort?"),
         ("bookiePort", "many", "bookiePort=many: it must be a whole number"),
         ("metadataServiceUri", "etcd://x", "must begin with zk://"),
-        ("skipListSizeLimit", "1000", "skipListSizeLimit 1000 is less than twice"),
+        ("diskUsageThreshold", "1", "diskUsageThreshold 1 must lie between 0 and 1"),
+        ("permittedStartupUsers", "nobody-else", "permittedStartupUsers does not name the user"),
     ],
 )
 def test_wrong_configuration(bookie: BookieChild, key: str, value: str, complaint: str) -> None:

@@ -13,16 +13,21 @@ import numpy as np
 from bkspark.wire import v2
 from bkspark.wire.v2 import Status
 from bookie_service.answers import V2_ANSWERS
+from bookie_service.batch_reads import BatchRead
 from bookie_service.bookie import BookieOptions
-from bookie_service.reads import BatchRead, ReadOptions, Reads, SingleReads
+from bookie_service.disks import DiskSpace
+from bookie_service.reads import ReadOptions, Reads, View
+from bookie_service.single_reads import SingleReads
 from bookie_service.storage.byte_source import CachedSource, Fetched, NotCached, Place
 from bookie_service.storage.files import LocalFiles
 from bookie_service.storage.journal import JournalOptions
 from bookie_service.storage.ledger_storage import LedgerStorage
 from bookie_service.storage.ledger_store import StoreOptions
 from bookie_service.storage.opening import Storage, open_storage
+from bookie_service.turns import ENDLESS
 from tests.bookie.cold_files import ColdFiles
 from tests.bookie.serving import Peer, Serving, service_options, split, stored
+from tests.crash.twins import AtOnce
 
 PAYLOADS = [os.urandom(random.Random(i).randrange(400)) for i in range(300)]
 
@@ -168,6 +173,10 @@ class Taker:
         self.callbacks.append(callback)
 
 
+def no_space() -> DiskSpace:
+    raise AssertionError("nothing asks for it")
+
+
 def flushed_storage(directory: Path, files: LocalFiles) -> Storage:
     """Return storage with entries 0 to 9 of ledgers 1 and 2 in one settled log."""
     storage = open_storage(files, [str(directory / "j")], [str(directory / "l")], StoreOptions(), JournalOptions())
@@ -198,8 +207,8 @@ def test_entry_that_a_compaction_moves_while_its_read_waits_is_read_where_it_is_
     storage = flushed_storage(tmp_path, files)
     files.is_cold = True
     waiting, client = Waiting(), Taker()
-    reads = Reads(storage.store, waiting, ReadOptions(), lambda: None)
-    assert reads.answer(BatchRead(client, 2, 0, 9, 0, 1 << 20)) == 1
+    reads = Reads(View(storage.store, no_space, ReadOptions()), waiting, AtOnce(), lambda: None)
+    assert reads.answer(BatchRead(client, 2, 0, 9, 0, 1 << 20), ENDLESS)
     files.is_cold = False
     (log_id,) = storage.store.logs.settled()
     storage.store.prepare_drop([1], fenced=[], now_s=0)
@@ -224,8 +233,8 @@ def test_peer_that_takes_nothing_holds_no_fetched_bytes(tmp_path: Path) -> None:
     storage = flushed_storage(tmp_path, files)
     files.is_cold = True
     waiting, client = Waiting(), Taker()
-    reads = Reads(storage.store, waiting, ReadOptions(), lambda: None)
-    assert reads.answer(SingleReads(client, V2_ANSWERS, np.array([1, 1]), np.array([4, 5]))) == 2
+    reads = Reads(View(storage.store, no_space, ReadOptions()), waiting, AtOnce(), lambda: None)
+    assert reads.answer(SingleReads(client, V2_ANSWERS, np.array([1, 1]), np.array([4, 5])), ENDLESS)
     client.is_taking = False
     waiting.deliver()
     assert (client.sent, len(client.callbacks), waiting.asked) == (b"", 1, [])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -244,14 +245,14 @@ def test_copy_that_the_old_index_names_counts_and_otherwise_the_last_one(tmp_pat
     file.sync_data()
     rebuild_on(twin.disk, frozenset({7}))
     again = BookieTwin(twin.disk, SETUP, twin.history.after_crash())
-    found = [again.read(7, entry_id)[2][16:-4] for entry_id in range(4)]
+    found = [again.read(7, entry_id)[2][24:-4] for entry_id in range(4)]
     assert found == [b"third", b"first", b"third", b"third"]
 
 
 def _position_of(files: SimulatedFiles, payload: bytes, entry_id: int) -> int:
     """Return the position of a copy in entry log 1."""
     content = files.read_all("/ledgers0/current/1.log")
-    front = (7).to_bytes(8, "big") + entry_id.to_bytes(8, "big") + payload
+    front = struct.pack(">qqq", 7, entry_id, -1) + payload
     return 1 << 32 | content.index(front)
 
 

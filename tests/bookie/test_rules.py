@@ -20,6 +20,7 @@ def status(
     entry_id: int = 0,
     flags: int = 0,
     key: bool = True,
+    lac: bool = True,
     fenced: bool = False,
     read_only: bool = False,
     takes_recovery_adds: bool = True,
@@ -30,6 +31,7 @@ def status(
             np.array([entry_id]),
             np.array([flags]),
             np.array([key]),
+            np.array([lac]),
             fenced=fenced,
             read_only=read_only,
             takes_recovery_adds=takes_recovery_adds,
@@ -57,6 +59,8 @@ def status(
         ({"entry_id": ENTRY_ID_MAX}, Status.EOK),
         ({"entry_id": ENTRY_ID_MAX + 1}, Status.EBADREQ),
         ({"ledger_id": -1}, Status.EBADREQ),
+        ({"lac": False}, Status.EBADREQ),
+        ({"lac": False, "key": False, "fenced": True, "read_only": True}, Status.EBADREQ),
     ],
 )
 def test_add_is_judged(facts: dict[str, int], expected: Status) -> None:
@@ -69,6 +73,7 @@ def test_adds_of_one_run_are_judged_one_by_one() -> None:
         np.array([0, 1, -1, 3]),
         np.array([0, RECOVERY_ADD, RECOVERY_ADD, RECOVERY_ADD]),
         np.array([True, True, True, False]),
+        True,
         fenced=True,
         read_only=False,
     )

@@ -145,7 +145,7 @@ def test_trap_7_last_entry_read_repeats_minus_one(peer: V3Peer) -> None:
 
 
 def test_plain_reads_tell_the_lac_that_the_bookie_knows_and_fencing_ones_do_not(peer: V3Peer) -> None:
-    entries = [struct.pack(">qqqq", LEDGER, i, i - 2, 0) for i in range(10)]
+    entries = [struct.pack(">qqqq", LEDGER, i, max(-1, i - 2), 0) for i in range(10)]
     for i, entry in enumerate(entries):
         assert peer.call(protocol.ADD_ENTRY, ledgerId=LEDGER, entryId=i, masterKey=KEY, body=entry).status == Status.EOK
     assert peer.read_entry(LEDGER, 0).maxLAC == 7

@@ -15,6 +15,12 @@ from tests.histories.recorded import RecordedLog, RecordedReader, RecordedWriter
 from tests.histories.recording import Recorder
 
 QUORUMS = ((3, 3, 2), (3, 3, 2), (5, 3, 2), (3, 2, 2), (2, 2, 2), (4, 3, 3))
+RELAXED_QUORUMS = ((3, 3, 2), (2, 2, 2), (4, 4, 3))
+RELAXED_TYPES = ("VD_JOURNAL", "VD_BYPASS_JOURNAL")
+RELAXED_SHARE = 0.2
+"""Of the ledgers."""
+SYNCED_SHARE = 0.1
+"""Of the pieces of a ledger."""
 PIECES_MAX = 60
 PIECE_ENTRIES = 10
 RECOVERED_SHARE = 0.5
@@ -41,9 +47,13 @@ class LedgerLoad:
         """Go on until the event loop's clock shows `end_s`."""
         loop, random = asyncio.get_running_loop(), self._random
         while loop.time() < end_s:
-            size, write_quorum, ack_quorum = random.choice(QUORUMS)
+            is_relaxed = random.random() < RELAXED_SHARE
+            size, write_quorum, ack_quorum = random.choice(RELAXED_QUORUMS if is_relaxed else QUORUMS)
+            type_ = random.choice(RELAXED_TYPES) if is_relaxed else "PD_JOURNAL"
             try:
-                writer = await self._owner.create(ensemble=size, write_quorum=write_quorum, ack_quorum=ack_quorum)
+                writer = await self._owner.create(
+                    ensemble=size, write_quorum=write_quorum, ack_quorum=ack_quorum, ledger_type=type_
+                )
             except BookKeeperError:
                 await asyncio.sleep(RETRY_S)  # bookies are down, or the store is away
                 continue
@@ -61,8 +71,10 @@ class LedgerLoad:
                 payloads = [b"%d of %d " % (added + i, writer.ledger_id) * size for i in range(PIECE_ENTRIES)]
                 added += len(payloads)
                 await recorded_writer.submit(payloads)
+                if random.random() < SYNCED_SHARE:
+                    await recorded_writer.sync()
                 await asyncio.sleep(random.choice((0.0, 0.0, 0.02)))
-            await writer.sync()
+            await recorded_writer.sync()
             if random.random() < CLOSED_SHARE:
                 await recorded_writer.close()
                 await recorded_writer.submit([b"late"])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
 import pytest
 
+from tests.chaos import gray
 from tests.chaos.campaign import run_campaign
 
 pytestmark = pytest.mark.cluster
@@ -22,3 +24,12 @@ def test_no_checker_complains_of_real_processes_under_kills_pauses_and_partition
     assert report.violations == []
     assert report.acknowledged > 0
     assert sum(report.faults.values()) > 5
+
+
+def test_gray_command_measures_a_bookie_that_neither_works_nor_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    """What the ratios are is for a quiet machine; tests/client/test_gray_bookies.py holds them in virtual time."""
+    gray.main(["--seconds", "6", "--latency-seconds", "1", "--kind", "cut", "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert found["kind"] == "cut"
+    assert found["back_s"] is not None
+    assert found["followed"] == found["to_follow"] > 0

@@ -10,7 +10,7 @@ import uuid
 
 import pytest
 
-from bkspark.blocking import Client
+from bkspark.blocking import Client, run
 from tests.cli.console import Console, assert_one_line
 
 pytestmark = pytest.mark.cluster
@@ -42,11 +42,27 @@ def test_appended_lines_are_read_in_order_across_ledgers(console: Console, name,
 def test_show_lists_every_ledger_with_its_end(console: Console, name, lines):
     ledgers = [console.json("log", "append", name, lines)["last_position"]["ledger"] for _ in range(2)]
     shown = console.json("log", "show", name)
-    assert list(shown) == ["log", "ledgers", "version"]
+    assert list(shown) == ["log", "ledgers", "published", "version"]
     assert shown["ledgers"] == [
         {"ledger": ledger, "first_entry": 0, "last_entry": 2, "state": "CLOSED", "length": 8} for ledger in ledgers
     ]
     assert str(ledgers[1]) in console.text("log", "show", name)
+
+
+def test_show_names_who_published_and_up_to_which_version(console: Console, cluster, name, lines):
+    console.json("log", "append", name, lines)
+    assert "version of each name" not in console.text("log", "show", name)
+    with Client(cluster.uri) as client:
+        log = client.log(name).asynchronous
+        run(lambda: log.publish([], publisher=("a query's id", 41)))
+        run(lambda: log.publish([], publisher=("import of café", 7, "5b1c-query")))
+    shown = console.json("log", "show", name)["published"]
+    assert shown == [
+        {"name": "a query's id", "version": 41, "query": None},
+        {"name": "import of café", "version": 7, "query": "5b1c-query"},
+    ]
+    lines_shown = console.text("log", "show", name).splitlines()
+    assert lines_shown[-1].split() == ["import", "of", "café", "7", "5b1c-query"]
 
 
 def test_positions_that_read_prints_are_where_it_can_start_and_end(console: Console, name, lines):

@@ -31,9 +31,9 @@ async def closed_ledger(world: World, bookie: HostileBookie, last_entry: int = 9
     return ledger_id
 
 
-@pytest.mark.parametrize("more", [1, 5000])
+@pytest.mark.parametrize("more", [1, 500])
 def test_batch_read_gives_no_more_entries_than_were_asked_for(more):
-    """A reader of [10, 19] got 5,000 entries; the spans read ahead gave the same ones again."""
+    """A reader of [10, 19] got 510 entries; the spans read ahead gave the same ones again."""
 
     async def test(world: World) -> None:
         async with HostileBookie(with_more(more)) as bookie:

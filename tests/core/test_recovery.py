@@ -406,3 +406,12 @@ def test_impossible_length_in_an_entry_does_not_end_the_recovery(length):
     assert rewrite.length_before >= 0
     (written,) = core.on_rewritten()
     assert 0 <= written.metadata.length < 2**63
+
+
+def test_ensemble_too_large_for_masks_is_a_failed_recovery():
+    """Other peers may store up to 1,000 bookies a fragment; ours recover up to 64."""
+    metadata = LedgerMetadata(65, 3, 2, (Fragment(0, tuple(f"b{slot}:1" for slot in range(65))),))
+    (failed,) = RecoveryCore(5, metadata, 0).start()
+    assert isinstance(failed, effects.Fail)
+    assert isinstance(failed.error, LedgerRecoveryFailed)
+    assert "an ensemble of 65 bookies" in str(failed.error)

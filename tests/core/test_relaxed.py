@@ -209,11 +209,24 @@ def test_connection_lost_with_entries_acknowledged_and_not_synced_counts_as_a_fa
 
 
 def left_out_and_back(writer, slot, at_s):
-    """A bookie goes away with entries that it had acknowledged, and is taken back."""
+    """A bookie goes away with entries that it had acknowledged, answers a probe, and passes its trial."""
+    core, bookie = writer.core, writer.core.ensemble[slot]
     writer.fail(slot)
-    writer.take(writer.core.on_writable_bookies(set(writer.core.ensemble) - {writer.core.ensemble[slot]}))
-    writer.take(writer.core.on_tick(at_s * SECOND_NS))
-    return writer.writable()
+    writer.take(core.on_writable_bookies(set(core.ensemble) - {bookie}))
+    if not core.pending_count:
+        # A probe is an entry; one that all others have will do.
+        writer.add()
+        for other in {0, 1, 2} - {slot}:
+            writer.reply(other, core.next_entry - 1)
+    writer.take(core.on_tick(at_s * SECOND_NS))
+    now_ns = at_s * SECOND_NS + WriterLimits().probe_pause_ns_min
+    (probe,) = (it for it in writer.take(core.on_tick(now_ns)) if isinstance(it, effects.SendAdds) and it.slot == slot)
+    ids = np.arange(len(probe.entries))[probe.positions] + probe.entries.first_entry
+    writer.take(core.on_add_replies(slot, bookie, ids, np.zeros(1, np.int32), now_ns, -1))
+    writer.take(core.on_tick(now_ns + WriterLimits().trial_ns - 1))
+    assert not core.may_hold_back(slot)
+    writer.take(core.on_tick(now_ns + WriterLimits().trial_ns))
+    assert core.may_hold_back(slot)
 
 
 def test_bookie_taken_back_does_not_vouch_for_what_it_may_have_lost():

@@ -169,14 +169,17 @@ def test_without_a_spare_bookie_the_ledger_goes_on_with_qa_others_and_takes_a_sp
     assert done[0].metadata.last_fragment == Fragment(2, ("b1", "b2", "b4"))
 
 
-def test_bookie_left_out_that_registers_again_gets_what_is_pending():
+def test_registered_bookie_is_taken_back_unasked_only_where_the_writer_would_fail_without_it():
     writer = Writer()
     writer.add()
     writer.fail(2)
     writer.take(writer.core.on_writable_bookies({"b1", "b2"}))
-    writer.take(writer.core.on_tick(10 * SECOND_NS))
-    done = writer.take(writer.core.on_writable_bookies({"b1", "b2", "b3"}))
+    writer.reply(0, 0)
+    writer.fail(1)
+    done = writer.take(writer.core.on_writable_bookies({"b1", "b3"}))
     assert sent_to(done) == {"b3": [0]}
+    writer.reply(2, 0)
+    assert writer.acknowledged == 0
 
 
 def test_too_few_bookies_left_fails_every_pending_add_and_the_writer():

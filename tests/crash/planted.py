@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from bookie_service import bookie, reads, rules
+from bkspark.wire import v2
+from bookie_service import batch_reads, bookie, rules, single_reads
 from bookie_service.formats import index as index_format
 from bookie_service.formats import marks as mark_format
 from bookie_service.formats.index import LedgerHeader
@@ -20,13 +21,13 @@ from bookie_service.storage import checkpoint, opening
 from bookie_service.storage.checkpoint import Checkpoint, Marks
 from bookie_service.storage.ledger_store import LedgerStore
 from tests.crash.planting import ignoring_errors, skipping
-from tests.planting import Plant, changed, replaced
+from tests.planting import Plant, both, changed, replaced
 
 # ---- fences and keys ----
 
 
 def early_fence_answer() -> Plant:
-    return replaced(bookie.Bookie, "_read_after_fence", lambda self, fence, request: self._reads.promise(request))
+    return replaced(bookie.Bookie, "_read_after_fence", lambda self, fence, reading: self.reads.promise(reading))
 
 
 def unflushed_fence() -> Plant:
@@ -98,7 +99,9 @@ def replay_drops_keys() -> Plant:
 
 def wrong_key_taken() -> Plant:
     def make(old: Any) -> Any:
-        return lambda ledger, ids, flags, match, **named: old(ledger, ids, flags, np.ones_like(match), **named)
+        return lambda ledger, ids, flags, match, *others, **named: old(
+            ledger, ids, flags, np.ones_like(match), *others, **named
+        )
 
     return changed(rules, "add_statuses", make)
 
@@ -206,4 +209,6 @@ def half_forgotten_early() -> Plant:
 
 
 def negative_doubt() -> Plant:
-    return replaced(reads, "failed", lambda error: reads.Status.ENOENTRY)
+    return both(
+        *(replaced(module, "failed", lambda error: v2.Status.ENOENTRY) for module in (single_reads, batch_reads))
+    )

@@ -15,7 +15,6 @@ from bookie_service.storage.file_index import FileIndex
 from bookie_service.storage.index_pages import IndexPages, Page
 from bookie_service.storage.index_writer import IndexWriter
 from bookie_service.storage.log_appender import EntryLogAppender
-from bookie_service.storage.write_cache import LedgerWrites
 from tests.crash.planting import skipping
 from tests.crash.simulated_files import SimulatedFiles
 from tests.planting import Plant, changed, replaced
@@ -199,22 +198,12 @@ def lost_index_believed() -> Plant:
 
 
 def older_version_wins() -> Plant:
-    def make(old: Any) -> Any:
-        def held(self: LedgerWrites) -> tuple[np.ndarray, np.ndarray]:
-            entries = self._entries[: self._count]
-            newer = {entry: at for entry, at in self._late.items() if entry not in entries}
-            late, self._late = self._late, newer
-            try:
-                return old(self)
-            finally:
-                self._late = late
+    def oldest(entries: np.ndarray, addresses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        found, first = np.unique(entries, return_index=True)
+        return found, addresses[first]
 
-        return held
-
-    return changed(write_cache.LedgerWrites, "sorted", make)
+    return replaced(write_cache, "_newest", oldest)
 
 
 def late_entries_dropped() -> Plant:
-    return replaced(
-        write_cache.LedgerWrites, "sorted", lambda self: (self._entries[: self._count], self._addresses[: self._count])
-    )
+    return replaced(write_cache.LedgerWrites, "sorted", lambda self: (self._runs[0].entries, self._runs[0].addresses))

@@ -23,7 +23,7 @@ from tests.crash.census import DoubtfulCensus
 from tests.crash.history import History
 from tests.crash.images import Loss, crash_image
 from tests.crash.simulated_files import Fault
-from tests.crash.twins import SILENT, BookieTwin, Setup, add_frame, lac_packet, sealed
+from tests.crash.twins import SILENT, BookieTwin, Setup, add_frame, sealed
 
 WRONG_KEY = b"a key of another one"
 _SIZES = (0, 1, 30, 100, 500)
@@ -395,13 +395,11 @@ class Script:
         key = self.history.deleted[ledger_id].master_key
         kind = self.random.randrange(3)
         if kind == 0:
-            content = sealed(struct.pack(">qq", ledger_id, self.random.randrange(3)) + self._payload())
+            content = sealed(struct.pack(">qqq", ledger_id, self.random.randrange(3), -1) + self._payload())
             flags = self.random.choice((v2.RECOVERY_ADD, v2.RECOVERY_ADD, 0))
             self.twin.serve(SILENT, add_frame(key, content, flags))
         elif kind == 1:
-            with self.twin.loop.serving():
-                packet = lac_packet(ledger_id, self.random.randrange(3))
-                self.twin.bookie.write_lac(SILENT, ledger_id, key, packet, lambda status: ())
+            self.twin.serve_lac(SILENT, ledger_id, self.random.randrange(3), key)
         else:
             self.twin.serve(SILENT, v2.encode_reads(ledger_id, np.array([0]), v2.DO_FENCING, key))
 

@@ -20,13 +20,16 @@ from bkspark.wire import v2
 from bkspark.wire.framing import FRAME_BYTES_MAX, scan_frames
 from bookie_service import collection
 from bookie_service.answers import V2_ANSWERS
+from bookie_service.batch_reads import BatchRead
 from bookie_service.bookie import Bookie, BookieOptions
 from bookie_service.collection import LogUsage
 from bookie_service.collector import CollectionOptions, Collector, LedgerCensus, PassReport
 from bookie_service.disk_watch import DiskOptions, DiskWatch
+from bookie_service.entry_lists import StepReport
 from bookie_service.lone_adds import decode_lone_add
 from bookie_service.outbox import Parts
-from bookie_service.reads import BatchRead, SingleReads
+from bookie_service.reads import ids_of
+from bookie_service.single_reads import SingleReads
 from bookie_service.storage import checkpoint as checkpoint_steps
 from bookie_service.storage.byte_source import Fetched, Place
 from bookie_service.storage.checkpoint import Checkpoint
@@ -37,6 +40,7 @@ from bookie_service.storage.journal import JournalOptions
 from bookie_service.storage.ledger_store import StoreOptions
 from bookie_service.storage.log_appender import AppendOptions
 from bookie_service.storage.opening import open_storage
+from bookie_service.turns import ENDLESS, Turn, Turns
 from bookie_service.v2_requests import V2Runs
 from tests.crash.history import History
 from tests.crash.simulated_files import SimulatedDisk, SimulatedFiles
@@ -85,6 +89,10 @@ class TakingClient:
     """A connection whose peer takes everything at once."""
 
     is_open = is_taking = True
+    address = "simulated"
+
+    def give_up(self, why: str) -> None:
+        raise AssertionError(f"a connection was closed: {why}")
 
     def resume(self) -> None:
         """Nothing to do: whoever drives the bookie offers again what it did not take."""
@@ -188,8 +196,9 @@ class BookieTwin:
             [journal.thread for journal in self.journals],
             self.checkpoints,
             self.disks,
-            _fetch,
+            AtHand(),
             BookieOptions(alone_after=setup.alone_after),
+            AtOnce(),
         )
         self.checkpoints.bookie = self.bookie
         if self._storage.stuck is not None:
@@ -206,12 +215,12 @@ class BookieTwin:
     ) -> None:
         """Send adds of (entry id, payload) as one run; checkpoints run when the write cache is full.
 
-        As any client does, this one ends each entry with a digest.
+        As any client does, this one ends each entry with a digest. Its entries say that no other is confirmed.
         """
         key = self.history.ledger(ledger_id).master_key if key is None else key
         frames = []
         for entry_id, payload in entries:
-            content = sealed(struct.pack(">qq", ledger_id, entry_id) + payload)
+            content = sealed(struct.pack(">qqq", ledger_id, entry_id, -1) + payload)
             self.history.add_asked(ledger_id, entry_id, content)
             frames.append(add_frame(key, content, flags))
         self.serve(self._client, b"".join(frames))
@@ -256,13 +265,23 @@ class BookieTwin:
             key = self.history.ledger(ledger_id).master_key
             self.history.lac_asked(ledger_id, lac)
         client = _LacClient(self.history, ledger_id, lac)
-        with self.loop.serving():
-            self.bookie.write_lac(client, ledger_id, key, lac_packet(ledger_id, lac), lambda status: (bytes([status]),))
+        self.serve_lac(client, ledger_id, lac, key)
+
+    def serve_lac(self, client: TakingClient, ledger_id: int, lac: int, key: bytes) -> None:
+        """Take an explicit LAC, which gets one byte for an answer: its status."""
+        packet = lac_packet(ledger_id, lac)
+        is_served = False
+        while not is_served:
+            with self.loop.serving():
+                waits = self.bookie.write_lac(client, ledger_id, key, packet, lambda status: (bytes([status]),))
+            is_served = waits is None
+            if not is_served:
+                self.make_room()
 
     def read(self, ledger_id: int, entry_id: int) -> tuple[int, int, bytes]:
         """Return (status, entry id, entry) of a single read."""
         answers = Answers()
-        self.bookie.read(SingleReads(answers, V2_ANSWERS, np.array([ledger_id]), np.array([entry_id])))
+        self.bookie.reads.promise(SingleReads(answers, V2_ANSWERS, *ids_of(ledger_id, entry_id)))
         _, _, status, _, _ = struct.unpack_from(">iiiqq", answers.buffer)
         content = answers.buffer[28:]
         return status, struct.unpack_from(">q", content, 8)[0] if content else -1, content
@@ -270,7 +289,7 @@ class BookieTwin:
     def refuses_adds(self, ledger_id: int, key: bytes) -> bool:
         """Say whether an ordinary add is refused; only then the bookie is as before."""
         answers = Answers()
-        content = struct.pack(">qq", ledger_id, 0)
+        content = struct.pack(">qqq", ledger_id, 0, -1)
         octets, runs = self._runs(answers, add_frame(key, content))
         runs.serve(octets)
         return bool(answers.buffer)
@@ -283,7 +302,7 @@ class BookieTwin:
     def batch_read(self, ledger_id: int, first_entry: int) -> tuple[int, list[bytes]]:
         """Return (status, entries from `first_entry` on)."""
         answers = Answers()
-        self.bookie.read_later(BatchRead(answers, ledger_id, first_entry, 1, 0, 1 << 20))
+        self.bookie.reads.promise(BatchRead(answers, ledger_id, first_entry, 1, 0, 1 << 20))
         status = struct.unpack_from(">i", answers.buffer, 8)[0]
         body = answers.buffer[4 + v2.BATCH_REPLY_BYTES :]
         contents, at = [], 0
@@ -406,8 +425,24 @@ def _never(error: BaseException) -> None:
     """Stand in for what ends the process: a pass that is called directly raises instead."""
 
 
-def _fetch(place: Place, on_fetched: Callable[[Fetched], None]) -> None:
-    raise AssertionError(f"a simulated disk has everything at hand, and {place} too")
+class AtHand:
+    """Stands in for the fetching threads."""
+
+    def fetch(self, place: Place, on_fetched: Callable[[Fetched], None]) -> None:
+        raise AssertionError(f"a simulated disk has everything at hand, and {place} too")
+
+    def run(self, task: Callable[[], StepReport], on_done: Callable[[StepReport], None]) -> None:
+        on_done(task())
+
+
+class AtOnce(Turns):
+    """Turns of a bookie that has one client: they never end, and whoever is to go on does so at once."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda callback: callback(), lambda: 0.0)
+
+    def begin(self) -> Turn:
+        return ENDLESS
 
 
 def _at_once(entries: int, size: int) -> None:

@@ -5,7 +5,8 @@
 
 Both judge hand-made histories and runs with planted defects, too, which must be told from correct ones; `--no-planted`
 leaves these out. `--keep FOLDER` keeps the histories, and a page about each one that is not linearizable. Exit codes:
-0 all is as it must be, 1 it is not, 2 usage, 3 the judge needs a Go that is not installed.
+0 all is as it must be, 1 it is not or the verdict is unknown, 2 usage or a file that is no history, 3 the judge needs a
+Go that is not installed, or porcupine, which cannot be fetched.
 """
 
 from __future__ import annotations
@@ -24,11 +25,17 @@ BUDGET_S = 45.0
 """Of faults; starting, healing and the last look come to some 15 seconds."""
 
 
+LIMIT_S = 60.0
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.histories", description=__doc__.split("\n")[0])
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--budget", type=float, default=BUDGET_S, help=f"seconds of faults (default: {BUDGET_S:g})")
     parser.add_argument("--judge", type=Path, metavar="FILE", help="judge this history instead of recording one")
+    parser.add_argument(
+        "--limit", type=float, default=LIMIT_S, help=f"seconds for each ledger and log (default: {LIMIT_S:g})"
+    )
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep the histories there")
     parser.add_argument("--no-planted", action="store_true", help="leave planted defects out")
     options = parser.parse_args(arguments)
@@ -39,10 +46,13 @@ def main(arguments: list[str] | None = None) -> int:
         folder.mkdir(parents=True, exist_ok=True)
         try:
             program = build(Path(temporary))
+            is_right = _judge_run(program, folder, options)
         except JudgeMissing as missing:
             print(f"histories are not judged: {missing}", file=sys.stderr)
             return 3
-        is_right = _judge_run(program, folder, options)
+        except ValueError as error:
+            print(error, file=sys.stderr)
+            return 2
         if not options.no_planted:
             is_right &= _judge_scripts(program, folder)
             is_right &= _judge_planted_runs(program, folder)
@@ -58,7 +68,7 @@ def _judge_run(program: Path, folder: Path, options: argparse.Namespace) -> bool
         found = report.violations
         faults = ", ".join(f"{count} {kind}" for kind, count in sorted(report.faults.items()))
         print(f"seed {report.seed}, {report.seconds:g} s, {report.acknowledged} entries acknowledged; faults: {faults}")
-    verdict = judge(program, history, pictures=folder)
+    verdict = judge(program, history, pictures=folder, limits=["-limit", str(options.limit)])
     print(f"{history.name}: {history.stat().st_size / 1e6:.1f} MB")
     for line in [*found, *verdict.lines()]:
         print(f"  {line}")

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,12 @@ class Verdict:
         return not self.facts["findings"]
 
     @property
+    def word(self) -> str:
+        """`linearizable`, `not linearizable`, or `unknown`: time or memory were over for some, and the others are."""
+        verdicts = {found["verdict"] for found in self.facts["findings"]}
+        return next((word for word in ("not linearizable", "unknown") if word in verdicts), "linearizable")
+
+    @property
     def operations(self) -> int:
         return sum(self.facts["operations"].values())
 
@@ -50,7 +57,7 @@ class Verdict:
             said += [f"      {line}" for line in found.get("before", [])]
             if "operation" in found:
                 said.append(f"  ->  {found['operation']}")
-        said.append("linearizable" if self.is_linearizable else "NOT LINEARIZABLE")
+        said.append(self.word if self.is_linearizable else self.word.upper())
         return said
 
 
@@ -86,24 +93,34 @@ def build(folder: Path) -> Path:
     """Build the judge and return its path. The first build fetches porcupine as go.sum pins it.
 
     Raises:
-        JudgeMissing: no Go, or the build failed.
+        JudgeMissing: no Go, or no porcupine.
+        ValueError: the judge itself is wrong.
     """
     program = folder / "judge"
-    command = [find_go(), "build", "-mod=readonly", "-o", str(program.absolute()), "."]
-    done = subprocess.run(command, cwd=SOURCE, capture_output=True, text=True, timeout=_BUILD_S, check=False)
-    if done.returncode:
-        raise JudgeMissing(f"the judge cannot be built: {done.stderr.strip()}")
+    go = find_go()
+    if failure := _failure(go, "mod", "download"):
+        raise JudgeMissing(f"porcupine, which the judge needs, cannot be fetched: {failure}")
+    if failure := _failure(go, "build", "-mod=readonly", "-o", str(program.absolute()), "."):
+        raise ValueError(f"the judge cannot be built: {failure}")
     return program
 
 
-def judge(program: Path, history: Path, *, pictures: Path | None = None) -> Verdict:
+def _failure(*command: str) -> str:
+    """Run a command in the judge's folder; return what it said when it failed."""
+    done = subprocess.run(command, cwd=SOURCE, capture_output=True, text=True, timeout=_BUILD_S, check=False)
+    return done.stderr.strip() if done.returncode else ""
+
+
+def judge(program: Path, history: Path, *, pictures: Path | None = None, limits: Sequence[str] = ()) -> Verdict:
     """Judge a history; `pictures` is a folder for a page about each object whose history is not linearizable.
+
+    `limits` are options of the judge: `-limit` and `-total` in seconds, `-memory` in MiB.
 
     Raises:
         ValueError: the file is no history; says which line.
     """
     options = [] if pictures is None else ["-html", str(pictures)]
-    done = subprocess.run([str(program), *options, str(history)], capture_output=True, text=True, check=False)
+    done = subprocess.run([str(program), *options, *limits, str(history)], capture_output=True, text=True, check=False)
     if done.returncode > _NOT_LINEARIZABLE:
         raise ValueError(done.stderr.strip())
     return Verdict(json.loads(done.stdout))

@@ -31,6 +31,17 @@ class Script:
     def append(self, first: int, count: int = 1) -> None:
         self.appending(first, count).ok()
 
+    def relaxed_append(self, first: int, count: int = 1) -> None:
+        """Append to a ledger of relaxed durability."""
+        entries = values(range(first, first + count), "entry")
+        self._of_ledger("append", "owner", first=first, values=entries, relaxed=True).ok()
+
+    def syncing(self) -> Operation:
+        return self._of_ledger("sync", "owner")
+
+    def sync(self, last_entry: int) -> None:
+        self.syncing().ok(last_entry=last_entry)
+
     def read(self, ids: Iterable[int], first: int = 0, by: str = "reader", text: str = "entry") -> None:
         """Read the entries of these ids, as if they had the ids from `first` on."""
         self._of_ledger("read", by, first=first).ok(values=values(ids, text))
@@ -64,6 +75,9 @@ class Script:
 
     def log_append(self, writer: str, first: int, count: int, at: list[int]) -> None:
         self.log_appending(writer, first, count).ok(at=at)
+
+    def log_reading(self) -> Operation:
+        return self._of_log("read", "reader")
 
     def log_read(self, *runs: tuple[list[int], list[str]], start: list[int] | None = None) -> None:
         asked = {} if start is None else {"start": start}
@@ -161,6 +175,70 @@ def failed_append_is_not_there(h: Script) -> None:
     h.end(1)
 
 
+def open_ledger_with_an_append_under_way(h: Script) -> None:
+    h.append(0, 2)
+    h.appending(2, 3).unknown()
+    h.lac(3)
+    h.read(range(4))
+    h.deny(5)
+
+
+def many_appends_of_unknown_outcome(h: Script) -> None:
+    pending = [h.appending(10 * number, 10) for number in range(100)]
+    h.lac(311)
+    h.read(range(312))
+    for append in pending:
+        append.unknown()
+    h.end(543)
+    h.read(range(544))
+
+
+def relaxed_entries_lost_that_were_not_synced(h: Script) -> None:
+    h.relaxed_append(0, 5)
+    h.sync(4)
+    h.relaxed_append(5, 5)
+    h.lac(6)
+    h.end(7)
+    h.read(range(8))
+    h.deny(8)
+
+
+def sync_of_unknown_outcome(h: Script) -> None:
+    h.relaxed_append(0, 5)
+    h.syncing().unknown()
+    h.end(-1, length=0)
+
+
+def log_of_several_ledgers_with_an_unknown_end_of_each(h: Script) -> None:
+    for writer, ordinal in zip("abc", range(3)):
+        h.open_log(writer)
+        h.log_append(writer, 0, 2, [ordinal, 10 + ordinal, 0])
+        h.log_appending(writer, 2, 3).unknown()
+    h.log_read(
+        ([0, 10, 0], values(range(3), "a")), ([1, 11, 0], values(range(2), "b")), ([2, 12, 0], values(range(2), "c"))
+    )
+    h.recover_log()
+    h.log_read(([1, 11, 0], values(range(2), "b")), ([2, 12, 0], values(range(4), "c")), start=[0, 10, 3])
+
+
+def many_takeovers(h: Script) -> None:
+    """Each leader leaves appends of unknown outcome that were kept; a reader is under way all the time.
+
+    An order that leaves one of them out is wrong long before the read shows it.
+    """
+    reading = h.log_reading()
+    runs = []
+    for ordinal in range(12):
+        writer = f"writer {ordinal}"
+        h.open_log(writer)
+        h.log_append(writer, 0, 10, [ordinal, 10 + ordinal, 0])
+        for first in range(10, 60, 10):
+            h.log_appending(writer, first, 10).unknown()
+        runs.append({"from": [ordinal, 10 + ordinal, 0], "values": values(range(60), writer)})
+    h.recover_log()
+    reading.ok(runs=runs)
+
+
 def log_taken_over(h: Script) -> None:
     h.open_log("a")
     h.log_append("a", 0, 3, [0, 10, 0])
@@ -193,6 +271,12 @@ CORRECT: tuple[Callable[[Script], None], ...] = (
     recovery_beside_an_append,
     readers_with_different_lacs,
     failed_append_is_not_there,
+    open_ledger_with_an_append_under_way,
+    many_appends_of_unknown_outcome,
+    relaxed_entries_lost_that_were_not_synced,
+    sync_of_unknown_outcome,
+    log_of_several_ledgers_with_an_unknown_end_of_each,
+    many_takeovers,
     log_taken_over,
     log_truncated_meanwhile,
 )
@@ -267,6 +351,52 @@ def acknowledged_with_a_gap(h: Script) -> None:
     h.append(3)
 
 
+def unknown_append_lost_after_it_was_confirmed(h: Script) -> None:
+    h.append(0, 2)
+    h.appending(2, 3).unknown()
+    h.lac(3)
+    h.end(2)
+
+
+def unknown_append_appears_after_the_end(h: Script) -> None:
+    h.append(0, 2)
+    h.appending(2).unknown()
+    h.end(1)
+    h.read(range(3))
+
+
+def lost_in_an_open_ledger(h: Script) -> None:
+    h.append(0, 5)
+    h.lac(4)
+    h.deny(3)
+
+
+def synced_entry_of_a_relaxed_ledger_lost(h: Script) -> None:
+    h.relaxed_append(0, 5)
+    h.sync(4)
+    h.end(3)
+
+
+def confirmed_entry_of_a_relaxed_ledger_lost(h: Script) -> None:
+    h.relaxed_append(0, 5)
+    h.lac(2)
+    h.end(1)
+
+
+def synced_before_it_was_appended(h: Script) -> None:
+    h.relaxed_append(0, 5)
+    h.sync(5)
+    h.relaxed_append(5)
+
+
+def lost_in_the_middle_of_a_log(h: Script) -> None:
+    h.open_log("a")
+    h.log_append("a", 0, 3, [0, 10, 0])
+    h.log_append("a", 3, 3, [1, 11, 0])
+    h.log_append("a", 6, 3, [2, 12, 0])
+    h.log_read(([0, 10, 0], values(range(3), "a")), ([2, 12, 0], values(range(6, 9), "a")))
+
+
 def acknowledged_by_an_old_leader(h: Script) -> None:
     h.open_log("a")
     h.log_append("a", 0, 2, [0, 10, 0])
@@ -330,14 +460,32 @@ DEFECTS: tuple[tuple[Callable[[Script], None], str], ...] = (
     (acknowledged_after_the_close, "the ledger was closed at entry 2: entry 3 cannot be appended"),
     (failed_append_is_there, "entry 2 was read: the ledger holds entries 0 to 1"),
     (acknowledged_with_a_gap, "the next entry is 2: entry 3 cannot be appended"),
-    (acknowledged_by_an_old_leader, 'the log\'s writer is "b"'),
+    (unknown_append_lost_after_it_was_confirmed, "entries 3 to 3 are lost: the end is said to be 2"),
+    (unknown_append_appears_after_the_end, "entry 2 was read: the ledger holds entries 0 to 1"),
+    (lost_in_an_open_ledger, "entry 3 is lost: the reader was told that it does not exist"),
+    (synced_entry_of_a_relaxed_ledger_lost, "entries 4 to 4 are lost: the end is said to be 3"),
+    (confirmed_entry_of_a_relaxed_ledger_lost, "entries 2 to 2 are lost: the end is said to be 1"),
+    (synced_before_it_was_appended, "entry 5 was said to be synced: the ledger holds entries 0 to 4"),
+    (lost_in_the_middle_of_a_log, "and that is entry 8: it was appended as"),
+    (acknowledged_by_an_old_leader, 'writer "b" cannot open the log: entries 2 to 2 of writer "a" were acknowledged'),
     (lost_by_a_takeover, "the log's entry 2 was read as"),
     (lost_end_of_a_log, "entries 2 to 2 of the log are lost"),
-    (pending_entry_of_an_old_leader_appears_late, "3 entries were read from entry 0 on: the log holds entries 0 to 1"),
+    (
+        pending_entry_of_an_old_leader_appears_late,
+        'cannot open the log: entries 1 to 1 of writer "a" were acknowledged',
+    ),
     (truncated_entries_come_back, "a read from the beginning began with the log's entry 0"),
     (reordered_log, "and that is entry 1: it was appended as"),
     (one_place_twice, "cannot follow the one at ordinal 0, ledger 10, entry 2"),
 )
+
+
+def undecidable(h: Script) -> None:
+    """Take over a log by forty clients at once, and read what is not there: each order of the forty is another one."""
+    opening = [h.opening(f"writer {number}") for number in range(40)]
+    h.log_read(([0, 10, 0], values(range(1), "nobody")))
+    for opened in opening:
+        opened.ok()
 
 
 def write(path: Path, script: Callable[[Script], None]) -> None:

@@ -235,7 +235,7 @@ SCENARIOS = (
         recovery_overwrites_the_end,
         "two ends",
     ),
-    Scenario("a log is opened without fencing", a_leader_is_overtaken, opened_without_fencing, "the log's writer is"),
+    Scenario("a log is opened without fencing", a_leader_is_overtaken, opened_without_fencing, "cannot open the log"),
     # The last one: it loses a bookie.
     Scenario("acknowledged by one bookie less", a_bookie_is_lost, acknowledged_by_one_less, "are lost: the end is"),
 )

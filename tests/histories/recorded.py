@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from bkspark.client import Client, LedgerReader, LedgerWriter
-from bkspark.core.metadata import LedgerMetadata
+from bkspark.core.metadata import LedgerMetadata, LedgerType
 from bkspark.errors import LedgerClosed, NoSuchEntry
 from bkspark.log.log import Log
 from bkspark.log.positions import EARLIEST, Position, PositionRange
@@ -21,13 +21,14 @@ class RecordedWriter:
         self._recorder = recorder
         self._writer = writer
         self._name = name
+        self._asked: dict[str, object] = {"relaxed": True} if LedgerType(writer.metadata.type_name).is_relaxed else {}
         self._next_entry = 0
         self._is_closed = False
 
     async def submit(self, payloads: Sequence[bytes]) -> asyncio.Future[int]:
         """`LedgerWriter.submit`."""
         values = [value_of(payload) for payload in payloads]
-        operation = self._begin("append", first=self._next_entry, values=values)
+        operation = self._begin("append", first=self._next_entry, values=values, **self._asked)
         try:
             future = await self._writer.submit(payloads)
         except LedgerClosed as error:
@@ -40,6 +41,17 @@ class RecordedWriter:
         self._next_entry += len(payloads)
         future.add_done_callback(lambda done: _acknowledged(operation, done, len(payloads)))
         return future
+
+    async def sync(self) -> int:
+        """`LedgerWriter.sync`."""
+        operation = self._begin("sync")
+        try:
+            last_entry = await self._writer.sync()
+        except BaseException as error:
+            operation.unknown(error)
+            raise
+        operation.ok(last_entry=last_entry)
+        return last_entry
 
     async def close(self) -> LedgerMetadata:
         """`LedgerWriter.close`."""

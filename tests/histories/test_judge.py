@@ -45,6 +45,25 @@ def test_a_planted_defect_is_found_and_explained(
     assert len(list(tmp_path.glob("*.html"))) == 1
 
 
+@pytest.mark.parametrize(
+    ("limits", "why"),
+    [
+        (["-limit", "0.2"], "no order was found or excluded in 200ms"),
+        (["-total", "0"], "the time for all ledgers and logs was over before its turn"),
+        (["-memory", "1"], "no order was found or excluded in 1 MiB"),
+    ],
+)
+def test_a_history_that_is_too_hard_gets_the_verdict_unknown_when_time_or_memory_is_over(
+    judge: Path, tmp_path: Path, limits: list[str], why: str
+) -> None:
+    planted.write(tmp_path / "h", planted.undecidable)
+    verdict = judging.judge(judge, tmp_path / "h", limits=limits)
+    assert not verdict.is_linearizable
+    assert verdict.lines()[-1] == "UNKNOWN"
+    (reason,) = verdict.reasons
+    assert reason.startswith(f"log {planted.LOG}: {why}")
+
+
 def test_ledgers_are_judged_apart_from_each_other(judge: Path, tmp_path: Path) -> None:
     planted.write(tmp_path / "one", planted.quiet_ledger)
     planted.write(tmp_path / "other", planted.two_ends)
@@ -68,6 +87,14 @@ def test_ledgers_are_judged_apart_from_each_other(judge: Path, tmp_path: Path) -
         (
             '{"op":"append","client":"a","ledger":1,"call":1,"return":2,"result":"ok","first":0,"values":["x"]}',
             'value "x" is not BYTES:DIGEST',
+        ),
+        (
+            '{"op":"sync","client":"a","log":"l","call":1,"return":2,"result":"ok","last_entry":3}',
+            "sync is of ledgers",
+        ),
+        (
+            '{"op":"read","client":"a","ledger":1,"call":1,"return":2,"result":"ok","relaxed":true}',
+            "relaxed is of appends to ledgers",
         ),
         (
             '{"op":"truncate","client":"a","log":"l","call":1,"return":2,"result":"ok"}',

@@ -11,7 +11,7 @@ import pytest
 
 from bkspark.client import Client
 from bkspark.entries import EntryBatch
-from bkspark.errors import DataLoss, NoSuchLedger
+from bkspark.errors import DataLoss, NoSuchLedger, VersionPublished
 from bkspark.log import LedgerFacts, Log, Owner
 from bkspark.log.epochs import EpochCommitter, Output
 from bkspark.log.positions import Position
@@ -90,6 +90,42 @@ def test_a_repeated_epoch_appends_nothing_that_anybody_sees(tmp_path):
         assert await first.append([rows("b")], (QUERY, 1))
         assert await content(log) == ["a", "b"]
         assert len(await ledgers(client)) == 1
+
+    run_on_one(tmp_path, test)
+
+
+def test_an_epoch_of_another_query_with_the_same_name_fails_and_appends_nothing(tmp_path):
+    async def test(cluster: InProcessCluster) -> None:
+        client = cluster.client()
+        log = await new_log(client)
+        first, second = committer(log), committer(log)
+        for epoch in (0, 1):
+            assert await first.append([rows(f"a{epoch}")], ("app", epoch, "q1"))
+        for change in (second.append, second.overwrite):
+            with pytest.raises(VersionPublished, match="by query q1"):
+                await change([rows("b0", "b1", "b2")], ("app", 0, "q2"))
+        assert await second.append([Output()], ("app", 0, "q2"))  # no row is lost
+        assert not await first.append([rows("a1")], ("app", 1, "q1"))
+        assert await second.append([rows("b3")], ("app", 2, "q2"))
+        assert await content(log) == ["a0", "a1", "b3"]
+        await first.close()
+        await second.close()
+        assert await pending(log) == []
+
+    run_on_one(tmp_path, test)
+
+
+def test_of_two_queries_that_publish_one_version_of_a_name_at_once_one_fails(tmp_path):
+    async def test(cluster: InProcessCluster) -> None:
+        client = cluster.client()
+        log = await new_log(client)
+        results = await asyncio.gather(
+            *(committer(log).append([rows(query)], ("app", 0, query)) for query in ("q1", "q2")), return_exceptions=True
+        )
+        assert sorted(map(str, map(type, results))) == sorted(map(str, (bool, VersionPublished)))
+        winner = ("q1", "q2")[results.index(True)]
+        assert await content(log) == [winner]
+        assert len(await ledgers(client)) == len(await pending(log)) == 1
 
     run_on_one(tmp_path, test)
 

@@ -141,12 +141,28 @@ def test_a_head_whose_parts_contradict_each_other_is_refused(changes: dict[str, 
 
 
 def test_a_newer_version_is_refused_with_the_remedy() -> None:
-    data = json.dumps({**json.loads(EXAMPLE), "version": 3}).encode()
-    with pytest.raises(MetadataFormat, match="version 3, this bkspark reads 2: use a newer one"):
+    data = json.dumps({**json.loads(EXAMPLE), "version": 4}).encode()
+    with pytest.raises(MetadataFormat, match="version 4, this bkspark reads 3: use a newer one"):
         formats.decode_head(data, "/p")
     page = json.dumps({"first_ordinal": 0, "ledgers": [], "version": 2}).encode()
     with pytest.raises(MetadataFormat, match="version 2, this bkspark reads 1: use a newer one"):
         formats.decode_page(page, "/p")
+
+
+def test_a_head_that_names_a_query_has_a_version_that_an_older_bkspark_refuses() -> None:
+    """It would take another query's rows for a repetition, and drop them."""
+    named = (("q1", 7), ("app", 3, "q2"))
+    head = LogHead(TOKEN, "/ledgers", (TOKEN,), last_epochs=named, has_slices=True)
+    data = formats.encode_head(head)
+    assert b'"last_epochs":[["q1",7],["app",3,"q2"]]' in data
+    assert b'"version":3' in data
+    assert formats.decode_head(data, "/p") == head
+    for wrong in (b'["app",3,7]', b'["app",3,null]', b'["app",3,"q2",1]', b'["app"]'):
+        with pytest.raises(MetadataFormat, match="last_epochs holds"):
+            formats.decode_head(data.replace(b'["app",3,"q2"]', wrong), "/p")
+    for older in (b'"version":1', b'"version":2'):
+        with pytest.raises(MetadataFormat, match="last_epochs holds"):
+            formats.decode_head(data.replace(b'"version":3', older), "/p")
 
 
 def test_a_head_with_slices_has_a_version_that_an_older_bkspark_refuses() -> None:

@@ -137,8 +137,15 @@ def test_show_tells_open_closed_and_missing_ledgers(tmp_path):
                 {"ledger": first, "first_entry": 0, "last_entry": 4, "state": "CLOSED", "length": 30},
                 {"ledger": second, "first_entry": 0, "last_entry": -1, "state": "OPEN", "length": 0},
             ],
+            "published": [],
             "version": 2,
         }
+        await log.publish([], publisher=("q1", 7))
+        await log.publish([], publisher=("app", 3, "q2"))
+        assert (await log.show())["published"] == [
+            {"name": "q1", "version": 7, "query": None},
+            {"name": "app", "version": 3, "query": "q2"},
+        ]
         await log.truncate(Position(0, first, 2))
         assert (await log.show())["ledgers"][0]["first_entry"] == 2
         assert await log.recover() == [second]

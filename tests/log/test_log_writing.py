@@ -17,7 +17,7 @@ from bkspark.errors import (
     NotEnoughBookies,
 )
 from tests.client.in_process import URI, InProcessCluster, run
-from tests.log.logs import ONE, numbers, publish, read_all, until
+from tests.log.logs import ONE, NotingTree, numbers, publish, read_all, until
 from tests.log.world import FailingTree
 
 
@@ -192,6 +192,28 @@ def test_a_writer_that_is_overtaken_by_a_job_lets_readers_pass_and_goes_on_behin
             await publish(log, numbers(40, 50))
         assert await read_all(log) == numbers(0, 50)
         assert len(await log.snapshot()) == 5
+
+    run(tmp_path, test)
+
+
+def test_a_writer_reads_the_list_when_it_changed_and_not_for_each_append(tmp_path):
+    async def test(cluster: InProcessCluster) -> None:
+        tree = NotingTree(cluster.store)
+        async with Client(URI, tree=tree) as client:
+            writer = await client.log("clicks").open_for_writing(**ONE)
+            await writer.append_many(numbers(0, 10))
+            await publish(cluster.client().log("clicks"), numbers(10, 20))
+
+            async def has_looked() -> bool:
+                return writer.ledger_id is None
+
+            await until(has_looked, "the writer to let readers pass")
+            await writer.append_many(numbers(20, 30))
+            tree.calls.clear()
+            for first in range(30, 60, 10):
+                await writer.append_many(numbers(first, first + 10))
+            assert [call for call in tree.calls if call.startswith("get /bkspark")] == []
+            await writer.close()
 
     run(tmp_path, test)
 

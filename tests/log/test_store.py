@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from bkspark.errors import ConfigurationError, DataLoss, LedgerFenced, LogExists, MetadataError, NoSuchLog
+from bkspark.errors import (
+    ConfigurationError,
+    DataLoss,
+    LedgerFenced,
+    LogExists,
+    MetadataError,
+    NoSuchLog,
+    VersionPublished,
+)
 from bkspark.log.formats import (
     LAST_EPOCHS_MAX,
     PAGE_LEDGERS_MAX,
+    QUERIES_OF_A_NAME_MAX,
     TAIL_LEDGERS_MAX,
     LedgerFacts,
     PageRef,
@@ -80,6 +91,16 @@ async def test_ledgers_come_into_the_list_together_and_in_order(world: World) ->
 
 
 @in_world
+async def test_ledgers_that_only_an_empty_log_may_get_are_refused_once_it_holds_one(world: World) -> None:
+    """Spark's mode errorIfExists."""
+    await world.stage(1, 2)
+    assert (await world.store.append_ledgers("x", closed(1), only_if_empty=True)).is_new
+    with pytest.raises(LogExists, match="was to be written only while it holds none"):
+        await world.store.append_ledgers("x", closed(2), only_if_empty=True)
+    assert (await world.ids(), await world.pending()) == ([1], [2])
+
+
+@in_world
 async def test_a_snapshot_stays_as_it_was(world: World) -> None:
     await world.publish(1)
     before = await world.store.snapshot("x")
@@ -114,6 +135,78 @@ async def test_an_epoch_is_published_once_however_often_it_is_committed(world: W
     assert (await world.publish(3, publisher=("other", 7))).is_new
     assert await world.ids() == [1, 2, 3]
     assert await world.pending() == [103, 107]
+
+
+@in_world
+async def test_a_version_that_another_query_published_is_refused_and_nothing_changes(world: World) -> None:
+    """A query with a new checkpoint counts from 0 again, and has other rows in the same numbers."""
+    for version in range(4):
+        assert (await world.publish(version, publisher=("app", version, "q1"))).is_new
+    before = await world.store.snapshot("x")
+    for version in (0, 3):
+        refused = f"version {version} of 'app' .*another query.* up to version 3"
+        with pytest.raises(VersionPublished, match=refused) as it:
+            await world.publish(100 + version, publisher=("app", version, "q2"))
+        assert it.value.last_version == 3
+        with pytest.raises(VersionPublished):
+            await world.store.replace_ledgers("x", [], closed=(), publisher=("app", version, "q2"))
+    assert (await world.store.snapshot("x")).version == before.version
+    assert (await world.publish(4, publisher=("app", 4, "q2"))).is_new
+    assert await world.ids() == [0, 1, 2, 3, 4]
+
+
+@in_world
+async def test_a_query_repeats_its_own_version_though_another_published_later_ones(world: World) -> None:
+    """q1 died between its commit and Spark's note of it; q2 went on under its name from version 2."""
+    await world.publish(1, publisher=("app", 1, "q1"))
+    await world.publish(2, publisher=("app", 2, "q2"))
+    assert not (await world.publish(101, publisher=("app", 1, "q1"))).is_new
+    with pytest.raises(VersionPublished):
+        await world.publish(102, publisher=("app", 2, "q1"))
+    assert not (await world.publish(103, publisher=("app", 2, "q2"))).is_new
+    assert await world.ids() == [1, 2]
+
+
+@in_world
+async def test_versions_without_a_query_are_told_from_those_of_queries(world: World) -> None:
+    """Jobs started by hand have no query, and neither have names of logs that an older bkspark wrote."""
+    await world.publish(1, publisher=("app", 5))
+    assert not (await world.publish(101, publisher=("app", 5))).is_new
+    assert not (await world.publish(102, publisher=("app", 2))).is_new
+    with pytest.raises(VersionPublished, match="it is not known by which query"):
+        await world.publish(103, publisher=("app", 5, "q1"))
+    assert (await world.publish(2, publisher=("app", 6, "q1"))).is_new
+    with pytest.raises(VersionPublished, match="by query q1"):
+        await world.publish(104, publisher=("app", 6))
+    assert await world.ids() == [1, 2]
+
+
+@in_world
+async def test_a_head_names_no_query_until_a_query_publishes_under_a_name(world: World) -> None:
+    """An older bkspark reads the heads of logs that use no txnAppId in a stream."""
+    await world.publish(1, publisher=("q1", 5))
+    assert (await head_of(world))["version"] == 1
+    await world.publish(2, publisher=("app", 0, "q1"))
+    head = await head_of(world)
+    assert (head["version"], head["last_epochs"]) == (3, [["q1", 5], ["app", 0, "q1"]])
+    assert await world.ids() == [1, 2]
+
+
+async def head_of(world: World) -> dict[str, Any]:
+    return json.loads((await world.server.session().get("/bkspark/logs/x"))[0])
+
+
+@in_world
+async def test_a_name_keeps_its_last_version_however_many_queries_used_it(world: World) -> None:
+    await world.store.append_ledgers("x", [], publisher=("other", 3))
+    for number in range(2 * QUERIES_OF_A_NAME_MAX):
+        await world.store.append_ledgers("x", [], publisher=("app", number, f"q{number}"))
+    head = (await world.store.snapshot("x")).head
+    assert len(head.last_epochs) == QUERIES_OF_A_NAME_MAX + 1
+    assert head.last_epochs[0] == ("other", 3)
+    # What is forgotten of a name is refused, and never written twice.
+    with pytest.raises(VersionPublished):
+        await world.store.append_ledgers("x", [], publisher=("app", 0, "q0"))
 
 
 @in_world

@@ -80,6 +80,61 @@ def test_every_bit_flip_of_metadata_is_a_value_or_the_named_error():
             continue
 
 
+def _stored(fragments: int = 1, members: int = 3, quorum: int = 2, **changes: int) -> bytes:
+    """Return metadata as any peer may store them, without our checks."""
+    message = dataformats_pb2.LedgerMetadataFormat(
+        quorumSize=quorum, ensembleSize=members, ackQuorumSize=quorum, length=0, state=1, lastEntryId=-1
+    )
+    for number in range(fragments):
+        message.segment.add(firstEntryId=number, ensembleMember=[f"bookie-{slot}:1" for slot in range(members)])
+    for name, value in changes.items():
+        setattr(message, name, value)
+    body = message.SerializeToString()
+    return b"BookieMetadataFormatVersion\t3\n" + encoding._varint(len(body)) + body
+
+
+CLOSED = {"state": 3}
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (_stored(members=20_000), "an ensemble of 20000 bookies is above the limit of 1000"),
+        (_stored(members=1001), "an ensemble of 1001 bookies is above the limit of 1000"),
+        (_stored().replace(b"bookie-2:1", b"bookie-0:1"), "the fragment from entry 0 names a bookie twice"),
+        (_stored(**CLOSED, lastEntryId=-2), "last entry -2"),
+        (_stored(**CLOSED, lastEntryId=-(2**63)), "last entry -9223372036854775808"),
+        (_stored(**CLOSED, lastEntryId=2**63 - 1), "last entry 9223372036854775807"),
+        (_stored(**CLOSED, length=-5), "length of -5 bytes"),
+        (
+            b"BookieMetadataFormatVersion\t1\n1\n1\n0\n0\tb:1\n%d\tb:1" % (2**64),
+            "last fragment, from 18446744073709551616",
+        ),
+        (b"BookieMetadataFormatVersion\t1\n1\n1\n%d\n0\tb:1\n5\tCLOSED" % (2**64), "length of 18446744073709551616"),
+        (b"BookieMetadataFormatVersion\t1\n1\n1\n0\n0\tb:1\n%d\tCLOSED" % (2**64), "last entry 18446744073709551616"),
+    ],
+)
+def test_metadata_out_of_bounds_is_refused_by_ledger_and_reason(data, why):
+    """Finding S14: 20,000 members blocked the event loop, and a ledger could be closed at entry -2^63."""
+    with pytest.raises(MetadataFormat, match=f"ledger 5 cannot be read: .*{why}"):
+        encoding.decode(data, 5)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        _stored(members=1000),
+        _stored(fragments=1000),
+        _stored(**CLOSED, lastEntryId=2**63 - 2, length=2**63 - 1),
+        _stored(**CLOSED, lastEntryId=-1, length=0),
+    ],
+    ids=["members", "fragments", "last entry", "empty"],
+)
+def test_metadata_at_their_bounds_are_read(data):
+    metadata = encoding.decode(data, 5)
+    assert encoding.decode(encoding.encode(metadata), 5) == metadata
+
+
 @pytest.mark.parametrize(
     ("ledger_id", "path"),
     [
@@ -127,6 +182,14 @@ def test_cookie_of_apaches_example_is_read_and_written():
     for damaged in (b"", b"6\n", b"5\nbookieHost: 1", b'5\nbookieHost: "h"\n', b"\xff\xff"):
         with pytest.raises(MetadataFormat):
             cookies.decode(damaged, "VERSION")
+
+
+def test_registration_with_a_property_that_is_no_text_is_refused():
+    """protobuf hands over bytes for what is not UTF-8; `BookieAddress` promises text."""
+    whole = registration.encode(BookieAddress("10.0.0.1", 3181, {"rack": "/r1"}))
+    for text in (b"rack", b"/r1"):
+        with pytest.raises(MetadataFormat, match="registration of bookie b-1 cannot be read"):
+            registration.decode(whole.replace(text, b"\xff" + text[1:]), "b-1")
 
 
 def test_registration_is_read_as_written_and_empty_means_the_id():

@@ -16,7 +16,7 @@ from bkspark.errors import (
     MetadataVersion,
     NoSuchLedger,
 )
-from bkspark.metadata import paths
+from bkspark.metadata import encoding, paths
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.ledgers import LedgerStore
 from bkspark.metadata.memory import Fault, MemoryStore, MemoryTree
@@ -98,6 +98,59 @@ def test_generated_ids_are_distinct_and_go_long_where_the_cluster_has(trees):
     trees.run(test)
 
 
+def flat(uri):
+    return MetadataUri(uri.hosts, uri.root, MetadataUri.parse("zk+flat://h/l").manager)
+
+
+async def apaches_ledger(tree, uri):
+    """Create a ledger as Apache's FlatLedgerManagerFactory does; return its id (interop reference 4.2, 4.5)."""
+    node = await tree.create(f"{uri.root}/ID-", ephemeral=True, sequential=True)
+    await tree.delete(node)
+    ledger_id = int(node[-10:])
+    await tree.create(f"{uri.root}/L{ledger_id:010d}", encoding.encode(METADATA))
+    return ledger_id
+
+
+def test_flat_cluster_takes_ids_from_the_counter_that_apaches_clients_use(trees):
+    """Finding M5: with another counter, ids of Apache's deleted ledgers were given out again."""
+
+    async def test(tree):
+        uri = flat(trees.uri)
+        ledgers = await store_of(tree, uri)
+        given = []
+        for _ in range(10):
+            given += [await apaches_ledger(tree, uri), (await ledgers.create(METADATA))[0]]
+            await ledgers.delete(given[-2])
+            await ledgers.delete(given[-1])
+        assert given == sorted(set(given))
+        assert await listed(ledgers) == []
+        assert await tree.exists(f"{uri.root}/idgen") is None
+
+    trees.run(test)
+
+
+def test_flat_cluster_gives_no_id_of_the_counter_before_again(trees):
+    """Ids that earlier versions took from `idgen`, many of them in vain, and whose ledgers were deleted."""
+
+    async def test(tree):
+        uri = flat(trees.uri)
+        ledgers = await store_of(tree, uri)
+        await tree.create(f"{uri.root}/idgen")
+        before = []
+        for number in range(40):
+            node = await tree.create(f"{uri.root}/idgen/ID-", ephemeral=True, sequential=True)
+            await tree.delete(node)
+            if number % 8 == 0:
+                await ledgers.create(METADATA, ledger_id=int(node[-10:]))
+                await ledgers.delete(int(node[-10:]))
+            before.append(int(node[-10:]))
+        new = [(await ledgers.create(METADATA))[0] for _ in range(5)]
+        assert min(new) > max(before)
+        assert new == sorted(set(new))
+
+    trees.run(test)
+
+
 @pytest.mark.parametrize("fault", Fault)
 @pytest.mark.parametrize("call", range(6))
 def test_lost_connection_at_any_write_never_leaves_a_wrong_answer(fault, call):
@@ -153,7 +206,7 @@ def test_write_ends_with_an_error_where_the_connection_is_lost_again_and_again()
         ledgers = await store_of(store.session(), MetadataUri.parse("zk://h:1/ledgers"))
         ledger_id, stored = await ledgers.create(METADATA)
         store.faults.update(dict.fromkeys(range(store.writes, store.writes + 100), Fault.LOST_BEFORE))
-        with pytest.raises(MetadataError, match="not written"):
+        with pytest.raises(MetadataError, match="whether the write took effect is unknown"):
             await ledgers.write(ledger_id, stored.metadata.closed(3, 30), stored.version)
         assert (await ledgers.read(ledger_id)).version == stored.version
 

@@ -9,13 +9,17 @@ from random import Random
 import numpy as np
 import pytest
 
+from bkspark.client import LedgerWriter
 from bkspark.client.stored import HeldEntries
+from bkspark.core.add_pipeline import WriterLimits
 from bkspark.core.metadata import Fragment, LedgerMetadata, LedgerState
 from bkspark.core.striping import write_set
+from bkspark.wire.entry_lists import EntryRuns
 from bookie_service.replication import repair
 from bookie_service.replication.autorecovery import Cluster as RepairedCluster
 from bookie_service.replication.containment import UnexpectedErrors
-from bookie_service.replication.ledger_check import LedgerCheck, LedgerFindings
+from bookie_service.replication.holes import holes
+from bookie_service.replication.ledger_check import Lack, LedgerCheck, LedgerFindings
 from tests.client.in_process import InProcessCluster, run
 from tests.planting import changed, replaced
 
@@ -99,3 +103,57 @@ def test_the_ids_of_a_large_ledger_are_not_in_memory_at_once(tmp_path: Path) -> 
     tracemalloc.stop()
     assert all(2 <= len(ids) <= 4 for ids in asked.values())
     assert peak < 64 << 20
+
+
+@pytest.mark.parametrize("quorums", [(3, 3, 2), (4, 3, 2)], ids=["unstriped", "striped"])
+def test_a_check_of_the_ends_alone_finds_a_hole_that_a_writer_left_in_the_middle(
+    tmp_path: Path, quorums: tuple[int, int, int]
+) -> None:
+    """A writer without a spare bookie goes on without one that is away, and takes it back: what was acknowledged
+    meanwhile has a copy less, and neither the first nor the last entry tells."""
+    size, write_quorum, ack_quorum = quorums
+
+    async def test(cluster: InProcessCluster) -> None:
+        client = cluster.client(limits=WriterLimits(replacement_retry_ns=1))
+        writer = await client.create(ensemble=size, write_quorum=write_quorum, ack_quorum=ack_quorum)
+        await writer.append_many([b"before"] * 12)
+        away = cluster.bookie(writer.metadata.last_fragment.bookies[1])
+        await away.stop()
+        await writer.append_many([b"without"] * 12)
+        await away.start()
+        first = 24
+        while not await _holds(cluster, away.id, writer, first):
+            first = await writer.append(b"taken back")
+        await writer.append_many([b"after"] * 12)
+        metadata = await writer.close()
+        assert [fragment.first_entry for fragment in metadata.fragments] == [0]
+
+        services = (await RepairedCluster.of(cluster.client())).services
+        check = LedgerCheck(services, 0.0, blames_silent=False, unexpected=UnexpectedErrors())
+        findings = await check.check(writer.ledger_id)
+        assert findings is not None
+        mine = [entry for entry in range(first) if 1 in write_set(entry, size, write_quorum)]
+        lacking = [entry for entry in mine if not await _holds(cluster, away.id, writer, entry)]
+        assert findings.lacks == (Lack(0, away.id, len(lacking), lacking[0]),)
+        assert 12 <= lacking[0] < 24
+
+    run(tmp_path, test, bookies=size)
+
+
+async def _holds(cluster: InProcessCluster, bookie: str, writer: LedgerWriter, entry_id: int) -> bool:
+    services = await cluster.client().services()
+    held = HeldEntries(services, writer.ledger_id, writer.metadata, b"")
+    return not len(await held.missing(bookie, np.array([entry_id])))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_holes_in_a_list_of_entries_are_those_that_brute_force_finds(seed: int) -> None:
+    chance = Random(seed)
+    size = chance.randint(1, 5)
+    write_quorum, slot = chance.randint(1, size), chance.randrange(size)
+    fragment, end_entry = Fragment(chance.randrange(20), BOOKIES[:size]), chance.randrange(20, 60)
+    wanted = [entry for entry in range(fragment.first_entry, end_entry) if slot in write_set(entry, size, write_quorum)]
+    listed = sorted(chance.sample(range(70), chance.randint(0, 70)))
+    missing = [entry for entry in wanted if entry not in listed]
+    found = holes(EntryRuns.of(np.array(listed, np.int64)), fragment, end_entry, slot, write_quorum)
+    assert found == (len(missing), missing[0] if missing else None)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bkspark.log import attempts, changes, epochs, heads, log, sharing, store
-from bkspark.log.formats import LedgerFacts
+from bkspark.log.formats import LedgerFacts, LogHead, Publisher
 from bkspark.metadata.tree import ANY_VERSION, Delete, Set
 from tests.planting import Plant, changed, replaced
 from tests.simulation.commits import Schedule
@@ -135,7 +135,39 @@ def _truncates_shared(original: Any) -> Any:
     return truncate
 
 
+def _takes_any_query(_: Any) -> Any:
+    def is_repeated(head: LogHead, log: str, publisher: Publisher) -> bool:
+        last = changes.last_version(head, publisher.name)
+        return last is not None and publisher.version <= last
+
+    return is_repeated
+
+
+def _refuses_lower_versions_only(original: Any) -> Any:
+    def is_repeated(head: LogHead, log: str, publisher: Publisher) -> bool:
+        return publisher.version == changes.last_version(head, publisher.name) or original(head, log, publisher)
+
+    return is_repeated
+
+
+def _forgets_the_query(original: Any) -> Any:
+    return lambda head, publisher: original(head, publisher._replace(query=None))
+
+
+def _forgets_other_queries(original: Any) -> Any:
+    def published(head: LogHead, publisher: Publisher) -> LogHead:
+        others = tuple(item for item in head.last_epochs if item[0] != publisher.name)
+        return original(replace(head, last_epochs=others), publisher)
+
+    return published
+
+
 MUTANTS = (
+    Mutant("another query's version is a repetition, where the list changes", changes, "is_repeated", _takes_any_query),
+    Mutant("another query's version is a repetition, before it is written", log, "is_repeated", _takes_any_query),
+    Mutant("another query's last version is a repetition", log, "is_repeated", _refuses_lower_versions_only),
+    Mutant("the query is not noted with its version", changes, "published", _forgets_the_query),
+    Mutant("a name remembers its last query alone", changes, "published", _forgets_other_queries),
     Mutant("an epoch is published as often as it comes", store, "_repeated", _always(None)),
     Mutant("the epoch is not noted with its rows", store, "_remember", lambda _: lambda head, publisher: head),
     Mutant("the list is changed whatever version it has", heads, "Set", _sets_any_version),

@@ -5,7 +5,8 @@
 
 A schedule is one query over a few epochs, its tasks, the worker processes that commit, a reader, a vacuum and perhaps a
 truncation, all at once. Tasks fail, are repeated and have speculative twins; processes are killed at any call; answers
-are lost; Spark repeats an epoch with new messages, and aborts after a commit that raised. See docs/simulation.md.
+are lost; Spark repeats an epoch with new messages, and aborts after a commit that raised. Some queries publish under a
+name, and a rival with another checkpoint may do so too, at the same time or later. See docs/simulation.md.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from bkspark.entries import EntryBatch
-from bkspark.errors import BookKeeperError, DataLoss, LedgerFenced, MetadataError
+from bkspark.errors import BookKeeperError, DataLoss, LedgerFenced, MetadataError, VersionPublished
 from bkspark.log import LedgerFacts, Owner
 from bkspark.log.epochs import EpochCommitter, Output
+from bkspark.log.formats import Publisher
 from bkspark.log.positions import Position
 from bkspark.log.snapshot import LogSnapshot
 from bkspark.log.writer import LedgerOptions, RollLimits
@@ -30,14 +32,43 @@ from tests.simulation.commit_world import NAME, Killed, Process, World
 from tests.simulation.turn_loop import TurnLoop
 
 QUERY = "q"
+RIVAL = "rival"
 OPTIONS = LedgerOptions(1, 1, 1)
 TO_COME_MS = 10**14
 """A time, ms since 1970, before which everything began."""
 TRIES_MAX = 40
 """Times that a query begins an epoch anew; faults are fewer, so more mean that it never gets through."""
 
+RIVAL_TRIES = 3 * TRIES_MAX
+"""Number of a rival's first try, above those of any other query."""
+
 Tag = tuple[int, int]
-"""(epoch, try) of which a row is."""
+"""(version, try) of which a row is."""
+
+
+@dataclass(slots=True)
+class Query:
+    """A streaming query: its id, the name that it publishes under, the version of its epoch 0."""
+
+    query_id: str
+    name: str | None = None
+    first_version: int = 0
+    has_stopped: bool = False
+
+    @property
+    def owner_id(self) -> str:
+        return self.name or self.query_id
+
+    @property
+    def first_try(self) -> int:
+        return RIVAL_TRIES if self.query_id == RIVAL else 0
+
+    def has_try(self, number: int) -> bool:
+        return (number >= RIVAL_TRIES) == (self.query_id == RIVAL)
+
+    def publisher(self, epoch: int) -> Publisher:
+        version = self.first_version + epoch
+        return Publisher(self.owner_id, version, None if self.name is None else self.query_id)
 
 
 @dataclass(slots=True)
@@ -64,14 +95,18 @@ class Schedule:
         self._kills = chance.choice((0, 1, 1, 2))
         self._losses = chance.choice((0, 0, 1, 2))
         self._has_truncation = not self._is_complete and chance.random() < 0.2
+        self._queries = [Query(QUERY)]
+        if chance.random() < 0.25:
+            self._queries = [Query(each, "app") for each in (QUERY, RIVAL)[: chance.choice((1, 2, 2))]]
         self._quiet = Process(self.world)
         self._workers: list[tuple[Process, EpochCommitter]] = []
         self._busy: list[Process] = []
         self._numbers = itertools.count()
         # Rows in order that each try of an epoch would publish, and the try that a query believes published.
         self._tries: dict[Tag, list[bytes]] = {}
-        self._plans: dict[int, list[str]] = {}
-        self._done: set[int] = set()
+        self._plans: dict[tuple[str, int], list[str]] = {}
+        # By version that was acknowledged: the query, and the epoch that it is to that.
+        self._done: dict[int, tuple[Query, int]] = {}
         self._is_over = False
 
     def run(self) -> Outcome:
@@ -81,7 +116,7 @@ class Schedule:
     async def _run(self) -> Outcome:
         chance = self.world.chance
         await self._quiet.log.create()
-        actors = [self._query(), self._vacuum()]
+        actors = [self._all_queries(), self._vacuum()]
         if chance.random() < 0.5:
             actors.append(self._reader())
         if self._has_truncation:
@@ -103,74 +138,121 @@ class Schedule:
 
     # ---- Spark ----
 
-    async def _query(self) -> None:
+    async def _all_queries(self) -> None:
         try:
-            for epoch in range(self._epochs):
-                for number in range(TRIES_MAX):
-                    tries = [self._micro_batch(epoch, number)]
-                    if self.world.chance.random() < 0.1:
-                        # A driver that was taken for dead commits the same epoch at the same time.
-                        self.world.count("two drivers")
-                        tries.append(self._micro_batch(epoch, TRIES_MAX + number))
-                    if any(await asyncio.gather(*tries)):
-                        break
-                else:
-                    return self._complain(f"epoch {epoch} never got through")
-                self._done.add(epoch)
-                self.outcome.epochs += 1
-                # After a death between our commit and Spark's note of it.
-                if self.world.chance.random() < 0.2:
-                    self.world.count("repeated epoch")
-                    await self._micro_batch(epoch, 2 * TRIES_MAX)
+            if self.world.chance.random() < 0.5:
+                await asyncio.gather(*map(self._query, self._queries))
+            else:
+                for query in self._queries:
+                    await self._query(query)
         finally:
             self._is_over = True
+
+    async def _query(self, query: Query) -> None:
+        for epoch in range(self._epochs):
+            for number in range(TRIES_MAX):
+                tries = [self._micro_batch(query, epoch, number)]
+                if self.world.chance.random() < 0.1:
+                    # A driver that was taken for dead commits the same epoch at the same time.
+                    self.world.count("two drivers")
+                    tries.append(self._micro_batch(query, epoch, TRIES_MAX + number))
+                if any(await asyncio.gather(*tries)) or query.has_stopped:
+                    break
+            else:
+                return self._complain(f"epoch {epoch} of {query.query_id} never got through")
+            if query.has_stopped:
+                return None
+            self._note_done(query, epoch)
+            # After a death between our commit and Spark's note of it.
+            if self.world.chance.random() < 0.2:
+                self.world.count("repeated epoch")
+                await self._micro_batch(query, epoch, 2 * TRIES_MAX)
         return None
 
-    async def _micro_batch(self, epoch: int, number: int) -> bool:
+    def _note_done(self, query: Query, epoch: int) -> None:
+        self.outcome.epochs += 1
+        # An epoch without rows publishes nothing, except in complete mode.
+        if self._is_complete or set(self._plan(query, epoch)) != {"empty"}:
+            version = query.publisher(epoch).version
+            other = self._done.setdefault(version, (query, epoch))
+            if other != (query, epoch):
+                self._complain(f"version {version} was acknowledged to two queries")
+
+    async def _micro_batch(self, query: Query, epoch: int, number: int) -> bool:
         """Run the tasks of an epoch and commit it; return whether the commit came back well."""
-        tag = (epoch, number)
+        publisher = query.publisher(epoch)
+        tag = (publisher.version, query.first_try + number)
         # Spark plans an epoch again as it was; what its tasks report is new.
-        kinds = self._plan(epoch)
+        kinds = self._plan(query, epoch)
         if set(kinds) != {"empty"}:
             self._tries[tag] = []
-        outputs = [await self._task(tag, partition, kind) for partition, kind in enumerate(kinds)]
+        outputs = [await self._task(query, tag, partition, kind) for partition, kind in enumerate(kinds)]
         if any(output is None for output in outputs):
-            await self._abort(epoch)
+            await self._abort(publisher)
             return False
         reported = [output for output in outputs if output is not None]
-        process, committer = self._worker()
+        process, committer = self._worker(query)
         self._busy.append(process)
         try:
-            return await self._commit(epoch, process, committer, reported)
+            return await self._commit(query, publisher, process, committer, reported)
+        except VersionPublished as error:
+            await self._check_refusal(query, publisher)
+            await self._abort(publisher)
+            await self._give_way(query, publisher, error)
+            return False
         finally:
             self._busy.remove(process)
 
-    async def _commit(self, epoch: int, process: Process, committer: EpochCommitter, reported: list[Output]) -> bool:
+    async def _check_refusal(self, query: Query, publisher: Publisher) -> None:
+        """A version is refused to a query only where another one published it; never what it published itself."""
+        if len(self._queries) == 1:
+            self._complain(f"version {publisher.version} was refused, and there is no other query")
+        mine = [tag for tag in self._tries if tag[0] == publisher.version and query.has_try(tag[1])]
+        rows = await self._rows(await self._quiet.log.snapshot())
+        if any(row in (rows or ()) for tag in mine for row in self._tries[tag]):
+            self._complain(f"version {publisher.version} was refused to {query.query_id}, which published it")
+
+    async def _give_way(self, query: Query, publisher: Publisher, error: VersionPublished) -> None:
+        """Do what the message says: stop, or go on behind the last version."""
+        self.world.count("refused version")
+        assert error.last_version is not None
+        is_overtaken = query.first_version + error.last_version + 1 - publisher.version
+        if self.world.chance.random() < 0.5 or is_overtaken > TRIES_MAX:
+            query.has_stopped = True
+        else:
+            query.first_version = max(query.first_version, is_overtaken)
+
+    async def _commit(
+        self, query: Query, publisher: Publisher, process: Process, committer: EpochCommitter, reported: list[Output]
+    ) -> bool:
         strikes = self._strikes()
         try:
-            await (committer.overwrite if self._is_complete else committer.append)(reported, (QUERY, epoch))
+            await (committer.overwrite if self._is_complete else committer.append)(reported, publisher)
         except Killed:
             self._bury(process, committer)
+        except VersionPublished:
+            raise
         except BookKeeperError as error:
-            # A vacuum that takes the living for dead costs them a try, and so does the abort of a second driver.
+            # A vacuum that takes the living for dead costs them a try, and so does the abort of a second driver, or
+            # that another query has just published the version.
             struck = self.world.struck
-            is_taken = "vacuum" in struck or {"two drivers", "abort"} <= struck.keys()
+            is_taken = "vacuum" in struck or {"two drivers", "abort"} <= struck.keys() or len(self._queries) > 1
             is_given_up = isinstance(error, (DataLoss, LedgerFenced)) and is_taken
             if strikes == self._strikes() and not is_given_up:
-                self._complain(f"epoch {epoch} failed without a fault: {error}")
+                self._complain(f"{publisher} failed without a fault: {error}")
         except (ValueError, AssertionError) as error:
-            self._complain(f"epoch {epoch} found itself in a wrong state: {error}")
+            self._complain(f"{publisher} found itself in a wrong state: {error}")
         else:
-            return await self._tidy(process, committer, epoch)
-        await self._abort(epoch)
+            return await self._tidy(process, committer, publisher.version)
+        await self._abort(publisher)
         return False
 
     def _strikes(self) -> int:
         return sum(self.world.struck.values())
 
-    async def _tidy(self, process: Process, committer: EpochCommitter, epoch: int) -> bool:
+    async def _tidy(self, process: Process, committer: EpochCommitter, version: int) -> bool:
         try:
-            await committer.discard(epoch)
+            await committer.discard(version)
         except Killed:
             self._bury(process, committer)
             return False
@@ -178,23 +260,23 @@ class Schedule:
             pass
         return True
 
-    async def _abort(self, epoch: int) -> None:
+    async def _abort(self, publisher: Publisher) -> None:
         # Not after a driver's death; and never certain that the commit did not take effect.
         if self.world.chance.random() < 0.5:
             self.world.count("abort")
             try:
-                await self._quiet.log.discard(QUERY, up_to_epoch=epoch)
+                await self._quiet.log.discard(publisher.name, up_to_epoch=publisher.version)
             except MetadataError as error:
                 self._complain(f"abort: {error}")
 
-    def _worker(self) -> tuple[Process, EpochCommitter]:
+    def _worker(self, query: Query) -> tuple[Process, EpochCommitter]:
         """Return one of the processes that Spark keeps for commits, a new one if there is none or two are busy."""
         chance = self.world.chance
         idle = [worker for worker in self._workers if worker[0] not in self._busy]
         if not idle or (len(self._workers) < 2 and chance.random() < 0.3):
             process = self._process()
             octets = chance.choice((10, 1 << 20))
-            committer = EpochCommitter(process.log, QUERY, OPTIONS, RollLimits(octets))
+            committer = EpochCommitter(process.log, query.owner_id, OPTIONS, RollLimits(octets))
             self._workers.append((process, committer))
             return process, committer
         return chance.choice(idle)
@@ -215,14 +297,15 @@ class Schedule:
 
     # ---- tasks ----
 
-    def _plan(self, epoch: int) -> list[str]:
+    def _plan(self, query: Query, epoch: int) -> list[str]:
         """Return what each partition of an epoch has."""
-        if epoch not in self._plans:
+        key = (query.query_id, epoch)
+        if key not in self._plans:
             kinds = ("rows", "rows", "rows", "ledger", "empty")
-            self._plans[epoch] = self.world.chance.choices(kinds, k=self.world.chance.choice((1, 1, 2, 3)))
-        return self._plans[epoch]
+            self._plans[key] = self.world.chance.choices(kinds, k=self.world.chance.choice((1, 1, 2, 3)))
+        return self._plans[key]
 
-    async def _task(self, tag: Tag, partition: int, kind: str) -> Output | None:
+    async def _task(self, query: Query, tag: Tag, partition: int, kind: str) -> Output | None:
         """Return what the attempt has that Spark chose; None where all attempts failed."""
         if kind == "empty":
             return Output()
@@ -230,17 +313,17 @@ class Schedule:
         self._tries[tag] += rows
         if kind == "rows":
             return Output(entries=(EntryBatch.of(rows),))
-        twin = self._attempt(tag, partition, rows) if self.world.chance.random() < 0.15 else None
+        twin = self._attempt(query, tag, partition, rows) if self.world.chance.random() < 0.15 else None
         if twin is not None:
             self.world.count("speculative attempt")
             await twin
-        first = await self._attempt(tag, partition, rows)
-        return first if first is not None else await self._attempt(tag, partition, rows)
+        first = await self._attempt(query, tag, partition, rows)
+        return first if first is not None else await self._attempt(query, tag, partition, rows)
 
-    async def _attempt(self, tag: Tag, partition: int, rows: list[bytes]) -> Output | None:
+    async def _attempt(self, query: Query, tag: Tag, partition: int, rows: list[bytes]) -> Output | None:
         process = self._process()
         try:
-            writer = await process.log.create_attempt(Owner("query", QUERY, tag[0], partition, 0), OPTIONS)
+            writer = await process.log.create_attempt(Owner("query", query.owner_id, tag[0], partition, 0), OPTIONS)
             await writer.append_many(rows)
             closed = await writer.close()
         except (Killed, BookKeeperError):
@@ -340,11 +423,17 @@ class Schedule:
         return None
 
     def _check_epochs(self, rows: list[bytes]) -> None:
-        found = {int(row.split(b".")[0]) for row in rows}
-        wanted = {max(self._done)} if self._is_complete else self._done
-        lost = {epoch for epoch in wanted - found if set(self._plans[epoch]) != {"empty"}}
-        if lost and not self._has_truncation:
-            self._complain(f"epochs {sorted(lost)} were committed and are not there")
+        """What was acknowledged to a query is there, and it is that query's rows."""
+        found = {(int(row.split(b".")[0]), int(row.split(b".")[1])) for row in rows}
+        wanted = sorted(self._done)[-1:] if self._is_complete else sorted(self._done)
+        if self._has_truncation:
+            return
+        for version in wanted:
+            query, epoch = self._done[version]
+            if set(self._plan(query, epoch)) == {"empty"}:
+                continue
+            if not any(number == version and query.has_try(attempt) for number, attempt in found):
+                self._complain(f"epoch {epoch} of {query.query_id}, version {version}, was committed and is not there")
 
 
 def run_seeds(first: int, count: int, deadline_s: float | None = None) -> tuple[Counter[str], list[Outcome]]:

@@ -24,7 +24,7 @@ from bkspark.metadata.uri import MetadataUri
 from bkspark.wire import v2, v3
 from bkspark.wire.framing import scan_frames
 from bookie_service.adds import AddRun
-from bookie_service.runs import Runs
+from bookie_service.requests import Runs
 from bookie_service.v2_requests import V2Runs
 from bookie_service.v3_requests import V3Runs
 from tests.crash import history as storage_history

@@ -31,6 +31,10 @@ LIMITS = WriterLimits(
     replacement_retry_ns=100 * MILLISECOND,
     slow_lag_entries=2,
     slow_lag_ns=100 * MILLISECOND,
+    hold_back_ns_max=50 * MILLISECOND,
+    probe_pause_ns_min=50 * MILLISECOND,
+    probe_pause_ns_max=200 * MILLISECOND,
+    trial_ns=80 * MILLISECOND,
     ensemble_change_delay_ns_max=150 * MILLISECOND,
 )
 DELAYING = replace(LIMITS, delay_ensemble_change=True)

@@ -31,8 +31,11 @@ def _poll_that_tells_one_more_is_believed() -> Plant:
             self._learn(hint)
         return todo
 
-    lying = around(LongPoll, "_end", lambda old, self, lac, advanced: old(self, lac + 1, advanced))
-    return both(lying, around(Tail, "on_polled", believe))
+    def answer(old: Any, self: LongPoll) -> Any:
+        self._lac += 1
+        return old(self)
+
+    return both(around(LongPoll, "_answer", answer), around(Tail, "on_polled", believe))
 
 
 def _explicit_lac_of_what_comes_next() -> Plant:

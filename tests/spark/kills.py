@@ -5,7 +5,9 @@
 
 Each kill is ordered, then rows for a few micro-batches come, and all of them must arrive before the next. Starts a
 cluster of its own; prints one JSON object. A copy must hold the source's entries, each once and in order (a query
-without a shuffle keeps it); nothing may stay registered or stored that the log does not list.
+without a shuffle keeps it); nothing may stay registered or stored that the log does not list. With an odd seed the
+copy publishes under a name (txnAppId), so that its epochs are known by that and the query's id; at the end a query with
+another checkpoint, which uses the same name, must fail and change nothing.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ from bkspark.log.log import Log
 from bkspark.metadata.uri import MetadataUri
 from tests.cluster import Cluster
 from tests.polling import wait_until
-from tests.spark.copy_job import ENTRIES_PER_TRIGGER
+from tests.processes import of_session
+from tests.spark.copy_job import ENTRIES_PER_TRIGGER, REFUSED
 from tests.spark.killing import FOLDER, PORT, orders
 
 ROOT = Path(__file__).parents[2]
@@ -48,10 +51,10 @@ SECONDS = 600.0
 class Driver:
     """A copying driver in a session of its own, with its JVM and its Python workers."""
 
-    def __init__(self, uri: str, source: str, target: str, folder: Path, inline_bytes: str) -> None:
+    def __init__(self, uri: str, source: str, target: str, folder: Path, inline_bytes: str, name: str) -> None:
         port = MetadataUri.parse(uri).hosts[0][1]
         kills = {"BKSPARK_STAGES": "tests.spark.killing:reached", FOLDER: str(folder / "kills"), PORT: str(port)}
-        command = [sys.executable, "-m", "tests.spark.copy_job", uri, source, target, str(folder), inline_bytes]
+        command = [sys.executable, "-m", "tests.spark.copy_job", uri, source, target, str(folder), inline_bytes, name]
         self._log = (folder / "driver.log").open("ab")
         self._process = subprocess.Popen(
             command,
@@ -67,33 +70,21 @@ class Driver:
     def is_running(self) -> bool:
         return self._process.poll() is None
 
-    def wait(self) -> None:
-        """Wait until the driver itself is dead."""
-        self._process.wait(SECONDS)
+    def wait(self) -> int:
+        """Wait until the driver itself is dead; return its exit code."""
+        return self._process.wait(SECONDS)
 
     def end(self) -> None:
         """Kill the driver and whatever it started."""
         if self.is_running:
             self._process.kill()
         self._process.wait()
-        for pid in _of_session(self._process.pid):
+        for pid in of_session(self._process.pid):
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 continue
         self._log.close()
-
-
-def _of_session(session: int) -> Iterator[int]:
-    """Yield the processes of a session."""
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                facts = (entry / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue  # it has just ended
-            if int(facts[3]) == session:
-                yield int(entry.name)
 
 
 @dataclass
@@ -129,6 +120,7 @@ class Campaign:
         self._chance = random.Random(seed)
         self._epochs_a_kill = epochs
         self._rows: list[bytes] = []
+        self.application = f"{name}-application" if seed % 2 else ""
         self.result = Result(seed)
         self._drivers: list[Driver] = []
         self._kills = folder / "kills"
@@ -141,6 +133,10 @@ class Campaign:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """End every driver."""
         for driver in self._drivers:
             driver.end()
 
@@ -172,7 +168,10 @@ class Campaign:
     def start(self) -> None:
         """Start a driver, which goes on where the one before was killed."""
         inline_bytes = self._chance.choice(INLINE_BYTES)
-        self._drivers.append(Driver(self._cluster.uri, self.source, self.target, self._folder, inline_bytes))
+        self._drivers.append(self._driver(self._folder, inline_bytes))
+
+    def _driver(self, folder: Path, inline_bytes: str) -> Driver:
+        return Driver(self._cluster.uri, self.source, self.target, folder, inline_bytes, self.application)
 
     def go_on(self, victim: str) -> None:
         """Let the copy get through what is left, and bring back who was killed."""
@@ -182,6 +181,19 @@ class Campaign:
         if victim == "bookie":
             self._cluster.revive()
             self._name_bookie()
+
+    def intrude(self) -> None:
+        """Run the copy from another checkpoint under the same name, when nobody else does: it must be refused."""
+        folder = self._folder / "intruder"
+        (folder / "kills").mkdir(parents=True)
+        before = self._client.log(self.target).show()
+        self._drivers.append(self._driver(folder, INLINE_BYTES[-1]))
+        code = self._drivers[-1].wait()
+        self._drivers.pop().end()
+        if code != REFUSED:
+            self.result.faults.append(f"a query of another checkpoint under the same name ended with {code}")
+        if self._client.log(self.target).show() != before:
+            self.result.faults.append("a query of another checkpoint under the same name changed the log")
 
     def _name_bookie(self) -> None:
         (self._kills / "bookie.pid").write_text(str(self._chance.choice(self._cluster.bookies).pid))
@@ -200,7 +212,7 @@ class Campaign:
 
     def _epochs(self) -> int:
         head = run(Log(self._client.asynchronous, self.target).snapshot).head
-        return max((epoch + 1 for _, epoch in head.last_epochs), default=0)
+        return max((item[1] + 1 for item in head.last_epochs), default=0)
 
     # ---- what came of it ----
 
@@ -259,6 +271,9 @@ def run_campaign(seed: int, kills: int, folder: Path) -> dict[str, Any]:
                 campaign.kill(stage, victim)
                 campaign.go_on(victim)
                 print(f"{number + 1}/{kills} {victim} at {stage}", file=sys.stderr, flush=True)
+            campaign.stop()
+            if campaign.application:
+                campaign.intrude()
         result = campaign.check()
     return {**vars(result), "seconds": round(time.monotonic() - began_s)}
 

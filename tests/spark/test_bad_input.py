@@ -68,7 +68,7 @@ WRONG_OF_CHECK = {
     values.inline_size: {"big": "64k", "-1": "at least 1", "17m": "above 16777216"},
     values.entry_size: {"big": "64k", "0": "at least 1", "5m": "above 4194304"},
 }
-CHOICES = ["payloadFormat", "mode", "inspect", "digestType", "ledgerType", "ifExists"]
+CHOICES = ["payloadFormat", "mode", "inspect", "digestType", "ledgerType", "ifExists", "ifPublished"]
 """Options of few values."""
 TAKES_ANY_TEXT = {"password"}
 
@@ -137,7 +137,7 @@ VALID = {
     "endingOffsets": "-5", "startingTimestamp": "5", "endingTimestamp": "5", "payloadFormat": "raw", "mode": "FAILFAST",
     "includeMetadata": "true", "failOnDataLoss": "true", "recover": "true", "unconfirmed": "true", "digestType": "mac",
     "ledgerType": "pd_journal", "ifExists": "append", "txnAppId": "x", "txnVersion": "1", "maxTriggerDelay": "1s",
-    "maxLedgerAge": "1s",
+    "maxLedgerAge": "1s", "ifPublished": "skip",
 }  # fmt: skip
 USES = {READ: SourceOptions.for_batch_read, STREAM: SourceOptions.for_stream_read, WRITE: SourceOptions.for_write}
 
@@ -171,6 +171,7 @@ CONFLICTS = [
     (WRITE, {"writeQuorum": "2", "ackQuorum": "3"}, "choose ensembleSize"),
     (WRITE, {"ledgerType": "vd_journal", "writeQuorum": "2"}, "to the same number"),
     (WRITE, {"txnVersion": "1", "txnAppId": ""}, "txnAppId"),
+    (WRITE, {"ifPublished": "skip", "txnAppId": ""}, "txnAppId"),
 ]
 
 

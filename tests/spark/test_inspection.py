@@ -8,6 +8,7 @@ import uuid
 import pytest
 from pyspark.sql.types import StructType
 
+from bkspark.blocking import run
 from bkspark.errors import ConfigurationError
 from bkspark.spark.inspection import ViewReader, schema_of_view
 from bkspark.spark.options import SourceOptions
@@ -52,6 +53,13 @@ def test_logs_show_their_ledgers(cluster, client):
     (found,) = (row for row in view(cluster, "logs") if row["log"] == name)
     assert found["ledgers"] == len(client.log(name).show()["ledgers"]) == 1
     assert found["start"] == str(client.log(name).earliest())
+    assert found["published"] == []
+    log = client.log(name).asynchronous
+    run(lambda: log.publish([], publisher=("q1", 41)))
+    run(lambda: log.publish([], publisher=("app", 7, "q2")))
+    (found,) = (row for row in view(cluster, "logs") if row["log"] == name)
+    assert found["published"] == client.log(name).show()["published"]
+    assert found["published"][1] == {"name": "app", "version": 7, "query": "q2"}
 
 
 def test_bookies_show_which_serve(cluster):

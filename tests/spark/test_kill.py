@@ -34,7 +34,8 @@ def test_stream_through_kills_copies_every_entry_once_and_in_order(spark, cluste
                 campaign.go_on(victim)
     # Another driver goes on: the session at hand, whose start costs nothing.
     logs = (campaign.source, campaign.target)
-    assert start(spark, cluster.uri, *logs, tmp_path, "512k", availableNow=True).awaitTermination(SECONDS)
+    query = start(spark, cluster.uri, *logs, tmp_path, "512k", campaign.application, availableNow=True)
+    assert query.awaitTermination(SECONDS)
     result = campaign.check()
     assert result.faults == []
     assert result.kills == len(KILLS)

@@ -293,6 +293,7 @@ def test_every_option_fills_its_field():
         "unconfirmed": "true", "maxEntriesPerPartition": "12", "minEntriesPerTrigger": "13", "maxTriggerDelay": "14s",
         "txnAppId": "app", "txnVersion": "15", "inspect": "LOGS", "logsPattern": "a.*",
         "ifExists": "ignore", "maxLedgerAge": "1s", "inlineBytes": "0", "ledgerType": "vd_journal",
+        "ifPublished": "skip",
     }  # fmt: skip
     assert set(values) == {option.name for option in OPTIONS}
     default = parse(log="z")

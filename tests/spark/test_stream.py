@@ -290,21 +290,82 @@ def target(table):
     return type(table)(table.spark, table.uri, f"{table.log}-copy")
 
 
+def copied(table, target, checkpoint: Path, *, entries: str | None = None, **options) -> None:
+    """Copy what there is, `entries` of it in each micro-batch."""
+    limit = {} if entries is None else {"maxEntriesPerTrigger": entries}
+    frame = values(table, **limit).selectExpr("cast(value as string) as value")
+    query = to_log(frame, target, checkpoint, **options)
+    assert query.awaitTermination(SECONDS)
+
+
+def forget_commit(checkpoint: Path, epoch: int) -> None:
+    """Leave a checkpoint as Spark leaves it when it dies after a commit and before it noted that."""
+    for name in (f"{epoch}", f".{epoch}.crc"):
+        (checkpoint / "commits" / name).unlink()
+
+
 @pytest.mark.admission_control
-def test_named_application_writes_once_across_checkpoints(spark, table, target, tmp_path):
+def test_new_checkpoint_under_a_used_name_fails_and_no_row_is_lost(spark, table, target, client, tmp_path):
+    """It cuts the same source at other places: its epoch 0 has rows that no epoch of the first query had."""
+    numbers(table, 0, 10)
+    copied(table, target, tmp_path / "lost", entries="3", txnAppId="copy")
+    numbers(table, 10, 15)
+    with pytest.raises(StreamingQueryException) as failed:
+        copied(table, target, tmp_path / "new", txnAppId="copy")
+    message = str(failed.value)
+    first = client.log(target.log).show()["published"]
+    assert [(item["name"], item["version"]) for item in first] == [("copy", 3)]
+    assert f"version 0 of 'copy' cannot be published in log {target.log}" in message
+    assert f"by query {first[0]['query']}" in message
+    assert "None of its 15 rows was written" in message
+    assert "txnVersion 4 " in message
+    assert written(target) == list(range(10))
+    # The remedy of the message: everything that the new query reads is there then.
+    copied(table, target, tmp_path / "new", txnAppId="copy", txnVersion="4")
+    assert written(target) == sorted([*range(10), *range(15)])
+
+
+@pytest.mark.admission_control
+def test_new_checkpoint_with_the_same_boundaries_may_skip_what_is_published(spark, table, target, tmp_path):
     numbers(table, 0, 6)
-    source = {"startingOffsets": "earliest", "maxEntriesPerTrigger": "3"}
+    copied(table, target, tmp_path / "first", entries="3", txnAppId="copy")
+    numbers(table, 6, 9)
+    copied(table, target, tmp_path / "from the start", entries="3", txnAppId="copy", ifPublished="skip")
+    assert written(target) == list(range(9))
 
-    def run(checkpoint: str, **options):
-        frame = values(table, **source).selectExpr("cast(value as string) as value")
-        query = to_log(frame, target, tmp_path / checkpoint, **options)
-        assert query.awaitTermination(SECONDS)
 
-    run("first", txnAppId="copy")
-    run("from the start", txnAppId="copy")
-    assert sorted(int(row.value) for row in target.read("value string").collect()) == list(range(6))
-    run("behind the end", txnAppId="copy", txnVersion="2")
-    assert target.read().count() == 12
+@pytest.mark.every_spark
+@pytest.mark.parametrize("options", [{}, {"txnAppId": "copy"}], ids=["by its id", "by a name"])
+def test_query_that_begins_with_its_last_epoch_again_publishes_it_once(spark, table, target, tmp_path, options):
+    checkpoint = tmp_path / "checkpoint"
+    for first in (0, 3):
+        numbers(table, first, first + 3)
+        copied(table, target, checkpoint, **options)
+    forget_commit(checkpoint, 1)
+    numbers(table, 6, 9)
+    copied(table, target, checkpoint, **options)
+    assert written(target) == list(range(9))
+
+
+@pytest.mark.every_spark
+def test_foreach_batch_of_another_checkpoint_fails_and_a_repeated_batch_does_not(spark, table, target, tmp_path):
+    def write(frame, batch_id: int) -> None:
+        target.write(frame, txnAppId="app", txnVersion=str(batch_id))
+
+    def run(checkpoint: str) -> None:
+        frame = values(table).selectExpr("cast(value as string) as value")
+        writer = frame.writeStream.foreachBatch(write).option("checkpointLocation", str(tmp_path / checkpoint))
+        assert writer.trigger(availableNow=True).start().awaitTermination(SECONDS)
+
+    for first in (0, 3):
+        numbers(table, first, first + 3)
+        run("first")
+    with pytest.raises(StreamingQueryException, match="version 0 of 'app' cannot be published"):
+        run("second")
+    forget_commit(tmp_path / "first", 1)
+    numbers(table, 6, 9)
+    run("first")
+    assert written(target) == list(range(9))
 
 
 @pytest.mark.admission_control

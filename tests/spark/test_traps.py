@@ -40,7 +40,7 @@ sections these are). Where a trap's name is in a test, the test fails if we step
                                             speculates
       commit is repeated                    test_epoch_that_is_written_again_is_published_once
                                             test_a_repeated_epoch_appends_nothing_that_anybody_sees
-      a new checkpoint is a new query       test_named_application_writes_once_across_checkpoints
+      a new checkpoint is a new query       test_new_checkpoint_under_a_used_name_fails_and_no_row_is_lost
     section 7: known bugs
       pushdown leak                         test_pushdown_leak_returns_no_wrong_rows
       frozen snapshot                       test_temporary_view_is_the_snapshot_of_its_first_query

@@ -1,5 +1,7 @@
 """V2 frames against the vectors of the interoperability reference, section 11; every truncation; random bytes."""
 
+import struct
+
 import numpy as np
 import pytest
 
@@ -7,7 +9,7 @@ from bkspark.entries import EntryBatch
 from bkspark.errors import ProtocolError
 from bkspark.wire import v2
 from bkspark.wire.digest import DigestType, EntryDigest, master_key
-from bkspark.wire.framing import scan_frames, split_items
+from bkspark.wire.framing import EQUAL_FRAMES_MAX, scan_frames, split_items
 
 KEY = master_key(b"testPasswd")
 ADD_5_7 = bytes.fromhex(
@@ -120,6 +122,19 @@ def test_frames_of_mixed_sizes_are_found_where_they_lie(seed):
     table = scan_frames(data, len(data))
     assert [data[a:b] for a, b in zip(table.starts.tolist(), table.ends.tolist())] == bodies
     assert table.consumed == len(data) - tail
+
+
+@pytest.mark.parametrize("frames_max", [1, 2048, EQUAL_FRAMES_MAX, 20_000])
+def test_a_look_finds_a_limited_number_of_frames_of_one_size(frames_max):
+    """One read of a socket may bring 200,000 of them: serving them all would take a turn of tens of milliseconds."""
+    data = struct.pack(">i", 1) + b"x"
+    buffer, found = data * 20_000, []
+    while len(found) < 20_000:
+        table = scan_frames(buffer, len(buffer), start=5 * len(found), frames_max=frames_max)
+        assert 0 < len(table) <= frames_max + EQUAL_FRAMES_MAX
+        found += table.starts.tolist()
+        assert table.consumed == 5 * len(found)
+    assert found == list(range(4, len(buffer), 5))
 
 
 def test_items_must_fill_their_span():

@@ -48,8 +48,9 @@ type record struct {
 	Values    []string `json:"values"`
 	Entry     int64    `json:"entry"`
 	Lac       int64    `json:"lac"`
+	Relaxed   bool     `json:"relaxed"`
 	LastEntry int64    `json:"last_entry"`
-	Length    int64    `json:"length"`
+	Length    *int64   `json:"length"`
 
 	Writer string `json:"writer"`
 	At     *place `json:"at"`
@@ -60,9 +61,13 @@ type record struct {
 func (r *record) isOk() bool      { return r.Result == "ok" }
 func (r *record) isUnknown() bool { return r.Result == "unknown" }
 
-// end is when the operation was over; one with an unknown outcome is never over.
+// mayBeLost: it takes effect at any time after its call, or never. So does an append to a ledger of relaxed durability
+// that was acknowledged: its entries are promised once a sync or a LAC covers them.
+func (r *record) mayBeLost() bool { return r.isUnknown() || r.Relaxed }
+
+// end is when the operation had taken effect; one that may be lost need not have at any time.
 func (r *record) end() int64 {
-	if r.isUnknown() || r.Return == nil {
+	if r.mayBeLost() || r.Return == nil {
 		return math.MaxInt64
 	}
 	return *r.Return
@@ -80,6 +85,7 @@ var results = map[string][]string{
 	"append":   {"ok", "failed", "unknown"},
 	"read":     {"ok", "denied", "failed"},
 	"lac":      {"ok", "failed"},
+	"sync":     {"ok", "failed", "unknown"},
 	"close":    {"ok", "failed", "unknown"},
 	"recover":  {"ok", "failed", "unknown"},
 	"end":      {"ok"},
@@ -103,6 +109,12 @@ func (r *record) check() error {
 	}
 	if !r.isUnknown() && (r.Return == nil || *r.Return < r.Call) {
 		return fmt.Errorf("return is missing or before call")
+	}
+	if r.Relaxed && (r.Op != "append" || r.Ledger == nil) {
+		return fmt.Errorf("relaxed is of appends to ledgers")
+	}
+	if r.Op == "sync" && r.Ledger == nil {
+		return fmt.Errorf("sync is of ledgers")
 	}
 	if r.Op == "truncate" && r.At == nil {
 		return fmt.Errorf("at is missing")

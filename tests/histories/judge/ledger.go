@@ -17,8 +17,8 @@ func sameLedger(one, other any) bool {
 }
 
 // ledgerObject makes the steps of one ledger. What has no effect and proves nothing is no step: failed operations, closes
-// with an unknown outcome (whoever learns of the end closes the ledger in this model at the latest), and appends with an
-// unknown outcome of entries that nobody saw.
+// with an unknown outcome (whoever learns of the end closes the ledger in this model at the latest), and appends that may
+// be lost of entries that nobody saw.
 func ledgerObject(name string, records []*record) *object {
 	o := &object{name: name, init: ledger{}, equal: sameLedger}
 	seen := lastSeen(records)
@@ -26,7 +26,7 @@ func ledgerObject(name string, records []*record) *object {
 		switch {
 		case r.Op == "append" && (r.isOk() || r.isUnknown()):
 			for i, value := range r.Values {
-				if id := r.First + int64(i); r.isOk() || id <= seen {
+				if id := r.First + int64(i); !r.mayBeLost() || id <= seen {
 					o.add(r, appendEntry(id, value))
 				}
 			}
@@ -35,7 +35,9 @@ func ledgerObject(name string, records []*record) *object {
 		case r.Op == "read" && r.Result == "denied":
 			o.add(r, denyEntry(r.Entry))
 		case r.Op == "lac" && r.isOk():
-			o.add(r, confirm(r.Lac))
+			o.add(r, confirm(r.Lac, "confirmed"))
+		case r.Op == "sync" && r.isOk():
+			o.add(r, confirm(r.LastEntry, "synced"))
 		case (r.Op == "close" || r.Op == "recover" || r.Op == "end") && r.isOk():
 			o.add(r, end(r.LastEntry, r.Length))
 		}
@@ -47,7 +49,7 @@ func ledgerObject(name string, records []*record) *object {
 func lastSeen(records []*record) int64 {
 	seen := int64(-1)
 	for _, r := range records {
-		if !r.isOk() {
+		if !r.isOk() || r.Relaxed {
 			continue
 		}
 		switch r.Op {
@@ -102,17 +104,17 @@ func denyEntry(id int64) func(any) (any, string) {
 	}
 }
 
-func confirm(lac int64) func(any) (any, string) {
+func confirm(last int64, what string) func(any) (any, string) {
 	return func(state any) (any, string) {
 		s := state.(ledger)
-		if lac >= count(s.last) {
-			return nil, fmt.Sprintf("entry %d was said to be confirmed: the ledger holds %s", lac, held(s.last))
+		if last >= count(s.last) {
+			return nil, fmt.Sprintf("entry %d was said to be %s: the ledger holds %s", last, what, held(s.last))
 		}
 		return s, ""
 	}
 }
 
-func end(last, length int64) func(any) (any, string) {
+func end(last int64, length *int64) func(any) (any, string) {
 	return func(state any) (any, string) {
 		s := state.(ledger)
 		switch {
@@ -122,8 +124,8 @@ func end(last, length int64) func(any) (any, string) {
 			return nil, fmt.Sprintf("entries %d to %d are lost: the end is said to be %d, the ledger holds %s", last+1, count(s.last)-1, last, held(s.last))
 		case last > count(s.last)-1:
 			return nil, fmt.Sprintf("the end is said to be %d: the ledger holds %s", last, held(s.last))
-		case length != s.bytes:
-			return nil, fmt.Sprintf("the ledger is said to be %d bytes long: its entries are %d", length, s.bytes)
+		case length != nil && *length != s.bytes:
+			return nil, fmt.Sprintf("the ledger is said to be %d bytes long: its entries are %d", *length, s.bytes)
 		}
 		return ledger{s.last, s.bytes, true}, ""
 	}

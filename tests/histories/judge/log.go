@@ -30,7 +30,7 @@ func logObject(name string, records []*record) *object {
 	for _, r := range records {
 		switch {
 		case r.Op == "open" && r.isOk():
-			o.add(r, openLog(r.Writer))
+			o.add(r, openLog(r.Writer, ends))
 		case r.Op == "append" && (r.isOk() || r.isUnknown()):
 			for i, value := range r.Values {
 				number := r.First + int64(i)
@@ -51,7 +51,7 @@ func logObject(name string, records []*record) *object {
 		case r.Op == "truncate" && (r.isOk() || r.isUnknown()):
 			o.add(r, truncateLog(*r.At))
 		case (r.Op == "close" || r.Op == "recover") && r.isOk():
-			o.add(r, closeLog(r.Writer))
+			o.add(r, closeLog(r.Writer, ends))
 		}
 	}
 	return o
@@ -95,17 +95,32 @@ func lastOfWriters(records []*record, places map[string]*place) map[string]int64
 	return ends
 }
 
-func openLog(writer string) func(any) (any, string) {
+// abandon says what a log lacks when its writer goes. Nothing of that writer can be appended later, so an order without it
+// is given up here, and not only where somebody reads: it is this that keeps the search short.
+func (s log) abandon(ends map[string]int64) string {
+	if end, isKnown := ends[s.writer]; isKnown && s.written <= end {
+		return fmt.Sprintf("entries %d to %d of writer %q were acknowledged or read: the log has no more than %d of them", s.written, end, s.writer, s.written)
+	}
+	return ""
+}
+
+func openLog(writer string, ends map[string]int64) func(any) (any, string) {
 	return func(state any) (any, string) {
 		s := state.(log)
+		if why := s.abandon(ends); why != "" {
+			return nil, fmt.Sprintf("writer %q cannot open the log: %s", writer, why)
+		}
 		return log{s.last, s.start, count(s.last), writer, 0}, ""
 	}
 }
 
-func closeLog(writer string) func(any) (any, string) {
+func closeLog(writer string, ends map[string]int64) func(any) (any, string) {
 	return func(state any) (any, string) {
 		s := state.(log)
 		if writer == "" || writer == s.writer {
+			if why := s.abandon(ends); why != "" {
+				return nil, "the log cannot be closed: " + why
+			}
 			s.final, s.writer, s.written = count(s.last), "", 0
 		}
 		return s, ""

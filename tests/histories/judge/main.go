@@ -1,9 +1,9 @@
 // Judge says whether recorded histories of ledgers and logs are linearizable (docs/histories.md).
 //
-//	judge [-limit SECONDS] [-html FOLDER] HISTORY
+//	judge [-limit SECONDS] [-total SECONDS] [-memory MIB] [-html FOLDER] HISTORY
 //
-// It prints one JSON object. The exit status is 0 when every object's history is linearizable, 1 when one is not or
-// could not be decided in time, 2 when the file is no history.
+// It prints one JSON object. The exit status is 0 when every object's history is linearizable, 1 when one is not or its
+// verdict is unknown, as time or memory were over, 2 when the file is no history.
 package main
 
 import (
@@ -31,6 +31,8 @@ type report struct {
 
 func main() {
 	limit := flag.Float64("limit", 60, "seconds for one ledger or log")
+	total := flag.Float64("total", 600, "seconds for all of them")
+	memory := flag.Uint64("memory", 2048, "MiB of heap")
 	html := flag.String("html", "", "folder for a picture of each history that is not linearizable")
 	flag.Parse()
 	if flag.NArg() != 1 {
@@ -42,7 +44,8 @@ func main() {
 		fmt.Fprintf(os.Stderr, "judge: %s: %v\n", flag.Arg(0), err)
 		os.Exit(2)
 	}
-	result := judge(records, time.Duration(*limit*float64(time.Second)), *html)
+	bounds := &budget{seconds(*limit), time.Now().Add(seconds(*total)), *memory << 20}
+	result := judge(records, bounds, *html)
 	out := json.NewEncoder(os.Stdout)
 	out.SetEscapeHTML(false)
 	if err := out.Encode(result); err != nil {
@@ -54,6 +57,8 @@ func main() {
 	}
 }
 
+func seconds(count float64) time.Duration { return time.Duration(count * float64(time.Second)) }
+
 func load(path string) ([]*record, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -64,7 +69,7 @@ func load(path string) ([]*record, error) {
 }
 
 // judge takes the history apart, as operations on different objects have nothing to do with each other.
-func judge(records []*record, limit time.Duration, html string) *report {
+func judge(records []*record, bounds *budget, html string) *report {
 	began := time.Now()
 	result := &report{Operations: map[string]int{}, Findings: []*finding{}}
 	byObject, byReader := map[string][]*record{}, map[string][]*record{}
@@ -92,9 +97,11 @@ func judge(records []*record, limit time.Duration, html string) *report {
 	}
 	for _, o := range objects {
 		result.Steps += len(o.steps)
-		if found := o.judge(limit); found != nil {
+		if found := bounds.judge(o); found != nil {
 			result.Findings = append(result.Findings, found)
-			draw(o, limit, html)
+			if found.Verdict == notLinearizable {
+				draw(o, bounds.limit, html)
+			}
 		}
 	}
 	result.Seconds = time.Since(began).Seconds()
@@ -135,6 +142,8 @@ func describe(r *record) string {
 		what = fmt.Sprintf("read %d to %d", r.First, r.First+int64(len(r.Values))-1)
 	case r.Op == "read":
 		what = fmt.Sprintf("read of %d entries", len(r.values()))
+	case r.Op == "sync":
+		what = fmt.Sprintf("sync up to %d", r.LastEntry)
 	case r.Op == "lac":
 		what = fmt.Sprintf("lac %d", r.Lac)
 	case r.Op == "open":
@@ -142,7 +151,7 @@ func describe(r *record) string {
 	case r.Op == "truncate" && r.At != nil:
 		what = fmt.Sprintf("truncate before %s", *r.At)
 	case r.Log == "" && r.isOk():
-		what = fmt.Sprintf("%s: last entry %d, %d bytes", r.Op, r.LastEntry, r.Length)
+		what = fmt.Sprintf("%s: last entry %d", r.Op, r.LastEntry)
 	}
 	return fmt.Sprintf("%s: %s, %s [%.3f to %.3f ms]", r.Client, what, r.Result, milliseconds(r.Call), milliseconds(r.end()))
 }

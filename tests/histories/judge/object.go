@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"math"
 	"sort"
 	"time"
@@ -68,6 +69,15 @@ type finding struct {
 // trailLength is how many operations before the impossible one a finding shows.
 const trailLength = 6
 
+// Verdicts of a finding.
+const (
+	notLinearizable = "not linearizable"
+	unknown         = "unknown"
+)
+
+// hintTime is how long the judge looks for where the orders of an unknown history stop.
+const hintTime = 2 * time.Second
+
 // judge returns nil when the object's history is linearizable.
 func (o *object) judge(limit time.Duration) *finding {
 	operations, model := o.operations(), o.model()
@@ -75,16 +85,24 @@ func (o *object) judge(limit time.Duration) *finding {
 	case porcupine.Ok:
 		return nil
 	case porcupine.Unknown:
-		return &finding{Object: o.name, Verdict: "undecided", Why: "no order was found or excluded in " + limit.String()}
+		_, info := porcupine.CheckOperationsVerbose(model, operations, min(limit, hintTime))
+		found := o.explain(info)
+		found.Verdict = unknown
+		found.Why = fmt.Sprintf("no order was found or excluded in %s; the best one in %s stops here: %s", limit, min(limit, hintTime), found.Why)
+		return found
 	}
 	_, info := porcupine.CheckOperationsVerbose(model, operations, limit)
 	return o.explain(info)
 }
 
+func (o *object) undecided(why string) *finding {
+	return &finding{Object: o.name, Verdict: unknown, Why: why}
+}
+
 // explain names the operation that no order of the operations has a place for. Of the orders that were found it takes the
 // one that gets furthest in time; the operation is the one that was over first of those that are left.
 func (o *object) explain(info porcupine.LinearizationInfo) *finding {
-	found := &finding{Object: o.name, Verdict: "not linearizable"}
+	found := &finding{Object: o.name, Verdict: notLinearizable}
 	var order, left []*step
 	for _, partial := range info.PartialLinearizationsOperations()[0] {
 		isDone, done := map[*step]bool{}, make([]*step, len(partial))

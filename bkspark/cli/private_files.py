@@ -1,0 +1,42 @@
+"""Files and directories for the user's own eyes: clusters on this machine hold entries, master keys and passwords.
+
+Files have mode 0600 and directories 0700, whatever the umask is; what is there already becomes so.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from bkspark.cli.output import progress
+
+_OTHERS = 0o077
+
+
+def opener(path: str, flags: int) -> int:
+    """Open a file as `open(..., opener=opener)` wants it."""
+    descriptor = os.open(path, flags, 0o600)
+    if os.fstat(descriptor).st_mode & _OTHERS:
+        os.fchmod(descriptor, 0o600)
+    return descriptor
+
+
+def write_text(path: Path, text: str) -> None:
+    """Make a file that holds a text."""
+    with open(path, "w", encoding="utf-8", opener=opener) as file:
+        file.write(text)
+
+
+def make_directory(directory: Path, *, tighten: bool = True) -> None:
+    """Make a directory, and what is missing above it, if they are not there.
+
+    Args:
+        tighten: of one that is there and open to others, take that away, and say so.
+    """
+    for missing in reversed([each for each in (directory, *directory.parents) if not each.exists()]):
+        missing.mkdir(mode=0o700, exist_ok=True)
+    mode = stat.S_IMODE(directory.stat().st_mode)
+    if tighten and mode & _OTHERS:
+        directory.chmod(0o700)
+        progress(f"directory {directory} had mode {mode:04o}, and has 0700 now: it holds what is not for others")

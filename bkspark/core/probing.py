@@ -1,0 +1,92 @@
+"""How a bookie that a writer left out comes back: a probe of one entry after a pause that doubles, then a trial.
+
+On trial a bookie gets some of the entries, as many as it answers for: never more than a window is on its way to it, so
+it costs as much memory as the window, whatever it does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+NOT_SENT = -1
+TRIAL_ENTRIES_MAX = 1024
+TRIAL_BYTES_MAX = 4 * 1024 * 1024
+"""What may be on its way to a bookie on trial."""
+TRIAL_PACE_MIN = 4
+"""A bookie passes when it has answered for one of so many entries that it was to store: all, if it had been asked."""
+FORGIVEN_PAUSES = 4
+"""After so many of the longest pauses in which a bookie took part, the next pause is the shortest again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pauses:
+    """The shortest and the longest pause before a probe, in nanoseconds."""
+
+    least_ns: int
+    most_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """The probes of one slot: the next is due at `due_ns`, or one went out at `sent_ns` with entry `entry_id`.
+
+    `returned_ns`: when the bookie took part again; None: it is left out.
+    """
+
+    pause_ns: int
+    due_ns: int
+    sent_ns: int = NOT_SENT
+    entry_id: int = NOT_SENT
+    returned_ns: int | None = None
+
+    @property
+    def is_under_way(self) -> bool:
+        return self.sent_ns != NOT_SENT
+
+    @classmethod
+    def begun(cls, before: Probe | None, pauses: Pauses, now_ns: int) -> Probe:
+        """Return the state of a bookie that is left out now; `before` is how it came back the last time."""
+        pause_ns = pauses.least_ns
+        back_ns = None if before is None else before.returned_ns
+        if before is not None and back_ns is not None and now_ns - back_ns < FORGIVEN_PAUSES * pauses.most_ns:
+            pause_ns = min(2 * before.pause_ns, pauses.most_ns)
+        return cls(pause_ns, now_ns + pause_ns)
+
+    def sent(self, entry_id: int, now_ns: int) -> Probe:
+        """The probe goes out."""
+        return replace(self, sent_ns=now_ns, entry_id=entry_id)
+
+    def failed(self, pauses: Pauses, now_ns: int) -> Probe:
+        """The probe was not answered, or by an error."""
+        pause_ns = min(2 * self.pause_ns, pauses.most_ns)
+        return Probe(pause_ns, now_ns + pause_ns)
+
+    def due(self, now_ns: int) -> Probe:
+        """The next probe goes out at once: there is news of the bookie."""
+        return self if self.is_under_way else replace(self, due_ns=now_ns)
+
+    def answered(self, now_ns: int) -> Probe:
+        """The bookie takes part again."""
+        return Probe(self.pause_ns, self.due_ns, returned_ns=now_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A trial of one slot: since when, from which rank of its entries on, and how many of these were sent to it."""
+
+    since_ns: int
+    first_rank: int
+    sent: int = 0
+
+    def has_room(self, outstanding: int, count: int, size_bytes: int) -> bool:
+        """Return whether a batch of so many entries and bytes may be sent, too."""
+        entries_max = min(TRIAL_ENTRIES_MAX, TRIAL_BYTES_MAX * count // max(1, size_bytes))
+        return outstanding == 0 or outstanding + count <= entries_max
+
+    def with_sent(self, count: int) -> Trial:
+        """So many entries were sent."""
+        return replace(self, sent=self.sent + count)
+
+    def has_kept_up(self, rank: int, outstanding: int) -> bool:
+        """Return whether enough is answered, when the next entry has this rank."""
+        return (self.sent - outstanding) * TRIAL_PACE_MIN >= rank - self.first_rank or outstanding == 0

@@ -1,0 +1,60 @@
+"""The addresses of the cluster's bookies, as their registrations name them: some connections are kept for them.
+
+They are looked up now and then. What cannot be looked up leaves the last ones in force.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+
+from bkspark.errors import BookKeeperError
+from bkspark.metadata.bookies import BookieRegistry
+
+logger = logging.getLogger(__name__)
+
+_INTERVAL_S = 60.0
+
+
+class ClusterPeers:
+    """Looks the addresses up from `start` to `stop`. For one event loop."""
+
+    def __init__(self, registry: BookieRegistry, interval_s: float = _INTERVAL_S) -> None:
+        self._registry = registry
+        self._interval_s = interval_s
+        self._task: asyncio.Task[None] | None = None
+        self.addresses: frozenset[str] = frozenset()
+
+    def start(self) -> None:
+        self._task = asyncio.ensure_future(self._run())
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self.look()
+            except (BookKeeperError, OSError) as error:
+                logger.info("the addresses of the cluster's bookies cannot be looked up now: %s", error)
+            await asyncio.sleep(self._interval_s)
+
+    async def look(self) -> None:
+        """Look the addresses up. Raises BookKeeperError, OSError: the last ones stay in force."""
+        registered = {**await self._registry.read_only(), **await self._registry.writable()}
+        hosts = sorted({address.host for address in registered.values() if address is not None})
+        self.addresses = frozenset().union(*[await _addresses_of(host) for host in hosts])
+
+
+async def _addresses_of(host: str) -> frozenset[str]:
+    """Return the addresses of a host, none where its name is not known."""
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except socket.gaierror:
+        return frozenset()
+    return frozenset(str(address[0]) for *_, address in found)

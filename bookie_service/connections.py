@@ -1,0 +1,174 @@
+"""Which connections a bookie has, and who makes room when there are too many.
+
+All together have `limits.all` places, one address has a share of them (`shares` says why half), and some are kept for
+the bookies of the cluster: autorecovery must get through where clients have taken all others. Without authentication a
+bookie is told by its address, which the cluster's registrations name; whoever else comes from there counts as one.
+
+A connection that has not sent a single whole request within `idle_s` is closed. Where a place is missing, the oldest of
+those that have sent none goes: clients send their first request as soon as they are connected (`FIRST_REQUEST_S`).
+Then goes who has been idle for longest, for `idle_s` at least: with no request unanswered and no reply untaken. Only if
+there is none of these either is the new connection refused.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Protocol
+
+FIRST_REQUEST_S = 0.2
+"""So long a connection has for its first request, whoever else wants its place: it is accepted before it is read."""
+LOOKS = 10
+"""All connections are looked at within so many calls of `watch`: no call takes long."""
+
+
+class Member(Protocol):
+    """A connection, as this sees it."""
+
+    @property
+    def address(self) -> str:
+        """The address of the peer's machine."""
+
+    def idle_s(self, now: float) -> float:
+        """Return for how long nothing came while nothing was owed; 0 while something is."""
+
+    def close_if_stalled(self, now: float) -> None:
+        """Close the connection if its peer has kept it waiting for too long."""
+
+    def give_up(self, why: str) -> None:
+        """Close the connection and say why."""
+
+    def close(self) -> None:
+        """Close the connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """How many connections there may be.
+
+    per_address: 0: half of `all`. reserved: of all, for the bookies of the cluster, but a tenth of all at most.
+    idle_s: how long one may stay that sends no request.
+    """
+
+    all: int = 10_000
+    per_address: int = 0
+    reserved: int = 100
+    idle_s: float = 60.0
+
+    @property
+    def share(self) -> int:
+        """How many one address may have."""
+        return min(self.all, self.per_address or max(1, self.all // 2))
+
+    @property
+    def for_clients(self) -> int:
+        """How many there may be before only the bookies of the cluster get more."""
+        return self.all - min(self.reserved, self.all // 10)
+
+
+class _Group:
+    """Connections in the order in which they came, and of each address."""
+
+    def __init__(self) -> None:
+        self._all: dict[Member, None] = {}
+        self._of: dict[str, dict[Member, None]] = {}
+
+    def add(self, member: Member) -> None:
+        if member not in self._all:
+            self._all[member] = None
+            self._of.setdefault(member.address, {})[member] = None
+
+    def discard(self, member: Member) -> None:
+        if member in self._all:
+            del self._all[member]
+            of_address = self._of[member.address]
+            del of_address[member]
+            if not of_address:
+                del self._of[member.address]
+
+    def first(self, address: str | None = None) -> Member | None:
+        """Return the one that came first, of an address or of all."""
+        group = self._all if address is None else self._of.get(address, {})
+        return next(iter(group), None)
+
+
+class Connections:
+    """All connections of a bookie. For the event loop."""
+
+    def __init__(self, limits: ConnectionLimits, bookies: Callable[[], Collection[str]]) -> None:
+        """`bookies()` returns the addresses of the cluster's bookies."""
+        self._limits = limits
+        self._bookies = bookies
+        self._opened: dict[Member, float] = {}
+        self._by_address: Counter[str] = Counter()
+        self._silent = _Group()
+        """Those that have sent no request yet."""
+        self._idle = _Group()
+        """Those that were idle for `idle_s` when they were looked at last."""
+        self._to_look_at: deque[Member] = deque()
+
+    def __len__(self) -> int:
+        return len(self._opened)
+
+    def all(self) -> list[Member]:
+        """Return all connections."""
+        return list(self._opened)
+
+    def add(self, member: Member, now: float) -> None:
+        """Note a connection that was made, and has sent no request yet."""
+        self._opened[member] = now
+        self._by_address[member.address] += 1
+        self._silent.add(member)
+
+    def note_request(self, member: Member) -> None:
+        """Note that a connection has sent its first request."""
+        self._silent.discard(member)
+
+    def discard(self, member: Member) -> None:
+        """Note that a connection is closed."""
+        if self._opened.pop(member, None) is None:
+            return
+        self._silent.discard(member)
+        self._idle.discard(member)
+        self._by_address[member.address] -= 1
+        if not self._by_address[member.address]:
+            del self._by_address[member.address]
+
+    def make_room(self, address: str, now: float) -> str:
+        """Make room for a connection from an address; return "" or why there is none."""
+        if self._by_address[address] >= self._limits.share and not self._close_one(address, now):
+            return f"its address has {self._limits.share} already (maxConnectionsPerAddress)"
+        places = self._limits.all if address in self._bookies() else self._limits.for_clients
+        if len(self._opened) >= places and not self._close_one(None, now):
+            return f"there are {places} already (maxConnections)"
+        return ""
+
+    def _close_one(self, address: str | None, now: float) -> bool:
+        """Close the connection that has to make room, of an address or of all; return False where there is none."""
+        member = self._silent.first(address)
+        if member is not None and now - self._opened[member] >= FIRST_REQUEST_S:
+            member.give_up("it has sent no request, and others want its place (maxConnections)")
+            return True
+        while (member := self._idle.first(address)) is not None:
+            self._idle.discard(member)
+            if member.idle_s(now) >= self._limits.idle_s:
+                member.give_up(f"it was idle for {self._limits.idle_s:g} s, and others want its place (maxConnections)")
+                return True
+        return False
+
+    def watch(self, now: float) -> None:
+        """Look at some connections: at all of them in `LOOKS` calls."""
+        while (member := self._silent.first()) is not None and now - self._opened[member] >= self._limits.idle_s:
+            member.give_up(f"it has sent no request in {self._limits.idle_s:g} s (connectionIdleTimeoutMs)")
+        if not self._to_look_at:
+            self._to_look_at.extend(self._opened)
+        for _ in range(-(-len(self._opened) // LOOKS)):
+            if not self._to_look_at:
+                break
+            member = self._to_look_at.popleft()
+            if member in self._opened:
+                member.close_if_stalled(now)
+            if member in self._opened:
+                is_idle = member.idle_s(now) >= self._limits.idle_s
+                (self._idle.add if is_idle else self._idle.discard)(member)

@@ -1,0 +1,50 @@
+"""What an unexpected error ends, where nothing can be half changed: one request, or else its connection.
+
+This is for code that reads or decodes. An unexpected error of code that changes the bookie's state must not come here:
+it ends the process, for nobody can tell what is half done.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+from bkspark.errors import ProtocolError
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class Closable(Protocol):
+    """A connection, as far as containment needs it."""
+
+    def give_up(self, why: str) -> None:
+        """Close the connection and say why."""
+
+
+def refuse_after(error: Exception, client: Closable, refuse: Callable[[], None]) -> None:
+    """Log an unexpected error of a request and have that request refused; close the connection where that fails."""
+    logger.error("a request failed, and is answered EIO: this is a defect of the bookie", exc_info=error)
+    try:
+        refuse()
+    except Exception:
+        logger.exception("a refusal failed: this is a defect of the bookie")
+        client.give_up("a request of it failed, and cannot be refused")
+
+
+def decoded(client: Closable, decode: Callable[[], T]) -> T | None:
+    """Return decode(); None where it failed unexpectedly: that is logged, and the connection is closed.
+
+    Raises:
+        ProtocolError: as `decode`.
+    """
+    try:
+        return decode()
+    except ProtocolError:
+        raise
+    except Exception:
+        logger.exception("bytes of a peer cannot be decoded: this is a defect of the bookie")
+        client.give_up("what it sent cannot be decoded")
+        return None

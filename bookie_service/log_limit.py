@@ -1,0 +1,140 @@
+"""Limits how much is logged, whatever peers do: lines that repeat are counted and told together.
+
+A kind of line is what the code says and where, not what a peer put into it: logger, level and format, and `kind` where
+the caller names one (`extra={"kind": ...}`). The first line of a kind always passes, with its traceback. Later lines of
+it pass as long as there is room: `_LINES_PER_S` a second in all, and few of one kind. The others are counted. How many
+they were is told in one line, every `_SUMMARY_S` at most, with the last of them as an example.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import traceback
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+
+_LINES_PER_S = 5.0
+"""Beside first lines and summaries: together they stay below ten a second."""
+_BURST = 5.0
+_LINES_PER_S_OF_KIND = 1.0
+_BURST_OF_KIND = 3.0
+_SUMMARY_S = 10.0
+_DIGITS = re.compile(r"[0-9]+")
+
+
+class Bucket:
+    """Room for lines, which grows with time up to `burst`."""
+
+    __slots__ = ("_burst", "_per_s", "_room", "_since")
+
+    def __init__(self, per_s: float, burst: float, now: float) -> None:
+        self._per_s = per_s
+        self._burst = burst
+        self._room = burst
+        self._since = now
+
+    def has_room(self, now: float) -> bool:
+        """Return whether one more line fits."""
+        self._room = min(self._burst, self._room + (now - self._since) * self._per_s)
+        self._since = now
+        return self._room >= 1.0
+
+    def take(self, lines: float) -> None:
+        """Take room for lines; what is taken too much is missing later."""
+        self._room -= lines
+
+
+@dataclass(slots=True)
+class _Kind:
+    """A kind of line that was seen."""
+
+    bucket: Bucket
+    left_out: int = 0
+    since: float = 0.0
+    last: logging.LogRecord | None = None
+
+
+class LogLimiter(logging.Filter):
+    """A filter for a handler. `flush` is to be called about once a second."""
+
+    def __init__(self, clock: Callable[[], float], emit: Callable[[logging.LogRecord], object]) -> None:
+        """`clock` returns seconds; `emit(record)` writes a line past this filter."""
+        super().__init__()
+        self._clock = clock
+        self._emit = emit
+        self._kinds: dict[Hashable, _Kind] = {}
+        self._all = Bucket(_LINES_PER_S, _BURST, clock())
+        self._lock = threading.RLock()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether a line is to be written; count it where not."""
+        with self._lock:
+            return self._takes(record, self._clock())
+
+    def _takes(self, record: logging.LogRecord, now: float) -> bool:
+        key = (record.name, record.levelno, record.msg, getattr(record, "kind", None))
+        kind = self._kinds.get(key)
+        if kind is None:
+            self._kinds[key] = kind = _Kind(Bucket(_LINES_PER_S_OF_KIND, _BURST_OF_KIND, now))
+            self._take(kind, _lines_of(record))
+            return True
+        if kind.bucket.has_room(now) and self._all.has_room(now):
+            # Its traceback was written the first time.
+            record.exc_info = record.exc_text = None
+            self._take(kind, 1.0)
+            return True
+        if not kind.left_out:
+            kind.since = now
+        kind.left_out += 1
+        kind.last = record
+        return False
+
+    def _take(self, kind: _Kind, lines: float) -> None:
+        kind.bucket.take(1.0)
+        self._all.take(lines)
+
+    def flush(self) -> None:
+        """Tell of lines that were left out, where the last time is long enough ago and there is room."""
+        with self._lock:
+            now = self._clock()
+            for kind in self._kinds.values():
+                if kind.left_out and now - kind.since >= _SUMMARY_S and self._all.has_room(now):
+                    self._all.take(1.0)
+                    self._tell(kind, now)
+
+    def finish(self) -> None:
+        """Tell of all lines that were left out: the process ends."""
+        with self._lock:
+            now = self._clock()
+            for kind in self._kinds.values():
+                if kind.left_out:
+                    self._tell(kind, now)
+
+    def _tell(self, kind: _Kind, now: float) -> None:
+        last = kind.last
+        assert last is not None
+        text = "%d more lines like this one were left out in %.0f s: %s"
+        values = (kind.left_out, now - kind.since, last.getMessage())
+        self._emit(logging.LogRecord(last.name, last.levelno, last.pathname, last.lineno, text, values, None))
+        kind.left_out, kind.last = 0, None
+
+
+def _lines_of(record: logging.LogRecord) -> float:
+    """Return how many lines a record makes."""
+    lines = record.getMessage().count("\n") + 1
+    if record.exc_info:
+        lines += "".join(traceback.format_exception(*record.exc_info)).count("\n")
+    return float(lines)
+
+
+def place_of(error: BaseException) -> Hashable:
+    """Return where in the code an error was raised, as a `kind`."""
+    frames = traceback.extract_tb(error.__traceback__, limit=-1)
+    return (type(error).__name__, *((frame.filename, frame.lineno) for frame in frames))
+
+
+def no_digits(text: str) -> str:
+    """Return a text without its numbers, as a `kind`: for texts of our own that a peer can change the numbers of."""
+    return _DIGITS.sub("", text)

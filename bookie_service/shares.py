@@ -1,0 +1,79 @@
+"""Shares of a limited number of places: what one connection, and one address, may have of them.
+
+Without authentication an address is all that tells peers apart. Many honest clients can share one (a test machine's
+loopback, a network behind NAT), so one address alone may have half of all places, not less: a flood from it leaves the
+other half to others, and honest clients on one address have room for thousands. One connection may have half of what
+its address may, so that a flood on one connection leaves room for other clients on the same address.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Protocol
+
+
+class Peer(Protocol):
+    """A connection, as shares see it."""
+
+    @property
+    def address(self) -> Hashable:
+        """The address of the machine that it comes from."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShareLimits:
+    """How many places all peers have together, one address, and one connection."""
+
+    all: int
+    per_address: int
+    per_connection: int
+
+    @classmethod
+    def of(cls, places: int, per_address: int = 0) -> ShareLimits:
+        """Return the limits for so many places; `per_address` 0: half of them."""
+        for_address = min(places, per_address or max(1, places // 2))
+        return cls(places, for_address, max(1, for_address // 2))
+
+
+class Shares:
+    """Who has how many places."""
+
+    def __init__(self, limits: ShareLimits) -> None:
+        self._limits = limits
+        self._by_address: Counter[Hashable] = Counter()
+        self._by_connection: Counter[Peer] = Counter()
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def take(self, peer: Peer) -> bool:
+        """Take a place for a connection; False: it, its address, or all together have as many as they may."""
+        if (
+            self._count >= self._limits.all
+            or self._by_address[peer.address] >= self._limits.per_address
+            or self._by_connection[peer] >= self._limits.per_connection
+        ):
+            self._tidy(peer)
+            return False
+        self._count += 1
+        self._by_address[peer.address] += 1
+        self._by_connection[peer] += 1
+        return True
+
+    def give(self, peer: Peer) -> None:
+        """Give a place back that was taken for a connection."""
+        assert self._by_connection[peer] > 0
+        self._count -= 1
+        self._by_address[peer.address] -= 1
+        self._by_connection[peer] -= 1
+        self._tidy(peer)
+
+    def _tidy(self, peer: Peer) -> None:
+        """Keep no counts of those who have nothing."""
+        if not self._by_address[peer.address]:
+            del self._by_address[peer.address]
+        if not self._by_connection[peer]:
+            del self._by_connection[peer]

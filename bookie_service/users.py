@@ -1,0 +1,32 @@
+"""Users and groups of this host: who runs the bookie, and whom configuration keys name, by name or number."""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+from collections.abc import Iterable
+
+
+def current_user() -> str:
+    """Return the name of the user that this process runs as, its number where it has no name."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
+
+
+def user_ids(names: Iterable[str]) -> frozenset[int]:
+    """Return the numbers of users. Raises ValueError: this host has no user of a name."""
+    try:
+        return frozenset(int(name) if name.isdecimal() else pwd.getpwnam(name).pw_uid for name in names)
+    except (KeyError, OverflowError) as error:
+        raise ValueError(f"this host has no such user: {error}") from None
+
+
+def group_id(name: str) -> int:
+    """Return the number of a group. Raises ValueError: this host has no group of that name."""
+    try:
+        return int(name) if name.isdecimal() else grp.getgrnam(name).gr_gid
+    except KeyError:
+        raise ValueError("this host has no such group") from None

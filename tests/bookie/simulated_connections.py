@@ -1,0 +1,243 @@
+"""Connections of a bookie without sockets and without time: real connections, turns, requests and storage.
+
+An event loop that a test steps, sockets that are two buffers, and the bookie of the crash campaigns, whose journal is
+made durable at the end of each turn of the loop. So a test can say after how many turns a request is answered, and how
+much is done in one turn.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from bookie_service.admission import Admission
+from bookie_service.bookie import ENTRY_LISTS, Bookie, BookieOptions
+from bookie_service.connection import Connection, ConnectionOptions
+from bookie_service.entry_lists import EntryLists
+from bookie_service.storage.journal import JournalOptions
+from bookie_service.storage.ledger_store import StoreOptions
+from bookie_service.turns import Turn, TurnLimits, Turns
+from tests.crash.history import History
+from tests.crash.twins import AtHand, BookieTwin, Setup
+
+_MIB = 1 << 20
+_TURN_S = 0.0005
+
+
+class Timer:
+    """Something that will be called, unless it is cancelled."""
+
+    def __init__(self, when: float, callback: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+        self.when = when
+        self.call = (callback, arguments)
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+
+class SteppedLoop:
+    """What connections need of an event loop. Time passes only when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.look_s = 0.0
+        """How much time passes with each look at the clock."""
+        self._ready: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self._readers: dict[SimulatedSocket, tuple[Callable[..., None], tuple[Any, ...]]] = {}
+        self._writers: dict[SimulatedSocket, tuple[Callable[..., None], tuple[Any, ...]]] = {}
+        self._timers: list[Timer] = []
+
+    def time(self) -> float:
+        self.now += self.look_s
+        return self.now
+
+    def call_soon(self, callback: Callable[..., None], *arguments: Any) -> None:
+        self._ready.append((callback, arguments))
+
+    def call_later(self, delay: float, callback: Callable[..., None], *arguments: Any) -> Timer:
+        timer = Timer(self.now + delay, callback, arguments)
+        self._timers.append(timer)
+        return timer
+
+    def add_reader(self, file: SimulatedSocket, callback: Callable[..., None], *arguments: Any) -> None:
+        self._readers[file] = (callback, arguments)
+
+    def remove_reader(self, file: SimulatedSocket) -> None:
+        self._readers.pop(file, None)
+
+    def add_writer(self, file: SimulatedSocket, callback: Callable[..., None], *arguments: Any) -> None:
+        self._writers[file] = (callback, arguments)
+
+    def remove_writer(self, file: SimulatedSocket) -> None:
+        self._writers.pop(file, None)
+
+    def turn(self) -> None:
+        """Do what asyncio does in one turn: who was ready, then sockets and timers that have become so."""
+        for file, call in self._readers.items():
+            if file.received:
+                self._ready.append(call)
+        for file, call in self._writers.items():
+            if file.takes > 0:
+                self._ready.append(call)
+        due = [timer for timer in self._timers if timer.when <= self.now]
+        self._timers = [timer for timer in self._timers if timer.when > self.now and not timer.is_cancelled]
+        self._ready.extend(timer.call for timer in due if not timer.is_cancelled)
+        for _ in range(len(self._ready)):
+            callback, arguments = self._ready.popleft()
+            callback(*arguments)
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._ready
+
+
+class SimulatedSocket:
+    """The bookie's end of a connection: what the peer sent and is not read, and what it was sent."""
+
+    def __init__(self) -> None:
+        self.received = bytearray()
+        self.sent = bytearray()
+        self.takes = 1 << 40
+        """How many bytes the peer still takes."""
+        self.is_closed = False
+
+    def setblocking(self, flag: bool) -> None:
+        """There is nothing to wait for."""
+
+    def setsockopt(self, *_: int) -> None:
+        """There is nothing to set."""
+
+    def getpeername(self) -> tuple[str, int]:
+        return ("10.0.0.1", 1)
+
+    def recv_into(self, buffer: memoryview) -> int:
+        if not self.received:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        size = min(len(buffer), len(self.received))
+        buffer[:size] = self.received[:size]
+        del self.received[:size]
+        return size
+
+    def send(self, data: bytes | memoryview) -> int:
+        size = min(len(data), self.takes)
+        if not size:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        self.sent += memoryview(data)[:size]
+        self.takes -= size
+        return size
+
+    def sendmsg(self, parts: list[bytes | memoryview]) -> int:
+        return self.send(b"".join(parts))
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class CountingTurns(Turns):
+    """Turns that note how much was done in each, in requests."""
+
+    def __init__(self, loop: SteppedLoop, limits: TurnLimits) -> None:
+        super().__init__(loop.call_soon, loop.time, limits)
+        self._begun: list[CountedTurn] = []
+        self._loop = loop
+        self._limits = limits
+
+    def begin(self) -> Turn:
+        turn = CountedTurn(self._loop.time, self._limits)
+        self._begun.append(turn)
+        return turn
+
+    def most_spent(self) -> float:
+        """Return the most that one turn did since this was asked last."""
+        begun, self._begun = self._begun, []
+        return max((turn.spent for turn in begun), default=0.0)
+
+
+class CountedTurn(Turn):
+    """A turn that adds up what it spends."""
+
+    __slots__ = ("spent",)
+
+    def __init__(self, clock: Callable[[], float], limits: TurnLimits) -> None:
+        super().__init__(clock, limits)
+        self.spent = 0.0
+
+    def spend(self, requests: float = 1) -> None:
+        self.spent += requests
+        super().spend(requests)
+
+
+class ServedBookie:
+    """A bookie and its connections; `turn` is one turn of its event loop."""
+
+    def __init__(
+        self,
+        limits: TurnLimits | None = None,
+        options: BookieOptions | None = None,
+        cache_half_bytes: int = 16 * _MIB,
+    ) -> None:
+        self.loop = SteppedLoop()
+        setup = Setup(store=StoreOptions(cache_half_bytes=cache_half_bytes), journal=JournalOptions())
+        twin = BookieTwin(setup.new_disk(), setup, History())
+        self.twin = twin
+        self.turns = CountingTurns(self.loop, limits or TurnLimits())
+        self.bookie = Bookie(
+            twin.store,
+            twin.journals,
+            twin.checkpoints,
+            twin.disks,
+            AtHand(),
+            options or BookieOptions(),
+            self.turns,
+        )
+        # By the clock, how long lists pause would depend on the machine.
+        self.bookie.entry_lists = EntryLists(ENTRY_LISTS, AtHand().run, self.loop.time)
+        self.bookie.look_at_disks()
+        for journal in twin.journals:
+            journal.bookie = self.bookie
+        twin.checkpoints.bookie = self.bookie
+        self.admission = Admission(self.loop, 128 * _MIB, 256 * _MIB)  # type: ignore[arg-type]
+        self.failures: list[BaseException] = []
+        self.connections: dict[SimulatedSocket, Connection] = {}
+
+    def connect(self, address: str = "10.0.0.1", options: ConnectionOptions | None = None) -> SimulatedSocket:
+        """Return the bookie's end of a new connection."""
+        connected = SimulatedSocket()
+        self.connections[connected] = Connection(
+            connected,  # type: ignore[arg-type]
+            address,
+            self.bookie,
+            self.admission,
+            self.turns,
+            options or ConnectionOptions(),
+            self,
+        )
+        return connected
+
+    def note_request(self, member: Connection) -> None:
+        """Its first request has come."""
+
+    def discard(self, member: Connection) -> None:
+        """It is closed."""
+
+    def fail(self, error: BaseException) -> None:
+        self.failures.append(error)
+
+    def turn(self) -> None:
+        """Let the event loop have a turn; what was journaled in it is durable afterwards."""
+        self.loop.now += _TURN_S
+        self.loop.turn()
+        for journal in self.twin.journals:
+            journal.step()
+
+    def turns_until(self, holds: Callable[[], bool], turns_max: int = 10_000) -> int:
+        """Return after how many turns a condition holds."""
+        for count in range(turns_max):
+            if holds():
+                return count
+            self.turn()
+        raise AssertionError(f"it does not hold after {turns_max} turns")

@@ -1,0 +1,234 @@
+"""Who may connect, and who makes room: one peer must not lock all others out (issue 15, A.4; finding S8)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bkspark.metadata.bookies import BookieRegistry
+from bkspark.metadata.memory import MemoryStore, MemoryTree
+from bkspark.metadata.registration import BookieAddress
+from bkspark.metadata.uri import MetadataUri
+from bkspark.wire import bookkeeper_protocol_pb2 as protocol
+from bkspark.wire import v2
+from bkspark.wire.v2 import Status
+from bookie_service.cluster_peers import ClusterPeers
+from bookie_service.connections import FIRST_REQUEST_S, LOOKS, ConnectionLimits, Connections
+from tests.bookie.serving import Peer, Serving, service_options
+from tests.bookie.v3_peer import PIGGYBACK, V3Peer
+from tests.polling import wait_until
+
+BOOKIE = "10.0.0.200"
+
+
+class Bench:
+    """Connections without sockets. Time passes only when a test says so."""
+
+    def __init__(self, limits: ConnectionLimits) -> None:
+        self.now = 0.0
+        self.connections = Connections(limits, lambda: {BOOKIE})
+
+    def connect(self, address: str = "10.0.0.1", *, sends: bool = False) -> Member | None:
+        """Connect, as far as there is room; send a first request or not."""
+        if self.connections.make_room(address, self.now):
+            return None
+        member = Member(self, address)
+        self.connections.add(member, self.now)
+        if sends:
+            member.send()
+        return member
+
+    def connect_many(
+        self, count: int, address: str = "10.0.0.1", *, sends: bool = False, pause_s: float = 0.0
+    ) -> list[Member]:
+        made = []
+        for _ in range(count):
+            self.now += pause_s
+            made.append(self.connect(address, sends=sends))
+        return [member for member in made if member is not None]
+
+    def pass_time(self, seconds: float) -> None:
+        for _ in range(int(seconds)):
+            self.now += 1.0
+            for _ in range(LOOKS):
+                self.connections.watch(self.now)
+
+
+class Member:
+    """A connection of the bench."""
+
+    def __init__(self, bench: Bench, address: str) -> None:
+        self.address = address
+        self.is_open = True
+        self.is_owed = False
+        self._bench = bench
+        self._active_at = bench.now
+
+    def send(self) -> None:
+        """Send a request."""
+        self._active_at = self._bench.now
+        self._bench.connections.note_request(self)
+
+    def idle_s(self, now: float) -> float:
+        return 0.0 if self.is_owed else now - self._active_at
+
+    def close_if_stalled(self, now: float) -> None:
+        """It is never stalled."""
+
+    def give_up(self, why: str) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.is_open = False
+        self._bench.connections.discard(self)
+
+
+def test_one_address_has_half_of_all_places_and_the_others_have_the_rest() -> None:
+    bench = Bench(ConnectionLimits(100, reserved=0))
+    assert len(bench.connect_many(200, "10.0.0.1", sends=True)) == 50
+    assert len(bench.connect_many(200, "10.0.0.2", sends=True)) == 50
+    assert bench.connect("10.0.0.3") is None
+
+
+def test_silent_connections_of_an_address_make_room_for_others_of_it() -> None:
+    """10,000 silent connections from a client's own address do not lock the client out."""
+    bench = Bench(ConnectionLimits(100, reserved=0))
+    silent = bench.connect_many(100, pause_s=0.01)
+    assert [member.is_open for member in silent] == [False] * 50 + [True] * 50, "the oldest go first"
+    honest = bench.connect(sends=True)
+    assert honest is not None
+    bench.connect_many(300, pause_s=0.01)
+    assert honest.is_open
+
+
+def test_silent_connections_of_many_addresses_make_room_as_well() -> None:
+    bench = Bench(ConnectionLimits(100, reserved=0))
+    for number in range(30):
+        bench.connect_many(50, f"10.0.1.{number}", pause_s=0.01)
+    honest = bench.connect("10.0.0.1", sends=True)
+    assert honest is not None
+    for number in range(30):
+        bench.connect_many(50, f"10.0.2.{number}", pause_s=0.01)
+    assert honest.is_open
+    assert len(bench.connections) <= 100
+
+
+def test_a_connection_that_was_just_accepted_is_read_before_it_may_have_to_go() -> None:
+    bench = Bench(ConnectionLimits(2, 2, reserved=0))
+    first, second = bench.connect_many(2)
+    assert bench.connect() is None
+    first.send()
+    bench.now += FIRST_REQUEST_S
+    assert bench.connect() is not None
+    assert (first.is_open, second.is_open) == (True, False)
+
+
+def test_a_connection_that_sends_nothing_is_closed_after_a_minute() -> None:
+    bench = Bench(ConnectionLimits())
+    silent, honest = bench.connect(), bench.connect(sends=True)
+    assert silent is not None
+    assert honest is not None
+    bench.pass_time(59)
+    assert silent.is_open
+    bench.pass_time(2)
+    assert (silent.is_open, honest.is_open) == (False, True)
+    bench.pass_time(600)
+    assert honest.is_open, "whoever has sent a request stays, as long as there is room"
+
+
+def test_who_was_idle_for_long_makes_room_and_who_is_owed_something_does_not() -> None:
+    bench = Bench(ConnectionLimits(4, 4, reserved=0))
+    idle, polling, busy, later = bench.connect_many(4, sends=True)
+    polling.is_owed = True
+    assert bench.connect(sends=True) is None, "nobody was idle for a minute"
+    bench.pass_time(58)
+    busy.send()
+    bench.pass_time(4)
+    later.send()
+    assert bench.connect(sends=True) is not None
+    assert [member.is_open for member in (idle, polling, busy, later)] == [False, True, True, True]
+    assert bench.connect(sends=True) is None
+
+
+def test_some_places_are_kept_for_the_bookies_of_the_cluster() -> None:
+    bench = Bench(ConnectionLimits(100, 100, reserved=10))
+    assert len(bench.connect_many(200, "10.0.0.1", sends=True)) == 90
+    assert len(bench.connect_many(200, BOOKIE, sends=True)) == 10
+    assert ConnectionLimits(50, reserved=100).for_clients == 45, "a tenth at most"
+
+
+def test_nothing_is_kept_of_connections_that_are_gone() -> None:
+    bench = Bench(ConnectionLimits(100))
+    for member in bench.connect_many(40, sends=True) + bench.connect_many(10):
+        member.close()
+        member.close()
+    bench.pass_time(70)
+    assert len(bench.connections) == 0
+    assert len(bench.connect_many(60)) == 50
+
+
+def test_addresses_of_bookies_are_those_that_their_registrations_name() -> None:
+    uri = MetadataUri.parse("zk://h/ledgers")
+    store = MemoryStore()
+
+    async def look() -> tuple[frozenset[str], frozenset[str]]:
+        tree = MemoryTree(store, store.session().session_id, 10.0)
+        registry = BookieRegistry(tree, uri)
+        await registry.initialize_cluster()
+        await registry.register("a", BookieAddress("127.0.0.1", 1))
+        await registry.register("b", BookieAddress("10.1.2.3", 1), read_only=True)
+        await registry.register("c", BookieAddress("no-such-host.invalid", 1))
+        peers = ClusterPeers(registry, interval_s=1000.0)
+        before = peers.addresses
+        await peers.look()
+        peers.start()
+        await peers.stop()
+        return before, peers.addresses
+
+    assert asyncio.run(look()) == (frozenset(), {"127.0.0.1", "10.1.2.3"})
+
+
+def is_served(serving: Serving) -> bool:
+    with contextlib.suppress(ConnectionError), Peer(serving.port) as client:
+        client.send(v2.encode_reads(5, np.array([0])))
+        return client.frame() is not None
+    return False
+
+
+def test_a_client_gets_through_a_thousand_silent_connections(tmp_path: Path) -> None:
+    """Finding S8, over sockets, with a limit of 200."""
+    with Serving(service_options(tmp_path, connections=ConnectionLimits(200))) as serving:
+        silent = [socket.create_connection(("127.0.0.1", serving.port)) for _ in range(1000)]
+        try:
+            wait_until(lambda: is_served(serving), "the silent ones to be older than a first request takes")
+            assert all(is_served(serving) for _ in range(20))
+        finally:
+            for each in silent:
+                each.close()
+
+
+@pytest.mark.parametrize("half", [b"", b"\0\0\0"])
+def test_a_connection_without_a_whole_request_is_closed_in_time(tmp_path: Path, half: bytes) -> None:
+    limits = ConnectionLimits(idle_s=0.3)
+    with Serving(service_options(tmp_path, connections=limits)) as serving, Peer(serving.port) as honest:
+        assert honest.read(5, 0).status == Status.ENOLEDGER
+        with socket.create_connection(("127.0.0.1", serving.port), timeout=60) as silent:
+            silent.sendall(half)
+            assert silent.recv(1) == b""
+        honest.send(v2.encode_reads(5, np.array([0])))
+        assert honest.reply().status == Status.ENOLEDGER
+
+
+def test_a_connection_with_a_long_poll_counts_as_busy(tmp_path: Path) -> None:
+    limits = ConnectionLimits(2, 2, idle_s=0.2)
+    with Serving(service_options(tmp_path, connections=limits)) as serving, Peer(serving.port) as writer:
+        assert writer.add(5, 0, [b"x"]) == [Status.EOK]
+        with V3Peer(serving.port) as follower:
+            follower.ask(protocol.READ_ENTRY, ledgerId=5, entryId=-1, previousLAC=5, timeOut=1500, flag=PIGGYBACK)
+            wait_until(lambda: is_served(serving), "the writer, which is idle, to make room")
+            assert follower.answer().status == 0

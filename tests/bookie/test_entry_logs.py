@@ -1,0 +1,379 @@
+"""`EntryLogs` and what appends to them: numbers, directories, which logs are settled, and taking back what failed."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bkspark.errors import StorageDamaged
+from bookie_service.disks import DiskSpace
+from bookie_service.formats import entry_log as log_format
+from bookie_service.formats.entry_log import HEADER_BYTES, LOG_ID_MAX, OFFSET_BITS
+from bookie_service.storage.entry_log import EntryLogs
+from bookie_service.storage.files import LocalFiles
+from bookie_service.storage.log_appender import AppendOptions, EntryLogAppender
+from bookie_service.storage.log_writer import LogWriter
+from tests.crash.simulated_files import SimulatedDisk, SimulatedFiles
+
+ITEM = (56).to_bytes(4, "big") + (5).to_bytes(8, "big") + bytes(48)
+
+
+class Disks:
+    """Three ledger directories in memory, on disks of their own whose free space the test sets."""
+
+    def __init__(self) -> None:
+        self.disk = SimulatedDisk()
+        self.files = Spaces(self.disk)
+        self.paths = ["/a", "/b", "/c"]
+        for path in self.paths:
+            self.files.make_directory(path)
+        self.files.free = dict.fromkeys(self.paths, 1 << 40)
+        self.calls: list[tuple[str, str]] = []
+        self.disk.before_operation = lambda operation, path: self.calls.append((operation, path))
+
+    def logs(self) -> EntryLogs:
+        return EntryLogs(self.files, self.paths)
+
+    def fail(self, operation: str, directory: str, code: int = errno.ENOSPC) -> None:
+        """Let an operation fail below a directory from now on."""
+
+        def fault(happens: str, path: str) -> OSError | None:
+            fails = happens == operation and f"{path}/".startswith(directory.rstrip("/") + "/")
+            return OSError(code, os.strerror(code), path) if fails else None
+
+        self.disk.fault = fault
+
+    def work(self) -> None:
+        self.disk.fault = None
+
+    def names(self, directory: str) -> list[str]:
+        return [name for name in self.files.names(directory) if name != log_format.LAST_ID_NAME]
+
+
+class Spaces(SimulatedFiles):
+    """Simulated files that say what is free on each disk."""
+
+    free: dict[str, int]
+
+    def space(self, directory: str) -> DiskSpace:
+        return DiskSpace(hash(directory), 1 << 41, self.free[directory])
+
+
+@pytest.fixture
+def disks() -> Disks:
+    return Disks()
+
+
+def close(*writers: LogWriter) -> None:
+    for writer in writers:
+        writer.close()
+
+
+# ---- numbers ----
+
+
+def test_number_after_the_highest_file_and_the_highest_last_id_is_next(disks: Disks) -> None:
+    assert disks.logs().create().log_id == 1
+    disks.files.replace("/b/7.log", b"")
+    assert disks.logs().create().log_id == 8
+    disks.files.replace("/c/lastId", log_format.encode_last_id(0x20))
+    disks.files.replace("/a/lastId", log_format.encode_last_id(0x10))
+    logs = disks.logs()
+    assert [logs.create().log_id, logs.create_temporary(".new").log_id, logs.create().log_id] == [0x21, 0x22, 0x23]
+    assert disks.logs().create().log_id == 0x24
+
+
+def test_unreadable_last_id_leaves_the_files_to_count(disks: Disks) -> None:
+    disks.files.replace("/a/lastId", b"nonsense")
+    disks.files.replace("/a/9.log", b"")
+    assert disks.logs().create().log_id == 10
+
+
+def test_no_log_follows_the_one_with_the_highest_number(disks: Disks) -> None:
+    disks.files.replace("/a/lastId", log_format.encode_last_id(LOG_ID_MAX - 1))
+    logs = disks.logs()
+    assert logs.create().log_id == LOG_ID_MAX
+    with pytest.raises(StorageDamaged, match="remove lastId"):
+        logs.create()
+
+
+def test_number_of_a_log_that_could_not_be_created_is_not_used_again(disks: Disks) -> None:
+    logs = disks.logs()
+    disks.fail("create", "/", errno.EACCES)
+    with pytest.raises(PermissionError):
+        logs.create()
+    disks.work()
+    assert logs.create().log_id == 2
+
+
+def test_name_and_last_id_are_durable_before_a_log_is_used(disks: Disks) -> None:
+    log = disks.logs().create()
+    where = next(path for path in disks.paths if disks.names(path))
+    assert disks.names(where) == ["1.log"]
+    assert log_format.decode_header(disks.files.read_all(f"{where}/1.log"), 1) is not None
+    assert log_format.decode_last_id(disks.files.read_all(f"{where}/lastId")) == 1
+    assert disks.calls[-1] == ("sync_directory", where)
+    log.close()
+
+
+# ---- directories ----
+
+
+def test_log_goes_to_the_disk_with_the_most_space(disks: Disks) -> None:
+    disks.files.free |= {"/b": 1 << 41}
+    logs = disks.logs()
+    assert [logs.path(logs.create().log_id) for _ in range(2)] == ["/b/1.log", "/b/2.log"]
+    assert logs.path(3) is None
+
+
+@pytest.mark.parametrize("operation", ["create", "write", "sync_directory"])
+def test_log_goes_to_the_next_best_disk_where_the_best_has_no_space_after_all(disks: Disks, operation: str) -> None:
+    disks.files.free |= {"/b": 1 << 41, "/c": 1 << 40, "/a": 1 << 39}
+    logs = disks.logs()
+    disks.fail(operation, "/b")
+    log = logs.create()
+    assert logs.path(log.log_id) == "/c/1.log"
+    assert disks.names("/b") == []
+    log.close()
+
+
+def test_disk_that_fails_otherwise_ends_the_search_for_one(disks: Disks) -> None:
+    disks.fail("create", "/", errno.EACCES)
+    with pytest.raises(PermissionError):
+        disks.logs().create()
+    disks.fail("create", "/")
+    with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
+        disks.logs().create()
+
+
+def test_directory_without_space_is_avoided_until_the_disks_are_looked_at(disks: Disks) -> None:
+    disks.files.free |= {"/b": 1 << 41, "/c": 1 << 40, "/a": 1 << 39}
+    logs = disks.logs()
+    first = logs.create()
+    assert logs.avoid(first.log_id)
+    second = logs.create()
+    assert logs.path(second.log_id) == "/c/2.log"
+    assert logs.avoid(second.log_id)
+    third = logs.create()
+    assert logs.path(third.log_id) == "/a/3.log"
+    assert not logs.avoid(third.log_id), "there is none left to try"
+    assert logs.path(logs.create().log_id) == "/b/4.log", "all are avoided, so none is"
+    logs.note_full(frozenset())
+    assert logs.avoid(first.log_id)
+
+
+def test_nothing_is_avoided_for_a_log_that_was_not_created(disks: Disks) -> None:
+    logs = disks.logs()
+    assert not logs.avoid(None)
+    assert not logs.avoid(77)
+    assert len({logs.path(logs.create().log_id)[1] for _ in range(3)}) == 3  # type: ignore[index]
+
+
+def test_log_in_a_full_directory_is_left_where_another_is_not_full(disks: Disks) -> None:
+    logs = disks.logs()
+    log = logs.create()
+    where = str(logs.path(log.log_id))[:2]
+    others = [path for path in disks.paths if path != where]
+    assert not logs.should_leave(log.log_id)
+    logs.note_full(frozenset(others))
+    assert not logs.should_leave(log.log_id)
+    logs.note_full(frozenset([where]))
+    assert logs.should_leave(log.log_id)
+    logs.note_full(frozenset([where, others[0]]))
+    assert logs.should_leave(log.log_id)
+    logs.note_full(frozenset(disks.paths))
+    assert not logs.should_leave(log.log_id)
+
+
+# ---- settled logs, and those that come and go ----
+
+
+def test_log_is_settled_once_the_index_is_durable_for_it(disks: Disks) -> None:
+    disks.files.replace("/b/1.log", log_format.encode_header(1))
+    logs = disks.logs()
+    assert logs.settled() == [1]
+    close(logs.create(), logs.create(), logs.create_temporary(".compacting"))
+    assert logs.settled() == [1]
+    logs.settle_appended(except_for={3})
+    assert logs.settled() == [1, 2]
+    logs.settle_appended(except_for=set())
+    assert logs.settled() == [1, 2, 3]
+    logs.adopt(4, ".compacting")
+    assert logs.settled() == [1, 2, 3]
+    logs.settle_appended(except_for=set())
+    assert logs.settled() == [1, 2, 3]
+    logs.settle_adopted(4)
+    assert logs.settled() == [1, 2, 3, 4]
+
+
+def test_temporary_log_is_none_until_it_is_adopted_under_its_name_durably(disks: Disks) -> None:
+    logs = disks.logs()
+    close(logs.create_temporary(".compacting"))
+    assert logs.path(1) is None
+    path = logs.file_path(1, ".compacting")
+    assert disks.files.exists(path)
+    directory = os.path.dirname(path)
+    disks.calls.clear()
+    logs.adopt(1, ".compacting")
+    assert disks.calls[-1] == ("sync_directory", directory)
+    assert logs.path(1) == f"{directory}/1.log"
+    assert disks.names(directory) == ["1.log"]
+    assert logs.file_path(9, ".compacting") == "/a/9.log.compacting"
+
+
+def test_adopted_number_is_not_given_out_again(disks: Disks) -> None:
+    """`lastId` may be lost in a crash, and a temporary log does not count at the start."""
+    disks.files.replace("/a/5.log.compacting", log_format.encode_header(5))
+    logs = disks.logs()
+    logs.adopt(5, ".compacting")
+    assert logs.create().log_id == 6
+
+
+def test_discarded_log_is_gone_and_a_forgotten_ones_file_stays(disks: Disks) -> None:
+    logs = disks.logs()
+    first, second = logs.create(), logs.create()
+    paths = [str(logs.path(log.log_id)) for log in (first, second)]
+    logs.discard(first.log_id)
+    logs.discard(99)
+    logs.forget(second.log_id)
+    assert [logs.path(1), logs.path(2), logs.settled()] == [None, None, []]
+    assert [disks.files.exists(path) for path in paths] == [False, True]
+
+
+# ---- taking back ----
+
+
+class Appending:
+    """An appender of items of one ledger."""
+
+    def __init__(self, disks: Disks, options: AppendOptions) -> None:
+        self.disks = disks
+        self.logs = disks.logs()
+        self.appender = EntryLogAppender(self.logs, options)
+
+    def append(self, count: int = 1) -> list[int]:
+        memory = np.frombuffer(ITEM * count, np.uint8)
+        found = self.appender.append(memory, np.arange(count) * len(ITEM), np.full(count, len(ITEM)))
+        return (found >> OFFSET_BITS).tolist()
+
+    def size(self, log_id: int) -> int:
+        path = self.logs.path(log_id)
+        assert path is not None
+        size = self.disks.files.file_size(path)
+        assert size is not None
+        return size
+
+
+def test_rollback_leaves_what_was_synced_and_nothing_else(disks: Disks) -> None:
+    appending = Appending(disks, AppendOptions(log_bytes_max=HEADER_BYTES + 3 * len(ITEM)))
+    assert appending.append(2) == [1, 1]
+    appending.appender.sync()
+    assert appending.append(5) == [1, 2, 2, 2, 3]
+    appending.appender.rollback()
+    assert [appending.logs.path(log_id) for log_id in (2, 3)] == [None, None]
+    assert appending.size(1) == HEADER_BYTES + 2 * len(ITEM)
+    header = log_format.decode_header(disks.files.read_all(str(appending.logs.path(1))), 1)
+    assert header is not None
+    assert header.map_offset == 0, "the map that the full log got is gone"
+    assert appending.append(1) == [4]
+
+
+def test_rollback_after_a_sync_takes_back_nothing(disks: Disks) -> None:
+    appending = Appending(disks, AppendOptions())
+    appending.append(2)
+    appending.appender.sync()
+    appending.appender.rollback()
+    assert appending.size(1) == HEADER_BYTES + 2 * len(ITEM)
+    appending.append(1)
+    appending.appender.rollback()
+    assert appending.logs.path(2) is None
+    assert appending.size(1) == HEADER_BYTES + 2 * len(ITEM)
+
+
+def test_cut_log_loses_its_map_before_its_bytes_durably(disks: Disks) -> None:
+    """A header that names a map must never be there without it, wherever a crash comes."""
+    appending = Appending(disks, AppendOptions())
+    appending.append(1)
+    appending.appender.sync()
+    appending.append(1)
+    appending.appender.seal()
+    appending.append(1)
+    path = str(appending.logs.path(1))
+    appending.appender.rollback()
+    assert appending.size(1) == disks.files.file_size(path)
+    appending = Appending(disks, AppendOptions())
+    appending.append(1)
+    appending.appender.sync()
+    appending.append(1)
+    path = str(appending.logs.path(next(iter(appending.appender.active_log_ids))))
+    disks.calls.clear()
+    appending.appender.rollback()
+    steps = [operation for operation, where in disks.calls if where == path]
+    assert steps == ["write", "sync_data", "truncate", "sync_data"]
+
+
+def test_rollback_does_what_it_can_on_a_disk_that_takes_nothing(disks: Disks) -> None:
+    appending = Appending(disks, AppendOptions())
+    appending.append(1)
+    appending.appender.sync()
+    appending.append(1)
+    disks.fail("write", "/", errno.EIO)
+    appending.appender.rollback()
+    disks.work()
+    assert appending.append(1) == [2]
+
+
+def test_failed_log_is_named_so_that_its_directory_can_be_avoided(disks: Disks) -> None:
+    appending = Appending(disks, AppendOptions())
+    assert appending.appender.last_log_id is None
+    appending.append(1)
+    assert appending.appender.last_log_id == 1
+    appending.appender.sync()
+    appending.appender.seal()
+    assert appending.appender.last_log_id == 1
+    disks.fail("create", "/")
+    with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
+        appending.append(1)
+    assert appending.appender.last_log_id is None, "creating a log failed, so none did"
+
+
+def test_much_that_is_written_is_synced_in_between(disks: Disks) -> None:
+    appending = Appending(disks, AppendOptions(sync_bytes=2 * len(ITEM)))
+    disks.calls.clear()
+    appending.append(5)
+    path = str(appending.logs.path(1))
+    steps = [operation for operation, where in disks.calls if where == path and operation in ("write", "sync_data")]
+    assert steps == ["write", "write", "sync_data", "write", "sync_data", "write"]
+    appending.appender.sync()
+    assert disks.calls[-1] == ("sync_data", path)
+    before = len(disks.calls)
+    appending.appender.sync()
+    assert len(disks.calls) == before, "nothing was written since"
+
+
+def test_item_larger_than_a_log_has_one_of_its_own(disks: Disks) -> None:
+    appending = Appending(disks, AppendOptions(log_bytes_max=HEADER_BYTES + 1))
+    assert appending.append(3) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("log_bytes_max", [0, -1, log_format.LOG_BYTES_MAX + 1])
+def test_log_size_limit_out_of_range_is_refused_by_its_name(log_bytes_max: int) -> None:
+    with pytest.raises(ValueError, match="logSizeLimit"):
+        AppendOptions(log_bytes_max=log_bytes_max)
+    AppendOptions(log_bytes_max=log_format.LOG_BYTES_MAX)
+
+
+def test_closed_appender_holds_no_files(tmp_path: Path) -> None:
+    logs = EntryLogs(LocalFiles(), [str(tmp_path)])
+    appender = EntryLogAppender(logs, AppendOptions(log_per_ledger=True, active_logs_max=2))
+    items = [(56).to_bytes(4, "big") + ledger.to_bytes(8, "big") + bytes(48) for ledger in range(4)]
+    before = len(os.listdir("/proc/self/fd"))
+    appender.append(np.frombuffer(b"".join(items), np.uint8), np.arange(4) * len(ITEM), np.full(4, len(ITEM)))
+    assert len(os.listdir("/proc/self/fd")) == before + 2
+    appender.sync()
+    appender.close()
+    assert len(os.listdir("/proc/self/fd")) == before

@@ -1,0 +1,117 @@
+"""A bookie's files hold entries and master keys: they are for its user alone, and for a group where a key says so."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bkspark.cli.bookie import bookie_command
+from bkspark.cli.child_process import ChildProcess
+from bkspark.wire.v2 import Status
+from bookie_service.storage.files import LocalFiles
+from tests.bookie.child import START_S, STOP_S, BookieChild
+from tests.permissions import open_to_others
+
+STORAGES = ("SortedLedgerStorage", "InterleavedLedgerStorage", "DbLedgerStorage")
+
+
+@contextlib.contextmanager
+def running_without_umask(bookie: BookieChild) -> Iterator[ChildProcess]:
+    bookie.directory.mkdir(exist_ok=True)
+    command = ["sh", "-c", 'umask 000; exec "$0" "$@"', *bookie_command(bookie.settings, json=True)]
+    process = ChildProcess(bookie.id, command, bookie.directory / "bookie.log")
+    try:
+        line = next(process.lines(time.monotonic() + START_S), None)
+        assert line is not None, process.last_log_line()
+        assert json.loads(line)["id"] == bookie.id
+        yield process
+    finally:
+        process.stop(STOP_S)
+
+
+def write(bookie: BookieChild) -> None:
+    with bookie.connect() as peer:
+        for ledger_id in (5, 1 << 40):
+            assert set(peer.add(ledger_id, 0, [b"x" * 1000] * 50)) == {Status.EOK}
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("storage", STORAGES)
+def test_nothing_that_a_bookie_makes_is_open_to_others(tmp_path: Path, uri: str, storage: str) -> None:
+    bookie = BookieChild(
+        tmp_path / "bookie", uri, ledgerStorageClass=storage, flushInterval="50", logSizeLimit="1048576",
+        entryLogPerLedgerEnabled="true", gcWaitTime="100", minorCompactionInterval="0", majorCompactionInterval="0",
+    )  # fmt: skip
+    for _ in range(2):
+        with running_without_umask(bookie):
+            write(bookie)
+            assert open_to_others(bookie.directory / "journal") == []
+            assert open_to_others(bookie.directory / "ledgers") == []
+    made = [path.name for path in bookie.directory.rglob("*")]
+    assert {"VERSION", "lastMark", "current"} <= set(made)
+    assert any(name.endswith(".txn") for name in made)
+    for part in (bookie.directory / "journal", bookie.directory / "ledgers"):
+        assert open_to_others(part) == []
+        assert stat.S_IMODE(part.stat().st_mode) == 0o700
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("storage", STORAGES)
+def test_a_group_may_read_the_files_where_a_key_names_it(tmp_path: Path, uri: str, storage: str) -> None:
+    group_id = max({os.getegid(), *os.getgroups()})  # one that is perhaps not the first one of this user
+    bookie = BookieChild(
+        tmp_path / "bookie", uri, ledgerStorageClass=storage, flushInterval="50", permittedFileGroup=str(group_id)
+    )
+    with running_without_umask(bookie):
+        write(bookie)
+    for part in (bookie.directory / "journal", bookie.directory / "ledgers"):
+        assert open_to_others(part / "current", group_id=group_id) == []
+    logs = list((bookie.directory / "journal").rglob("*.txn"))
+    assert {stat.S_IMODE(path.stat().st_mode) for path in logs} == {0o640}
+
+
+@pytest.mark.cluster
+def test_directories_that_were_open_to_others_are_closed_at_the_start_with_one_line(tmp_path: Path, uri: str) -> None:
+    """Those of an older release, or of Apache's bookies."""
+    bookie = BookieChild(tmp_path / "bookie", uri)
+    with bookie.running():
+        write(bookie)
+    folders = [bookie.directory / part / "current" for part in ("journal", "ledgers")]
+    for folder in folders:
+        folder.chmod(0o755)
+    with bookie.running():
+        pass
+    assert {stat.S_IMODE(folder.stat().st_mode) for folder in folders} == {0o700}
+    log = (bookie.directory / "bookie.log").read_text()
+    lines = [line for line in log.splitlines() if "had mode 0755, and has 0700 now" in line]
+    assert len(lines) == 1
+    assert all(str(folder) in lines[0] for folder in folders)
+    with bookie.running():
+        pass
+    assert (bookie.directory / "bookie.log").read_text().count("had mode") == 2  # both in that line
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory to another user")
+def test_a_directory_of_another_user_is_left_as_it_is_and_told(tmp_path: Path) -> None:
+    folder = tmp_path / "theirs"
+    folder.mkdir()
+    folder.chmod(0o755)
+    os.chown(folder, 65534, 65534)
+    said = LocalFiles().protect(str(folder))
+    assert said == f"directory {folder} has mode 0755 and belongs to user 65534: others may read it"
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o755
+
+
+def test_protecting_a_private_directory_changes_nothing(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    assert LocalFiles().protect(str(tmp_path)) is None
+    tmp_path.chmod(0o500)
+    assert LocalFiles().protect(str(tmp_path)) is None
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o500

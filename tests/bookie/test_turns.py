@@ -1,0 +1,154 @@
+"""Turns on a virtual clock: no connection does more than its share before others come (issue 15, A.4)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from bookie_service.turns import Turn, TurnLimits, Turns
+
+
+class Loop:
+    """Calls back in turns; time passes only when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._ready: deque[Callable[[], None]] = deque()
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self._ready.append(callback)
+
+    def turn(self) -> None:
+        for _ in range(len(self._ready)):
+            self._ready.popleft()()
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._ready
+
+
+@pytest.fixture
+def loop() -> Loop:
+    return Loop()
+
+
+def test_a_turn_is_over_after_its_requests(loop: Loop) -> None:
+    turn = Turn(lambda: loop.now, TurnLimits(requests=3, seconds=1.0))
+    for _ in range(3):
+        assert not turn.is_over
+        turn.spend()
+    assert turn.is_over
+
+
+def test_a_turn_is_over_after_its_time(loop: Loop) -> None:
+    turn = Turn(lambda: loop.now, TurnLimits(requests=1000, seconds=0.002))
+    loop.now = 0.0019
+    assert not turn.is_over
+    loop.now = 0.002
+    assert turn.is_over
+
+
+def serving(loop: Loop, served: list[Any], seconds: float = 0.001) -> Callable[[Any], Callable[[Turn], None]]:
+    """Return what makes a callback that takes so long and notes a name."""
+
+    def named(name: Any) -> Callable[[Turn], None]:
+        def serve(_: Turn) -> None:
+            loop.now += seconds
+            served.append(name)
+
+        return serve
+
+    return named
+
+
+def test_one_long_turn_of_the_queue_is_served_per_turn_of_the_event_loop(loop: Loop) -> None:
+    """So an honest request that arrives meanwhile waits for one turn, not for all that others have sent."""
+    turns = Turns(loop.call_soon, lambda: loop.now)
+    served: list[int] = []
+    named = serving(loop, served)
+    for owner in range(5):
+        turns.go_on(owner, named(owner))
+    for count in range(1, 6):
+        loop.turn()
+        assert served == list(range(count))
+    assert loop.is_idle
+
+
+def test_many_short_turns_are_served_together_but_each_owner_once(loop: Loop) -> None:
+    turns = Turns(loop.call_soon, lambda: loop.now, TurnLimits(queue_seconds=0.0005))
+    served: list[str] = []
+    named = serving(loop, served, seconds=0.0001)
+    for _ in range(2):
+        for owner in range(20):
+            turns.go_on(owner, named(owner))
+    loop.turn()
+    assert served == [0, 1, 2, 3, 4]
+    for _ in range(10):
+        loop.turn()
+    assert sorted(served) == sorted(2 * list(range(20)))
+    turns.go_on("alone", named("first"))
+    turns.go_on("alone", named("second"))
+    loop.turn()
+    assert served[-1] == "first"
+
+
+def test_a_long_turn_of_the_event_loop_is_crowded(loop: Loop) -> None:
+    """Thousands of sockets that become ready at once are no reason to look at no other socket meanwhile."""
+    began = 0.0
+    turns = Turns(loop.call_soon, lambda: loop.now, TurnLimits(crowded_seconds=0.004), lambda: began)
+    loop.now = 0.0039
+    assert not turns.is_crowded
+    loop.now = 0.0041
+    assert turns.is_crowded
+    began = 0.004
+    assert not turns.is_crowded
+
+
+def test_an_owner_with_much_in_the_queue_waits_behind_each_other_owner(loop: Loop) -> None:
+    turns = Turns(loop.call_soon, lambda: loop.now)
+    served: list[str] = []
+    named = serving(loop, served)
+    for number in range(100):
+        turns.go_on("flood", named(f"flood {number}"))
+    turns.go_on("honest", named("honest"))
+    for _ in range(3):
+        loop.turn()
+    assert served == ["flood 0", "honest", "flood 1"]
+
+
+def test_who_is_not_done_comes_again_behind_the_others(loop: Loop) -> None:
+    turns = Turns(loop.call_soon, lambda: loop.now, TurnLimits(requests=2, seconds=1.0))
+    left = {"a": 5, "b": 3}
+    served: list[str] = []
+
+    def serve(owner: str, turn: Turn) -> None:
+        while left[owner] and not turn.is_over:
+            served.append(owner)
+            left[owner] -= 1
+            turn.spend()
+        if left[owner]:
+            turns.go_on(owner, lambda turn: serve(owner, turn))
+
+    for owner in left:
+        turns.go_on(owner, lambda turn, owner=owner: serve(owner, turn))
+    while not loop.is_idle:
+        loop.turn()
+    assert served == ["a", "a", "b", "b", "a", "a", "b", "a"]
+
+
+def test_an_error_of_one_does_not_stop_the_queue(loop: Loop) -> None:
+    turns = Turns(loop.call_soon, lambda: loop.now)
+    served: list[str] = []
+
+    def fail(_: Turn) -> None:
+        raise ValueError("planted")
+
+    turns.go_on("bad", fail)
+    turns.go_on("good", lambda _: served.append("good"))
+    with pytest.raises(ValueError, match="planted"):
+        loop.turn()
+    loop.turn()
+    assert served == ["good"]

@@ -1,0 +1,89 @@
+"""Everything that a cluster on this machine and its jobs make is for its user alone, whatever the umask is."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bkspark.blocking import Client
+from bkspark.cli.cluster_process import ClusterProcess
+from bkspark.cli.private_files import make_directory, write_text
+from tests.client.other_user import OTHER_UID
+from tests.permissions import open_to_others
+
+pytestmark = pytest.mark.cluster
+STORAGES = ("SortedLedgerStorage", "InterleavedLedgerStorage", "DbLedgerStorage")
+
+
+@pytest.fixture
+def no_umask() -> Iterator[None]:
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+def test_local_cluster_leaves_nothing_that_others_may_read(tmp_path: Path, no_umask: None, storage: str) -> None:
+    settings = {"ledgerStorageClass": storage, "flushInterval": "100", "journalPreAllocSizeMB": "1"}
+    folder = tmp_path / "above" / "cluster"
+    with ClusterProcess(1, folder, settings=settings) as cluster, Client(cluster.uri, password=b"s3cret") as client:
+        with client.create(ensemble=1, write_quorum=1, ack_quorum=1) as writer:
+            writer.append_many([b"entry"] * 1000)
+        with client.log("clicks").open_for_writing(ensemble=1, write_quorum=1, ack_quorum=1) as log:
+            log.append(b"entry")
+        assert open_to_others(tmp_path) == []  # control sockets, too
+    assert open_to_others(tmp_path) == []
+    # ZooKeeper's data, its log, and those of the bookies are there to be looked at.
+    names = {path.name for path in folder.rglob("*")}
+    assert {"zookeeper.log", "version-2", "bookie.log", "cluster.json", "VERSION", "lastMark"} <= names
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can start processes of another user")
+def test_another_user_finds_no_password_in_the_files_of_a_cluster(tmp_path: Path, no_umask: None) -> None:
+    tmp_path.chmod(0o755)
+    with ClusterProcess(1, tmp_path / "cluster") as cluster, Client(cluster.uri, password=b"s3cret") as client:
+        client.create(ensemble=1, write_quorum=1, ack_quorum=1).close()
+    command = ["grep", "--recursive", "--binary-files=text", "--count", "s3cret", str(tmp_path / "cluster")]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert sum(int(line.rpartition(":")[2]) for line in found.stdout.splitlines()) > 0
+    found = subprocess.run(command, capture_output=True, text=True, check=False, user=OTHER_UID, group=OTHER_UID)
+    assert found.stdout == ""
+
+
+def test_cluster_of_an_older_release_is_closed_to_others_with_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "zookeeper"
+    folder.mkdir(mode=0o755)
+    folder.chmod(0o755)
+    make_directory(folder)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert f"directory {folder} had mode 0755, and has 0700 now" in capsys.readouterr().err
+    file = folder / "zoo.cfg"
+    file.write_text("old")
+    file.chmod(0o644)
+    write_text(file, "new")
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def test_job_that_fails_leaves_a_log_for_its_user_alone(tmp_path: Path, no_umask: None) -> None:
+    """The log of a Spark job may show rows."""
+    program = (
+        "from bkspark.cli.spark_job import SparkJob\n"
+        "with SparkJob('no_such_module', 'zk://h/l', {}) as job:\n"
+        "    job.result()\n"
+    )
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False, umask=0
+    )
+    assert "its log: " in done.stderr
+    (log,) = tmp_path.iterdir()
+    assert "no_such_module" in log.read_text()
+    assert open_to_others(tmp_path) == []

@@ -1,0 +1,78 @@
+"""The programs of docs/spark.md do what the page says, with data."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from pathlib import Path
+
+import pytest
+
+import bkspark
+from bkspark.spark.versions import HAS_ADMISSION_CONTROL
+
+pytestmark = [pytest.mark.spark, pytest.mark.cluster]
+
+PAGE = Path(__file__).parents[2] / "docs" / "spark.md"
+SECONDS = 120
+
+
+def programs() -> list[str]:
+    return re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+
+
+@pytest.fixture
+def names(spark, cluster, tmp_path) -> dict[str, object]:
+    """What the page takes for granted: a session, a cluster, a DataFrame of several columns."""
+    df = spark.createDataFrame([(1, "/a"), (2, "/b")], "user int, page string")
+    return {"spark": spark, "uri": cluster.uri, "df": df, "bkspark": bkspark}
+
+
+def own(program: str, folder: Path) -> tuple[str, str]:
+    """Return a program with logs and a checkpoint of its own, and what the logs' names begin with."""
+    prefix = f"docs-{uuid.uuid4().hex[:12]}-"
+    for log in ("clicks", "copy"):
+        program = program.replace(f'log="{log}"', f'log="{prefix}{log}"')
+        program = program.replace(f'"log", "{log}"', f'"log", "{prefix}{log}"')
+    return program.replace("/checkpoints/copy", str(folder / "checkpoint")), prefix
+
+
+def test_the_page_has_these_programs() -> None:
+    """Each has a test here."""
+    assert len(programs()) == 2
+
+
+def test_what_the_first_program_writes_arrives_in_the_copy(spark, cluster, client, tmp_path, names) -> None:
+    program, prefix = own(programs()[0], tmp_path)
+    before = {query.id for query in spark.streams.active}
+    exec(program, names)
+    (query,) = (query for query in spark.streams.active if query.id not in before)
+    try:
+        again = spark.createDataFrame([(3, "/c")], "user int, page string")
+        # A stream begins with what is written from its start on.
+        query.processAllAvailable()
+        options = {"uri": cluster.uri, "log": f"{prefix}clicks"}
+        again.write.format("bookkeeper").options(**options).mode("append").save()
+        query.processAllAvailable()
+        assert query.exception() is None
+    finally:
+        query.stop()
+        query.awaitTermination(SECONDS)
+    read = spark.read.format("bookkeeper").options(uri=cluster.uri, payloadFormat="arrow")
+    assert sorted(map(tuple, read.option("log", f"{prefix}clicks").load().collect())) == [
+        (1, "/a"),
+        (2, "/b"),
+        (3, "/c"),
+    ]
+    assert list(map(tuple, read.option("log", f"{prefix}copy").load().collect())) == [(3, "/c")]
+
+
+@pytest.mark.skipif(not HAS_ADMISSION_CONTROL, reason="limits of micro-batches need Spark 4.2")
+def test_typed_options_read_in_batch_and_as_a_stream(spark, cluster, tmp_path, names) -> None:
+    program, prefix = own(programs()[1], tmp_path)
+    df = names["df"]
+    df.write.format("bookkeeper").options(uri=cluster.uri, log=f"{prefix}clicks").mode("append").save()
+    exec(program, names)
+    clicks = names["clicks"]
+    assert clicks["maxPartitionBytes"] == "64m"
+    assert spark.read.format("bookkeeper").options(**clicks).load().count() == 2

@@ -1,0 +1,69 @@
+"""No repr shows a password or a master key, which opens a ledger as the password does: logs keep reprs."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import pkgutil
+from collections.abc import Iterator
+from types import ModuleType
+
+import bkspark.blocking  # first: parts of it import each other through it
+import bookie_service
+import bookie_service.configuration
+from bkspark.spark.options import SourceOptions
+from bkspark.spark.typed_options import Options
+from bookie_service.formats.index import LedgerHeader
+from bookie_service.lone_adds import LoneAdd
+
+SECRET = b"s3cret"
+NAMES = ("password", "passwd", "secret", "master_key", "fencing_key")
+OTHERS = {"key_starts", "unused_keys"}
+"""Places and names of keys."""
+
+
+def modules() -> Iterator[ModuleType]:
+    for package in (bkspark, bookie_service):
+        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if not found.name.endswith("__main__"):
+                yield importlib.import_module(found.name)
+
+
+def secret_fields() -> Iterator[tuple[str, str, bool]]:
+    """Yield (class, field, whether the class's own repr shows it) of all dataclasses and named tuples."""
+    for module in modules():
+        for kind in vars(module).values():
+            if not isinstance(kind, type) or kind.__module__ != module.__name__:
+                continue
+            name = f"{module.__name__}.{kind.__qualname__}"
+            if dataclasses.is_dataclass(kind):
+                is_own = "__repr__" in vars(kind) and kind.__dataclass_params__.repr  # type: ignore[attr-defined]
+                for field in dataclasses.fields(kind):
+                    if any(word in field.name for word in NAMES):
+                        yield name, field.name, bool(is_own and field.repr)
+            elif issubclass(kind, tuple) and hasattr(kind, "_fields"):
+                for field_name in kind._fields:
+                    if any(word in field_name for word in NAMES):
+                        # The one that namedtuple makes is no function of the class's module.
+                        yield name, field_name, kind.__repr__.__module__ != kind.__module__
+
+
+def test_no_class_shows_a_secret_in_its_repr() -> None:
+    found = list(secret_fields())
+    assert {name.rpartition(".")[2] for name, _, _ in found} >= {"SourceOptions", "RepairOptions", "LedgerHeader"}
+    assert [(name, field) for name, field, is_shown in found if is_shown] == []
+
+
+def test_what_is_made_with_a_secret_does_not_show_it() -> None:
+    password = SECRET.decode()
+    uri = "zk://127.0.0.1:2181/ledgers"
+    made = [
+        SourceOptions.parse({"uri": uri, "log": "a", "password": password}),
+        Options(uri=uri, log="a", password=password),
+        bookie_service.configuration.configure({"passwd": password}),
+        LedgerHeader(5, 1, False, SECRET),
+        LoneAdd(5, 0, SECRET, 100),
+    ]
+    for each in made:
+        assert password not in repr(each)
+        assert password not in str(each)
