@@ -6,7 +6,7 @@ ledger directory takes nothing any more, for want of space:
 
 * it starts, read-only where it must; only a first start may be refused, and one without space for the key-value store;
 * all that was promised is read from it, the full directory included;
-* what it is given then it takes and keeps, or refuses;
+* what it is given then it takes and keeps; only where no directory has room it may be read-only;
 * it may crash, and starts once more on a disk with space: everything is there.
 
 It prints one JSON line of counts.
@@ -59,8 +59,17 @@ TROUBLES = (
 
 def _may_refuse(script: RichScript, trouble: Trouble) -> bool:
     """Say whether a start may be refused: the first one, or one without space where the key-value store lies."""
+    return script.act == RichScript.act or _is_store_full(script, trouble)
+
+
+def _has_no_room(script: RichScript, trouble: Trouble) -> bool:
+    """Say whether what is added can only stay in the journal."""
+    return len(trouble.places) == len(script.setup.ledger_paths) or _is_store_full(script, trouble)
+
+
+def _is_store_full(script: RichScript, trouble: Trouble) -> bool:
     is_db = script.setup.store.storage_class is StorageClass.DB
-    return script.act == RichScript.act or (is_db and script.setup.ledger_paths[0] in trouble.places)
+    return is_db and script.setup.ledger_paths[0] in trouble.places
 
 
 class FullStarts:
@@ -120,6 +129,8 @@ class FullStarts:
             self.counts["read-only"] += twin.disks.is_read_only
             audit(twin, history)
             self._use(twin, random)
+            if twin.disks.is_read_only and not _has_no_room(script, trouble):
+                raise Violation(f"read-only, though one directory has room: {twin.disks.verdict.refusal}")
         disk.fault = None
         for again in (Loss.KEPT, Loss.LOST):
             image = crash_image(disk, again, random)

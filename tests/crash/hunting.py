@@ -17,6 +17,7 @@ from tests.crash.audit import Violation
 from tests.crash.campaign import STEPS, Campaign
 from tests.crash.doubts import Damage, Doubts
 from tests.crash.faults import Part, fail_every_call, flip_bytes
+from tests.crash.full_disks import FullStarts
 from tests.crash.parallel import rare_collections
 from tests.crash.recoveries import Recoveries
 from tests.crash.relaxed import RelaxedScript
@@ -111,6 +112,12 @@ def hunt_doubts() -> None:
     """Lose index files, and collect garbage, rebuild and leave limbo around that."""
     for damage in (Damage.CUT, Damage.REMOVED):
         Doubts().run(StorageClass.SORTED, damage, 1)
+
+
+def hunt_full_starts() -> None:
+    """Start with full ledger directories at some kills of a rich script."""
+    for seed in range(1, 4):
+        FullStarts(_RECOVERIES_SHARE).run_script(seed, StorageClass.SORTED.short_name)
 
 
 def killed_by(mutant: Mutant) -> str | None:

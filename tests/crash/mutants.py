@@ -30,7 +30,7 @@ from tests.crash.hunting import (
     hunt_twice,
     killed_by,
 )
-from tests.crash.step_mutants import COMMIT_MUTANTS, DOUBT_MUTANTS, START_MUTANTS
+from tests.crash.step_mutants import COMMIT_MUTANTS, DOUBT_MUTANTS, FULL_DISK_MUTANTS, START_MUTANTS
 
 
 def _crash(name: str, bug: str, plant: Callable[[], AbstractContextManager[Any]]) -> Mutant:
@@ -101,6 +101,7 @@ MUTANTS = (
     *COMMIT_MUTANTS,
     *START_MUTANTS,
     *DOUBT_MUTANTS,
+    *FULL_DISK_MUTANTS,
     _crash("reply before sync", "a group is acknowledged from the page cache", planted_journal.unsynced_group),
     _crash("reply before write", "a group is acknowledged and never written", planted_journal.unwritten_group),
     _crash(

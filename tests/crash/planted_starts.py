@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from bookie_service import rules
 from bookie_service.bookie import Bookie
+from bookie_service.formats import marks as mark_format
 from bookie_service.storage import checkpoint, opening, replay
 from bookie_service.storage.checkpoint import Checkpoint, Marks
 from bookie_service.storage.compaction import Compactor
 from bookie_service.storage.entry_log import EntryLogs
 from bookie_service.storage.files import is_out_of_space
-from bookie_service.storage.index_files import IndexFilesWriter
 from bookie_service.storage.journal import Journal
 from bookie_service.storage.key_value_index import KeyValueIndex
 from bookie_service.storage.ledger_store import LedgerStore
@@ -43,10 +45,6 @@ def unsynced_current_directories() -> Plant:
         )
 
     return changed(SimulatedFiles, "sync_directory", make)
-
-
-def unsynced_index_files_note() -> Plant:
-    return skipping(IndexFilesWriter, "__init__", "sync_data")
 
 
 def unsynced_key_value_directory() -> Plant:
@@ -225,17 +223,58 @@ def no_space_taken_for_done() -> Plant:
     return changed(checkpoint, "carry_out", make)
 
 
-def settled_without_index() -> Plant:
-    """Logs count as settled although the index lacks what was appended, for want of space."""
+def mark_in_every_directory() -> Plant:
+    """Marks count as written only where every ledger directory took them."""
+
+    def write(self: Marks, positions: Any) -> None:
+        for directory in self._directories:
+            for journal_index, position in enumerate(positions):
+                path = f"{directory}/{mark_format.file_name(journal_index)}"
+                self._files.replace(path, mark_format.encode_mark(position))
+
+    return replaced(Marks, "write", write)
+
+
+def compaction_finished_or_refused() -> Plant:
+    """A start without space for the index is refused when a compaction was killed."""
 
     def make(old: Any) -> Any:
-        def sync_index(self: LedgerStore, names_are_durable: bool = True) -> None:
-            self._is_index_behind = False
-            old(self, names_are_durable)
+        def finish_again(self: Compactor, intent: Any) -> None:
+            old(self, intent)
+            if self.unfinished is not None:
+                raise OSError(errno.ENOSPC, "No space left on device")
 
-        return sync_index
+        return finish_again
 
-    return changed(LedgerStore, "_sync_index", make)
+    return changed(Compactor, "_finish_again", make)
+
+
+def journals_forgotten_without_marks() -> Plant:
+    """A start that finds no space for the marks removes the journals all the same."""
+
+    def make(old: Any) -> Any:
+        def write(self: Marks, positions: Any) -> None:
+            with contextlib.suppress(OSError):
+                old(self, positions)
+
+        return write
+
+    return changed(Marks, "write", make)
+
+
+def stuck_flush_dropped() -> Plant:
+    """A flush that finds no space at a start counts as done."""
+
+    def make(old: Any) -> Any:
+        def flush(self: Any, *, moves_mark: bool) -> None:
+            old(self, moves_mark=moves_mark)
+            if self.stuck is not None:
+                self._store.end_flush(self.stuck)
+                self.stuck = None
+
+        return flush
+
+    return changed(opening._Replay, "_flush", make)
 
 
 # ---- reading ----

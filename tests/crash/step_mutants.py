@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from tests.crash import directed, planted_commits, planted_doubts, planted_starts
+from bookie_service.storage.storage_class import StorageClass
+from tests.crash import directed, directed_steps, planted_commits, planted_doubts, planted_starts
 from tests.crash.hunting import (
     Mutant,
     hunt_collections,
@@ -12,6 +13,7 @@ from tests.crash.hunting import (
     hunt_crashes,
     hunt_deferrals,
     hunt_doubts,
+    hunt_full_starts,
     hunt_recoveries,
 )
 
@@ -200,6 +202,60 @@ START_MUTANTS = (
         planted_starts.late_add_revives,
         hunt_collections,
     ),
+    Mutant(
+        "key-value store's directory not synced",
+        "a power cut takes the directory of the key-value store",
+        planted_starts.unsynced_key_value_directory,
+        partial(hunt_crashes, storage_class=StorageClass.DB),
+    ),
+    Mutant(
+        "highest log id of one directory",
+        "S09: a restart overwrites a log of another directory",
+        planted_starts.ids_of_first_directory,
+        directed_steps.restart_with_logs_in_two_directories,
+    ),
+    Mutant(
+        "spare journal file offered twice",
+        "D4: two journal files share one file",
+        planted_starts.spare_offered_twice,
+        directed_steps.checkpoint_twice_between_two_journals,
+    ),
+    Mutant(
+        "changed headers count as before the marks",
+        "a ledger is dropped whose fence replay will find again",
+        planted_starts.changed_headers_not_unmarked,
+        directed_steps.drop_ledger_whose_fence_is_not_before_the_marks,
+    ),
+    Mutant(
+        "tombstones replaced",
+        "P21: a drop forgets the fences of earlier drops",
+        planted_starts.tombstones_replaced,
+        directed_steps.drop_fenced_ledgers_one_after_another,
+    ),
+    Mutant(
+        "late explicit LAC revives",
+        "P21: a late explicit LAC makes a fenced, dropped ledger anew",
+        planted_starts.late_lac_revives,
+        directed_steps.write_lac_behind_a_drop,
+    ),
+    Mutant(
+        "no space taken for done",
+        "S30: a flush that found no space counts as done",
+        planted_starts.no_space_taken_for_done,
+        directed_steps.read_what_found_no_space,
+    ),
+    Mutant(
+        "gap ignored",
+        "a run from the log goes on over an entry that is being flushed again",
+        planted_starts.gap_of_flushing_half_ignored,
+        directed_steps.read_entry_that_is_flushed_again,
+    ),
+    Mutant(
+        "flushing half first",
+        "the older of two versions in memory is served",
+        planted_starts.flushing_half_first,
+        directed_steps.read_entry_that_is_flushed_again,
+    ),
 )
 """Of what a start finishes and builds upon, of what is dropped when, and of full disks."""
 
@@ -251,3 +307,31 @@ DOUBT_MUTANTS = (
     ),
 )
 """Of limbo, of garbage collection around it, and of rebuilds."""
+
+FULL_DISK_MUTANTS = (
+    Mutant(
+        "marks in every directory or nowhere",
+        "B1: one full directory makes the whole bookie read-only",
+        planted_starts.mark_in_every_directory,
+        hunt_full_starts,
+    ),
+    Mutant(
+        "compaction finished or the start refused",
+        "a full directory keeps a bookie from starting",
+        planted_starts.compaction_finished_or_refused,
+        hunt_full_starts,
+    ),
+    Mutant(
+        "journals go without marks",
+        "a start without space for marks removes the journals",
+        planted_starts.journals_forgotten_without_marks,
+        hunt_full_starts,
+    ),
+    Mutant(
+        "stuck flush dropped",
+        "what a start could not flush is gone from memory",
+        planted_starts.stuck_flush_dropped,
+        hunt_full_starts,
+    ),
+)
+"""Of starts with full ledger directories."""
