@@ -355,16 +355,17 @@ def compact_while_written() -> None:
 
 
 def crash_flush_of_several_logs() -> None:
-    """Flush two ledgers into logs of their own, move the marks, and cut the power.
+    """Flush two ledgers, whose entries came by turns, into logs of their own, move the marks, and cut the power.
 
     Raises:
-        Violation: positions lead to bytes that are lost, and the journal does not have them any more.
+        Violation: positions lead to bytes that are lost, which the journal does not have any more, or to other entries.
     """
     append = AppendOptions(1 << 20, log_per_ledger=True, active_logs_max=4)
-    setup = Setup(store=StoreOptions(cache_half_bytes=16384, append=append))
+    setup = Setup(store=StoreOptions(StorageClass.INTERLEAVED, cache_half_bytes=16384, append=append))
     twin = BookieTwin(setup.new_disk(), setup, History())
-    for ledger_id in (1, 2):
-        twin.add(ledger_id, [(0, b"in a log of its own")])
+    for entry_id in range(2):
+        for ledger_id in (2, 1):
+            twin.add(ledger_id, [(entry_id, b"in a log of its own")])
     twin.checkpoint()
     history = twin.history.after_crash()
     audit(reopened(crash_image(twin.disk, Loss.LOST, Random(0)), setup, history), history)

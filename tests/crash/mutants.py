@@ -91,7 +91,7 @@ STORAGE_MUTANTS = (
         "positions of ledgers' own logs mixed",
         "entries of several ledgers get each other's positions",
         planted_storages.ledgers_in_one_anothers_log,
-        hunt_answers,
+        directed.crash_flush_of_several_logs,
     ),
 )
 """Of one storage, or of entry logs per ledger."""
