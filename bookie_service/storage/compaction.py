@@ -32,7 +32,7 @@ from bkspark.errors import StorageDamaged
 from bookie_service.formats import compaction as intent_format
 from bookie_service.formats.compaction import SUFFIX, Intent
 from bookie_service.formats.entry_log import HEADER_BYTES, OFFSET_BITS, OFFSET_MASK
-from bookie_service.storage.files import LocalFiles
+from bookie_service.storage.files import LocalFiles, is_out_of_space
 from bookie_service.storage.index import LedgerUpdate
 from bookie_service.storage.items import contiguous_spans, ledger_sums, rows_by_ledger
 from bookie_service.storage.ledger_storage import IndexView, LedgerStorage
@@ -272,6 +272,8 @@ class Compactor:
     def recover(self) -> list[str]:
         """Finish what a crash interrupted, remove what came to nothing; return lines for the operator.
 
+        Without space to finish it, it is `unfinished`, and the next pass of garbage collection tries again.
+
         Raises:
             OSError: a file could not be read or written; the store must not be used.
             StorageDamaged: the intent is of a later version.
@@ -283,7 +285,12 @@ class Compactor:
                 self._finish_again(intent)
             except StorageDamaged as error:
                 # Positions may point into both, so both stay.
+                self.unfinished = None
                 notices.append(f"the compaction of entry log {intent.old_id:x} could not be finished: {error}")
+            if self.unfinished is not None:
+                # As while it serves. Nothing is removed: the new log may still have its temporary name.
+                notices.append(f"entry log {intent.old_id:x} stays beside its copy until there is space for the index")
+                return notices
         for directory in self._directories:
             for name in self._files.names(directory):
                 if name.endswith(SUFFIX):
@@ -307,7 +314,12 @@ class Compactor:
             raise StorageDamaged(f"the new log {path} is missing")
         # A killed process leaves files and names that are there, but not durable yet.
         self._sync(path)
-        self.finish(intent, _without_limits)
+        try:
+            self.finish(intent, _without_limits)
+        except OSError as error:
+            if not is_out_of_space(error):
+                raise
+            return
         if logs.path(intent.old_id) is not None:
             self._store.forget_log(intent.old_id)
             self.remove(intent.old_id)

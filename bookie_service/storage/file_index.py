@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bookie_service.formats.index import LedgerHeader
-from bookie_service.storage.files import LocalFiles, refuses_writes
+from bookie_service.storage.files import LocalFiles, is_out_of_space, refuses_writes
 from bookie_service.storage.index import ENTRIES_END, Extent, IndexPaths, IndexReader, LedgerUpdate
 from bookie_service.storage.index_file import has_positions
 from bookie_service.storage.index_files import IndexFilesWriter
@@ -63,7 +63,12 @@ class FileIndex:
         self._reader = IndexReader(files, self._paths, self._pages, open_files_max)
         self.notices = _notices(self._known)
         if not self._known.is_complete and self._paths.has_any(files):
-            self._writer.learn_files()
+            try:
+                self._writer.learn_files()
+            except OSError as error:
+                # The files are durable, and the note of them is written with the next one. Reads need none of it.
+                if not is_out_of_space(error):
+                    raise
 
     def header(self, ledger_id: int) -> LedgerHeader | None:
         return self._writer.pending_header(ledger_id) or self._reader.header(ledger_id)

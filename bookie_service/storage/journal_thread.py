@@ -37,6 +37,9 @@ INLINE_BYTES_MAX = 16 * 1024
 """A larger group is worth a thread: the event loop reads and parses the next adds while it is synced."""
 INLINE_SYNC_NS_MAX = 4_000_000
 """Where each of the last INLINE_SYNCS syncs took longer, the event loop does not wait for the disk."""
+_WAIT_NS_MIN = 200_000
+"""A group never waits for company for less than this. `SimpleQueue.get` of CPython 3.11 waits without a limit when its
+time is over by a microsecond at its second look at the clock."""
 INLINE_SYNCS = 4
 """More than one: a thread that waited for a processor looks like a slow disk."""
 
@@ -122,9 +125,11 @@ class JournalThread:
         name: str,
         *,
         commits_inline: bool = True,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         """`commits_inline` False: several journals, which sync at the same time only on threads of their own."""
         self._journal = journal
+        self._clock_ns = clock_ns
         self._limits = limits
         self._events = events
         self._turns = turns
@@ -151,6 +156,11 @@ class JournalThread:
 
     def start(self) -> None:
         self._thread.start()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the thread has nothing to do: all that it was given is carried out."""
+        return self._handed_over == self._carried_out
 
     def submit(self, records: Sequence[Record], *, deferred: bool = False) -> int:
         """Queue records and return their sequence number; durable once `on_durable` reports it or a higher one.
@@ -229,8 +239,7 @@ class JournalThread:
     # ---- on the event loop ----
 
     def _may_commit(self) -> bool:
-        is_idle = self._handed_over == self._carried_out
-        return self._commits_inline and is_idle and min(self._syncs_ns) <= INLINE_SYNC_NS_MAX
+        return self._commits_inline and self.is_idle and min(self._syncs_ns) <= INLINE_SYNC_NS_MAX
 
     def _hand_over(self, *submissions: _Submission) -> None:
         """Give the thread what is held, and then these."""
@@ -289,10 +298,10 @@ class JournalThread:
             raise self._failure
         try:
             if group.records:
-                began = time.monotonic_ns()
+                began = self._clock_ns()
                 self._journal.append(group.records, deferred=group.is_deferred)
                 if not group.is_deferred:
-                    self._syncs_ns.append(time.monotonic_ns() - began)
+                    self._syncs_ns.append(self._clock_ns() - began)
             if group.forces:
                 self._journal.sync()
             last = group.last
@@ -306,26 +315,34 @@ class JournalThread:
         return group.forces or not group.is_deferred or (last is not None and last.settles)
 
     def _run(self) -> None:
+        while self.run_group():
+            pass
+
+    def run_group(self) -> bool:
+        """Wait for the next group, carry it out and report it; return False after the last one, or a failure.
+
+        This is all that the thread does. A simulation calls it instead of `start`.
+        """
         try:
-            is_last = False
-            while not is_last:
-                group = self._gather()
-                with self._writing:
-                    self._carrying_out = group
-                    is_durable = self._carry_out(group)
-                    self._carrying_out = None
-                    self._carried_out += group.submissions
-                if group.submissions:
-                    report = self._events.on_durable if is_durable else self._events.on_written
-                    self._events.post(report, group.sequence)
-                is_last = group.last is None
-                # The records hold views of the write cache; keep none while waiting.
-                del group
-            self._journal.close()
+            # The records hold views of the write cache. They go with this frame, so none is kept while waiting.
+            group = self._gather()
+            with self._writing:
+                self._carrying_out = group
+                is_durable = self._carry_out(group)
+                self._carrying_out = None
+                self._carried_out += group.submissions
+            if group.submissions:
+                report = self._events.on_durable if is_durable else self._events.on_written
+                self._events.post(report, group.sequence)
+            if group.last is None:
+                self._journal.close()
+                return False
         except BaseException as error:
             self._failure = self._failure or error
             self._fail_marks(self._failure)
             self._events.post(self._events.on_failure, error)
+            return False
+        return True
 
     def _fail_marks(self, error: BaseException) -> None:
         """Tell everybody who waits for a mark that there will be none."""
@@ -341,16 +358,17 @@ class JournalThread:
         """Return the next group; its `last` is None when it is the last one."""
         group = _Group()
         submission = self._queue.get()
-        began = time.monotonic_ns()
+        began = self._clock_ns()
         while submission is not None:
             group.add(submission)
             if group.is_closed:
                 return group
-            age = time.monotonic_ns() - began
+            age = self._clock_ns() - began
             if flush_reason(self._limits, group.bytes, group.entries, age, self._queue.empty()):
                 return group
+            left_ns = self._limits.age_ns_max - age
             try:
-                submission = self._queue.get(timeout=max(0, self._limits.age_ns_max - age) / 1e9)
+                submission = self._queue.get(left_ns > _WAIT_NS_MIN, max(0, left_ns) / 1e9)
             except queue.Empty:
                 return group
         group.last = None

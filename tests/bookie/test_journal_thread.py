@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -57,7 +59,14 @@ class Loop:
 class Running:
     """A journal thread over files that can fail, and what it reported."""
 
-    def __init__(self, directory: Path, limits: FlushLimits, options: JournalOptions, inline: bool) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        limits: FlushLimits,
+        options: JournalOptions,
+        inline: bool,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
         self.files = FaultyFiles()
         self.directory = str(directory)
         self.loop = Loop()
@@ -72,7 +81,9 @@ class Running:
             self.failures.append,
             lambda callback, *values: callback(*values),
         )
-        self.journal = JournalThread(journal, limits, events, self.loop, "journal-0", commits_inline=inline)
+        self.journal = JournalThread(
+            journal, limits, events, self.loop, "journal-0", commits_inline=inline, clock_ns=clock_ns
+        )
         self.files.operations.clear()
 
     def _on_durable(self, sequence: int) -> None:
@@ -112,9 +123,15 @@ class Running:
 
 @contextmanager
 def running(
-    directory: Path, limits: FlushLimits | None = None, options: JournalOptions | None = None, *, inline: bool = True
+    directory: Path,
+    limits: FlushLimits | None = None,
+    options: JournalOptions | None = None,
+    *,
+    inline: bool = True,
+    clock_ns: Callable[[], int] = time.monotonic_ns,
 ) -> Iterator[Running]:
-    state = Running(directory, limits or FlushLimits(), options or JournalOptions(preallocate_bytes=4096), inline)
+    options = options or JournalOptions(preallocate_bytes=4096)
+    state = Running(directory, limits or FlushLimits(), options, inline, clock_ns)
     state.journal.start()
     try:
         yield state
@@ -213,6 +230,26 @@ def test_group_waits_for_company_when_it_is_told_to(tmp_path: Path) -> None:
             state.loop.end_turn()
         state.wait_for(sequence)
         assert state.syncs == 1
+
+
+@pytest.mark.parametrize("age_ns_max", [0, 1, 10_000])
+def test_no_group_waits_for_company_for_a_few_microseconds(
+    tmp_path: Path, age_ns_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`SimpleQueue.get` of CPython 3.11 waits without a limit when its time is over at its second look at the clock."""
+    waits_s: list[float] = []
+
+    class Queue(queue.SimpleQueue[object]):
+        def get(self, block: bool = True, timeout: float | None = None) -> object:
+            waits_s.extend([timeout] if block and timeout is not None else [])
+            return super().get(block, timeout)
+
+    monkeypatch.setattr(queue, "SimpleQueue", Queue)
+    limits = FlushLimits(age_ns_max=age_ns_max, flush_when_idle=False)
+    with running(tmp_path, limits, clock_ns=lambda: 0) as state:
+        state.wait_for(state.submit(b"x"))
+        state.wait_for_force()
+    assert all(wait_s >= 0.0001 for wait_s in waits_s)
 
 
 def test_quiet_journal_is_settled_once_and_a_busy_one_is_not(tmp_path: Path) -> None:

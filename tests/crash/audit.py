@@ -103,7 +103,7 @@ def _audit_ledger(twin: BookieTwin | Remembered, ledger_id: int, ledger: LedgerH
             answered.update(enumerate(contents, entry_id))
         elif status in (Status.ENOENTRY, Status.ENOLEDGER):
             _audit_absence(ledger_id, ledger, entry_id, status)
-        elif not (errors_allowed and status == Status.EIO):
+        elif not (status == Status.EIO and (errors_allowed or ledger.may_be_torn(entry_id))):
             raise Violation(f"ledger {ledger_id} entry {entry_id}: answered {status}")
     for entry_id, content in answered.items():
         if errors_allowed and not is_sealed(content):
@@ -149,7 +149,7 @@ def _audit_last_entry(
 ) -> None:
     sure = max((entry_id for entry_id, entry in ledger.entries.items() if entry.acknowledged != NEVER), default=-1)
     status, entry_id, content = twin.read(ledger_id, -1)
-    if status == Status.EIO and errors_allowed:
+    if status == Status.EIO and (errors_allowed or any(map(ledger.may_be_torn, ledger.entries))):
         return
     if status == Status.ENOENTRY and sure < 0:
         return

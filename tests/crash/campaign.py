@@ -12,18 +12,14 @@ One image in `DEEP_EVERY` goes on: boundaries of its recovery are crashed again,
 from __future__ import annotations
 
 import argparse
-import contextlib
 import gc
 import itertools
 import json
 import logging
-import multiprocessing
-import resource
 import sys
 import time
-from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections import Counter, OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
@@ -31,7 +27,8 @@ from bkspark.errors import StorageDamaged
 from bookie_service.storage.storage_class import StorageClass
 from tests.crash.audit import Violation, audit, audit_space, observe
 from tests.crash.history import History
-from tests.crash.images import Fingerprint, Loss, crash_image, fingerprint
+from tests.crash.images import VARIANTS, Fingerprint, Loss, crash_image, fingerprint
+from tests.crash.parallel import mapping, processor_seconds, rare_collections
 from tests.crash.scripts import Script, write_more
 from tests.crash.simulated_files import SimulatedDisk
 from tests.crash.twins import BookieTwin, Remembered, Setup
@@ -40,8 +37,6 @@ DEEP_EVERY = 40
 STEPS = 14
 _OPENED_MAX = 300
 """Restarted bookies that are kept: memory against the chance that a later boundary leaves the same bytes."""
-_VARIANTS = {Loss.TORN: 2, Loss.REORDERED: 2, Loss.RENAMED: 2}
-"""How many images a policy with randomness makes at each boundary."""
 _DEEP_SHARES = (0.03, 0.15, 0.5)
 """Part of the boundaries there that are crashed again, up to `_DEEP_MAX`; the small ones reach the late boundaries."""
 _DEEP_MAX = 12
@@ -106,7 +101,7 @@ class Campaign:
                 return
             self.counts["boundaries"] += 1
             for loss in Loss:
-                for _ in range(_VARIANTS.get(loss, 1)):
+                for _ in range(VARIANTS.get(loss, 1)):
                     try:
                         self._crash(script.disk, script.setup, script.history, loss, random)
                     except Violation as violation:
@@ -118,8 +113,8 @@ class Campaign:
             script.run()
         except _Enough:
             return
-        except StorageDamaged as error:
-            raise Violation(f"seed {seed}, boundary {boundary}: did not start: {error}") from error
+        except (StorageDamaged, OSError) as error:
+            raise Violation(f"seed {seed}, boundary {boundary}: did not start, or ended: {error}") from error
         self.counts["scripts"] += 1
         for kind in kinds_of(script.setup):
             self.counts[f"{_CRASHED}{kind}"] += len(Loss) * (self.counts["boundaries"] - crashed)
@@ -197,6 +192,9 @@ def reopened(image: SimulatedDisk, setup: Setup, history: History) -> BookieTwin
     """
     try:
         return BookieTwin(image, setup, history)
+    except Violation:
+        # Of a hook, which looked at another disk.
+        raise
     except Exception as error:
         raise Violation(f"did not start: {type(error).__name__}: {error}") from error
 
@@ -259,7 +257,7 @@ def run(
     ends = None if seconds is None else time.monotonic() + seconds
     parts = (_Part(each, steps, storage_class, ends) for each in itertools.count(seed))
     total: Counter[str] = Counter()
-    with _mapping(processes) as in_order:
+    with mapping(processes) as in_order:
         for counts in in_order(_Part.run, parts):
             if isinstance(counts, Violation):
                 raise counts
@@ -267,35 +265,6 @@ def run(
             if (images is not None and total["images"] >= images) or (ends is not None and time.monotonic() >= ends):
                 return total
     raise AssertionError("seeds do not end")
-
-
-@contextlib.contextmanager
-def _mapping(processes: int) -> Iterator[Callable[..., Iterator[Counter[str] | Violation]]]:
-    """Give a map() that may work in several processes, a few calls ahead and no more."""
-    if processes == 1:
-        yield map
-        return
-    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), logging.disable) as pool:
-
-        def in_order(call: Callable[[_Part], Counter[str] | Violation], parts: Iterator[_Part]) -> Iterator[object]:
-            ahead = deque(pool.submit(call, part) for part in itertools.islice(parts, 2 * processes))
-            while True:
-                yield ahead.popleft().result()
-                ahead.append(pool.submit(call, next(parts)))
-
-        yield in_order
-        pool.shutdown(cancel_futures=True)
-
-
-@contextlib.contextmanager
-def rare_collections() -> Iterator[None]:
-    """Let Python look for cyclic garbage seldom: disks and bookies by the thousand cost it a fifth of the time."""
-    thresholds = gc.get_threshold()
-    gc.set_threshold(100_000, 10, 10)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*thresholds)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -317,10 +286,9 @@ def main(arguments: list[str] | None = None) -> int:
     except Violation as violation:
         print(violation, file=sys.stderr)
         return 1
-    used = sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     shown = {name: count for name, count in counts.items() if not name.startswith((_CRASHED, _DUE))}
     report = {"seed": options.seed, **shown, "coverage": coverage(counts), "violations": 0}
-    print(json.dumps({**report, "processor_seconds": round(used, 1)}))
+    print(json.dumps({**report, "processor_seconds": processor_seconds()}))
     return 0
 
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
 
+import numpy as np
+
 from bkspark.errors import StorageDamaged
 from bkspark.wire.v2 import RECOVERY_ADD, Status
 from bookie_service.formats.index import LAYOUT
@@ -19,6 +21,7 @@ from tests.crash.campaign import reopened
 from tests.crash.census import DoubtfulCensus
 from tests.crash.history import History
 from tests.crash.images import Loss, crash_image
+from tests.crash.relaxed import DeferringClient, defer
 from tests.crash.simulated_files import SimulatedDisk, SimulatedFiles
 from tests.crash.twins import BookieTwin, Setup
 
@@ -56,6 +59,25 @@ def add_alone_behind_a_fence() -> None:
         twin.add(1, [(entry_id, b"behind")])
         if twin.read(1, entry_id)[0] == Status.EOK:
             raise Violation(f"entry {entry_id} was added to a ledger that was fenced before")
+
+
+def crash_behind_a_mark_of_deferred_adds() -> None:
+    """Move the mark behind adds that nothing else made durable, and cut the power.
+
+    Raises:
+        Violation: the mark points behind what the journal holds, and the start is refused.
+    """
+    setup = Setup(journal=JournalOptions(file_bytes_max=1 << 20, preallocate_bytes=0, backups_max=0))
+    history = History()
+    twin = BookieTwin(setup.new_disk(), setup, history)
+    client = DeferringClient(history)
+    # The first group has the ledger's key, and is synced.
+    for entry_ids in (range(3), range(3, 5)):
+        defer(twin, client, 1, entry_ids)
+        twin.settle()
+    twin.checkpoint()
+    after = history.after_crash()
+    audit(reopened(crash_image(twin.disk, Loss.LOST, Random(0)), setup, after), after)
 
 
 def lose_newest_journal() -> None:
@@ -330,6 +352,45 @@ def compact_while_written() -> None:
             for log_id in twin.store.logs.settled():
                 twin.compact(log_id)
         audit(twin, twin.history)
+
+
+def crash_flush_of_several_logs() -> None:
+    """Flush two ledgers, whose entries came by turns, into logs of their own, move the marks, and cut the power.
+
+    Raises:
+        Violation: positions lead to bytes that are lost, which the journal does not have any more, or to other entries.
+    """
+    append = AppendOptions(1 << 20, log_per_ledger=True, active_logs_max=4)
+    setup = Setup(store=StoreOptions(StorageClass.INTERLEAVED, cache_half_bytes=16384, append=append))
+    twin = BookieTwin(setup.new_disk(), setup, History())
+    for entry_id in range(2):
+        for ledger_id in (2, 1):
+            twin.add(ledger_id, [(entry_id, b"in a log of its own")])
+    twin.checkpoint()
+    history = twin.history.after_crash()
+    audit(reopened(crash_image(twin.disk, Loss.LOST, Random(0)), setup, history), history)
+
+
+class _Renewing(DoubtfulCensus):
+    """Its listing misses all, and then the session expires: the next one begins with a server that lags behind."""
+
+    async def listed(self) -> np.ndarray:
+        await super().listed()
+        self._seen = self._lagging
+        return np.empty(0, np.int64)
+
+
+def collect_by_a_session_made_anew() -> None:
+    """Collect garbage when the direct reads come from another session than the listing, which knows less.
+
+    Raises:
+        Violation: a ledger goes that exists.
+    """
+    twin = BookieTwin(_ROOMY.new_disk(), _ROOMY, History())
+    twin.add(1, [(0, b"of a ledger that is new")])
+    twin.checkpoint()
+    twin.collect(_Renewing([1], lagging=()))
+    audit(twin, twin.history)
 
 
 def rewind_key_value_store() -> None:

@@ -34,6 +34,7 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 
 from bkspark.errors import StorageDamaged
@@ -50,7 +51,7 @@ from tests.crash.twins import BookieTwin, Setup
 
 CODES = (errno.ENOSPC, errno.EIO, errno.EMFILE)
 ERROR_STEPS = 12
-_TAKING_SPACE = frozenset({"write", "create", "create_directory", "preallocate", "reserve", "rename", "sync_data"})
+TAKING_SPACE = frozenset({"write", "create", "create_directory", "preallocate", "reserve", "rename", "sync_data"})
 FLIP_STEPS = 25
 HANG_S = 300
 """A fault that takes longer hangs: it takes milliseconds, and on a loaded machine a second."""
@@ -83,7 +84,11 @@ def _watch() -> None:
 
 
 def fail_every_call(
-    seed: int, counts: Counter[str], part: Part = _ALL, storage_class: StorageClass | None = None
+    seed: int,
+    counts: Counter[str],
+    part: Part = _ALL,
+    storage_class: StorageClass | None = None,
+    kind: type[Script] = Script,
 ) -> None:
     """Run a script once per call, code and duration with that call failing.
 
@@ -98,7 +103,8 @@ def fail_every_call(
         calls += 1
         return None
 
-    _run_failing(seed, count, storage_class)
+    make = partial(kind, seed, ERROR_STEPS, lambda script: None, storage_class)
+    _run_failing(make(), count)
     for index in range(calls):
         is_tried = False
         for code, duration in itertools.product(CODES, Duration):
@@ -106,7 +112,7 @@ def fail_every_call(
                 _watch()
                 is_tried = True
                 counts["calls failed"] += 1
-                _fail_call(seed, index, code, duration, counts, storage_class)
+                _fail_call(make(), seed, index, code, duration, counts)
         counts["calls with a fault"] += is_tried
         counts["calls"] += index % part.of == part.number
 
@@ -121,13 +127,11 @@ class Duration(enum.Enum):
     def includes(self, at: int, first: int, operation: str, path: str) -> bool:
         """Return whether the call number `at` fails, where `first` is the first that does."""
         if self is Duration.NO_SPACE:
-            return at >= first and "/ledgers" in path and operation in _TAKING_SPACE
+            return at >= first and "/ledgers" in path and operation in TAKING_SPACE
         return at == first or (self is Duration.LASTING and at > first)
 
 
-def _fail_call(
-    seed: int, index: int, code: int, duration: Duration, counts: Counter[str], storage_class: StorageClass | None
-) -> None:
+def _fail_call(script: Script, seed: int, index: int, code: int, duration: Duration, counts: Counter[str]) -> None:
     at = -1
 
     def fault(operation: str, path: str) -> OSError | None:
@@ -135,7 +139,7 @@ def _fail_call(
         at += 1
         return OSError(code, os.strerror(code), path) if duration.includes(at, index, operation, path) else None
 
-    script, died = _run_failing(seed, fault, storage_class)
+    died = _run_failing(script, fault)
     counts["processes ended"] += died
     script.disk.before_operation = script.disk.fault = None
     what = f"seed {seed}, call {index} fails with {errno.errorcode[code]}, {duration.value}"
@@ -165,16 +169,15 @@ def _audit_living(script: Script, counts: Counter[str], what: str) -> None:
         raise Violation(f"{what}; the process goes on: {violation}") from violation
 
 
-def _run_failing(seed: int, fault: Fault, storage_class: StorageClass | None) -> tuple[Script, bool]:
-    """Return a script after its end or its process's, and whether an error ended it."""
-    script = Script(seed, ERROR_STEPS, lambda script: None, storage_class)
+def _run_failing(script: Script, fault: Fault) -> bool:
+    """Run a script to its end or its process's; return whether an error ended it."""
     script.fault = fault
     try:
         script.run()
     except (OSError, StorageDamaged):
-        return script, True
+        return True
     twin = script.twin
-    return script, twin is None or any(journal.failure for journal in twin.journals)
+    return twin is None or twin.loop.failure is not None
 
 
 def flip_bytes(

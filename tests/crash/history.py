@@ -48,6 +48,17 @@ class LedgerHistory:
     fence_acknowledged: bool = False
     lacs_asked: set[int] = field(default_factory=set)
     lac_acknowledged: int = NEVER
+    bypasses_journal: bool = False
+    """No journal has its entries."""
+
+    def may_be_torn(self, entry_id: int) -> bool:
+        """Say whether a crash may tear the position of an entry, so that EIO is right: it was being written.
+
+        A disk writes the eight bytes of a position or does not. The images cut writes at any byte nevertheless, which
+        replay repairs, where the journal has the entry.
+        """
+        entry = self.entries.get(entry_id)
+        return self.bypasses_journal and entry is not None and entry.acknowledged < len(entry.versions) - 1
 
     @property
     def is_acknowledged(self) -> bool:
@@ -65,6 +76,7 @@ class LedgerHistory:
             self.fence_acknowledged,
             set(self.lacs_asked),
             self.lac_acknowledged,
+            self.bypasses_journal,
         )
 
 

@@ -13,7 +13,7 @@ Durable bytes and durable names always survive. Of everything else a policy says
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from random import Random
 from typing import NamedTuple
 
@@ -31,9 +31,13 @@ class Loss(enum.Enum):
     RENAMED = "renamed"
 
 
+VARIANTS = {Loss.TORN: 2, Loss.REORDERED: 2, Loss.RENAMED: 2}
+"""How many images a policy with randomness makes at each boundary."""
+
 Changes = Callable[[Inode], list[Change]]
 """Which changes of a file survive."""
-NameChanges = Callable[[Directory], list[dict[str, Inode | Directory | None]]]
+NameChange = dict[str, Inode | Directory | None]
+NameChanges = Callable[[Directory], list[NameChange]]
 """Which changes of a directory's names survive."""
 
 
@@ -62,8 +66,27 @@ def crash_image(disk: SimulatedDisk, loss: Loss, random: Random) -> SimulatedDis
     )
 
 
+def every_image(disk: SimulatedDisk, random: Random) -> Iterator[tuple[str, SimulatedDisk]]:
+    """Yield (what came through, image) for each policy, and for each un-synced file and name: it alone is lost, it
+    alone survives. What depends on a single sync that is missing does not depend on chance then."""
+    for loss in Loss:
+        for _ in range(VARIANTS.get(loss, 1)):
+            yield loss.value, crash_image(disk, loss, random)
+    files = {path: inode for path, inode in disk.visible_files().items() if inode.pending}
+    changes = [change for directory in disk.directories() for change in directory.pending]
+    if len(files) + len(changes) < 2:
+        return
+    for path, inode in files.items():
+        yield f"only {path} lost", _image(disk, _all_but(inode), _all_names)
+        yield f"only {path} kept", _image(disk, _only(inode), _all_names)
+    for change in changes:
+        what = "name " + ", ".join(change)
+        yield f"only the {what} lost", _image(disk, _all, _all_names_but(change))
+        yield f"only the {what} kept", _image(disk, _all, _only_name(change))
+
+
 class Fingerprint(NamedTuple):
-    """Two numbers that differ, but for chance: when a process sees another disk, when another one is durable."""
+    """Two numbers that differ, but for chance: when a process sees another disk, when a crash may leave another one."""
 
     seen: int
     durable: int
@@ -76,13 +99,16 @@ def fingerprint(disk: SimulatedDisk) -> Fingerprint:
 
 def _fingerprint(directory: Directory) -> Fingerprint:
     seen: list[tuple[str, int]] = []
-    durable: list[object] = [len(directory.pending)]
+    durable: list[object] = []
+    if directory.pending:
+        durable += [*sorted(directory.durable), *map(tuple, directory.pending)]
     for name, node in sorted(directory.cached.items(), key=lambda item: item[0]):
         if isinstance(node, Directory):
             found = _fingerprint(node)
         else:
             content = hash(bytes(node.cached))
-            found = Fingerprint(content, hash(bytes(node.durable)) if node.pending else content)
+            pending = tuple([change[1:] for change in node.pending])
+            found = Fingerprint(content, hash((bytes(node.durable), pending)) if pending else content)
         seen.append((name, found.seen))
         durable.append((name, found.durable))
     return Fingerprint(hash(tuple(seen)), hash(tuple(durable)))
@@ -145,15 +171,31 @@ def _all(inode: Inode) -> list[Change]:
     return inode.pending
 
 
-def _no_names(directory: Directory) -> list[dict[str, Inode | Directory | None]]:
+def _no_names(directory: Directory) -> list[NameChange]:
     return []
 
 
-def _all_names(directory: Directory) -> list[dict[str, Inode | Directory | None]]:
+def _all_but(lost: Inode) -> Changes:
+    return lambda inode: [] if inode is lost else inode.pending
+
+
+def _only(kept: Inode) -> Changes:
+    return lambda inode: inode.pending if inode is kept else []
+
+
+def _all_names_but(lost: NameChange) -> NameChanges:
+    return lambda directory: [change for change in directory.pending if change is not lost]
+
+
+def _only_name(kept: NameChange) -> NameChanges:
+    return lambda directory: [change for change in directory.pending if change is kept]
+
+
+def _all_names(directory: Directory) -> list[NameChange]:
     return directory.pending
 
 
-def _some(directory: Directory, share: float, random: Random) -> list[dict[str, Inode | Directory | None]]:
+def _some(directory: Directory, share: float, random: Random) -> list[NameChange]:
     return [change for change in directory.pending if random.random() < share]
 
 

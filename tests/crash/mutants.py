@@ -11,85 +11,30 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from bkspark.errors import StorageDamaged
 from bookie_service.storage.storage_class import StorageClass
 from tests.crash import directed, planted, planted_index, planted_journal, planted_storages
 from tests.crash import planted_collection as collecting
-from tests.crash.audit import Violation
-from tests.crash.campaign import STEPS, Campaign, rare_collections
-from tests.crash.faults import Part, fail_every_call, flip_bytes, misdirect_position
-from tests.crash.scripts import CollectingScript, Script
-
-IMAGES_MAX = 4000
-"""What a mutant may survive before it counts as not noticed."""
-_SHARE = 0.2
-
-
-@dataclass(frozen=True, slots=True)
-class Mutant:
-    """A defect; `plant()` is a context in which the product has it. `hunt()` raises when it is noticed."""
-
-    name: str
-    bug: str
-    plant: Callable[[], AbstractContextManager[Any]]
-    hunt: Callable[[], None]
-
-
-def hunt_crashes(
-    deep_every: int = 40, script: type[Script] = Script, storage_class: StorageClass | None = None
-) -> None:
-    """Crash scripts of ascending seeds, many scripts at some boundaries rather than few at all."""
-    campaign = Campaign(
-        lambda campaign: campaign.images >= IMAGES_MAX,
-        deep_every,
-        script=script,
-        share=_SHARE,
-        storage_class=storage_class,
-    )
-    seed = 1
-    while campaign.images < IMAGES_MAX:
-        campaign.run_script(seed)
-        seed += 1
-
-
-def hunt_answers(storage_class: StorageClass | None = None) -> None:
-    """Run scripts of ascending seeds for what they and the audits of the living bookie find, without a crash image."""
-    for seed in range(1, 101):
-        Script(seed, STEPS, lambda script: None, storage_class).run()
-
-
-def hunt_twice() -> None:
-    """The same, with a second crash after most of the first ones."""
-    hunt_crashes(deep_every=2)
-
-
-def hunt_errors() -> None:
-    """Fail calls of scripts of ascending seeds."""
-    for seed in range(1, 9):
-        fail_every_call(seed, Counter(), Part(0.2))
-
-
-def hunt_flips() -> None:
-    """Damage bytes that scripts of ascending seeds left."""
-    for seed in range(1, 5):
-        flip_bytes(seed, Counter(), Part(0.02), clean=False)
-        flip_bytes(seed, Counter(), Part(0.02))
+from tests.crash.faults import misdirect_position
+from tests.crash.hunting import (
+    Mutant,
+    hunt_answers,
+    hunt_collections,
+    hunt_crashes,
+    hunt_errors,
+    hunt_flips,
+    hunt_twice,
+    killed_by,
+)
+from tests.crash.step_mutants import COMMIT_MUTANTS, DOUBT_MUTANTS, FULL_DISK_MUTANTS, START_MUTANTS
 
 
 def _crash(name: str, bug: str, plant: Callable[[], AbstractContextManager[Any]]) -> Mutant:
     return Mutant(name, bug, plant, hunt_crashes)
-
-
-def hunt_collections() -> None:
-    """Crash scripts of ascending seeds that collect garbage all the time."""
-    hunt_crashes(deep_every=10, script=CollectingScript)
 
 
 def _collect(name: str, bug: str, plant: Callable[[], AbstractContextManager[Any]]) -> Mutant:
@@ -129,7 +74,12 @@ STORAGE_MUTANTS = (
         planted_storages.read_ahead_in_front,
         partial(hunt_answers, StorageClass.DB),
     ),
-    _crash("one log of many synced", "positions of bytes that are lost", planted_storages.only_last_log_synced),
+    Mutant(
+        "one log of many synced",
+        "positions of bytes that are lost",
+        planted_storages.only_last_log_synced,
+        directed.crash_flush_of_several_logs,
+    ),
     _crash("log evicted without sync", "positions of bytes that are lost", planted_storages.unsynced_seal),
     Mutant(
         "logs settled while written to",
@@ -141,13 +91,17 @@ STORAGE_MUTANTS = (
         "positions of ledgers' own logs mixed",
         "entries of several ledgers get each other's positions",
         planted_storages.ledgers_in_one_anothers_log,
-        hunt_answers,
+        directed.crash_flush_of_several_logs,
     ),
 )
 """Of one storage, or of entry logs per ledger."""
 
 MUTANTS = (
     *STORAGE_MUTANTS,
+    *COMMIT_MUTANTS,
+    *START_MUTANTS,
+    *DOUBT_MUTANTS,
+    *FULL_DISK_MUTANTS,
     _crash("reply before sync", "a group is acknowledged from the page cache", planted_journal.unsynced_group),
     _crash("reply before write", "a group is acknowledged and never written", planted_journal.unwritten_group),
     _crash(
@@ -370,6 +324,15 @@ MUTANTS = (
         directed.collect_open_log,
     ),
     _collect("one proof is enough", "S13, #865, #870: what a listing misses is dropped", collecting.one_proof),
+    _collect(
+        "lagging server believed", "Z6: a ledger that a server does not know yet is dropped", collecting.never_caught_up
+    ),
+    Mutant(
+        "direct reads of a lagging server",
+        "Z6: what a listing misses is asked of a session that knows less",
+        collecting.caught_up_once,
+        directed.collect_by_a_session_made_anew,
+    ),
     Mutant(
         "failure is a proof",
         "B8: a store that does not answer counts as an empty one",
@@ -418,20 +381,6 @@ EQUIVALENT = {
     "key not put back when the index shows it": "a key is journaled with the entries or the fence that brought it, so "
     "replay writes and syncs that index file again, and the key with it",
 }
-
-
-def killed_by(mutant: Mutant) -> str | None:
-    """Return the first sign of a mutant, None when it was not noticed.
-
-    A sign is a promise that was broken, or a start that was refused. Whatever else is raised is an error of the
-    harness, and raised: it says nothing about what the campaigns notice.
-    """
-    with mutant.plant(), rare_collections():
-        try:
-            mutant.hunt()
-        except (Violation, StorageDamaged) as error:
-            return f"{type(error).__name__}: {error}"
-    return None
 
 
 def survivors(mutants: Iterator[Mutant], report: Callable[[str], None]) -> list[str]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +22,7 @@ from bookie_service.storage.entry_log import EntryLogs
 from bookie_service.storage.file_index import FileIndex
 from bookie_service.storage.ledger_store import LedgerStore
 from bookie_service.storage.tombstones import Tombstones
+from tests.crash.census import DoubtfulCensus
 from tests.crash.planting import skipping
 from tests.crash.simulated_files import SimulatedFile
 from tests.planting import Plant, changed, replaced
@@ -177,6 +179,30 @@ def listed_before_own() -> Plant:
         return deleted
 
     return changed(DeletionProofs, "deleted", make)
+
+
+def never_caught_up() -> Plant:
+    """A server that lags behind is believed."""
+    return _catching_up(lambda calls: False)
+
+
+def caught_up_once() -> Plant:
+    """The session catches up before the listing, and not before the direct reads."""
+    return _catching_up(lambda calls: calls % 2 == 1)
+
+
+def _catching_up(does: Callable[[int], bool]) -> Plant:
+    def make(old: Any) -> Any:
+        calls: Counter[Any] = Counter()
+
+        async def catch_up(self: DoubtfulCensus) -> None:
+            calls[self] += 1
+            if does(calls[self]):
+                await old(self)
+
+        return catch_up
+
+    return changed(DoubtfulCensus, "catch_up", make)
 
 
 # ---- ledgers that were fenced ----

@@ -6,6 +6,7 @@ An entry that was taken and not synced may be there or not; what is there has th
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from typing import ClassVar
 
 import numpy as np
@@ -18,7 +19,7 @@ from bookie_service.v3_requests import V3Runs
 from tests.crash.audit import Violation
 from tests.crash.history import History
 from tests.crash.scripts import Script
-from tests.crash.twins import TakingClient, sealed
+from tests.crash.twins import BookieTwin, TakingClient, sealed
 
 _JOURNALED, _BYPASSING = 0x500, 0x600
 
@@ -91,12 +92,14 @@ class RelaxedScript(Script):
         "force": 6,
         "journal": 30,
         "quiet": 1,
-        "checkpoint": 8,
+        "checkpoint": 10,
         "fence": 1,
         "compact": 2,
         "kill": 1,
         "power cut": 1,
     }
+
+    concurrency = (0.1, 0.3, 0.5)
 
     def run(self) -> None:
         """Run to the end; what was forced is answered then."""
@@ -120,11 +123,18 @@ class RelaxedScript(Script):
         else:
             super()._do(kind)
 
+    def _ledger(self) -> int:
+        return self.random.choices(self._ledgers, (1, 4, 3))[0]
+
+    def _serve(self) -> None:
+        self._force()
+
     def _force(self) -> None:
         assert self.twin is not None
         ledger_id = self._ledger()
         client = self._client.asks_force(ledger_id)
-        self.twin.bookie.force(client, ledger_id, lambda status: (b"forced",))
+        with self.twin.loop.serving():
+            self.twin.bookie.force(client, ledger_id, lambda status: (b"forced",))
 
     def _add_to(self, ledger_id: int) -> None:
         if ledger_id not in (_JOURNALED, _BYPASSING):
@@ -136,30 +146,47 @@ class RelaxedScript(Script):
             # Sent again, as to a bookie that came back.
             first = self.random.randrange(first)
         count = self.random.randint(1, 4)
-        if self._in_step and self.twin.store.filling.room < count * 1500:
+        if self._depth and self.twin.store.filling.room < count * 1500:
             return
         self._next_entry[ledger_id] = max(self._next_entry.get(ledger_id, 0), first + count)
         self._defer(ledger_id, range(first, first + count))
 
     def _defer(self, ledger_id: int, entry_ids: range) -> None:
         assert self.twin is not None
-        frames = []
-        for entry_id in entry_ids:
-            # Always the same bytes under an id; no LAC, as there is no other bookie.
-            head = struct.pack(">qqq", ledger_id, entry_id, -1)
-            content = sealed(head + b"%d" % entry_id * (entry_id % 7 * 20))
-            self.history.add_asked(ledger_id, entry_id, content)
-            add = protocol.AddRequest(
-                ledgerId=ledger_id,
-                entryId=entry_id,
-                masterKey=self.history.ledger(ledger_id).master_key,
-                body=content,
-                writeFlags=v3.DEFERRED_SYNC,
-                bypassJournal=ledger_id == _BYPASSING,
-            )
-            frames.append(v3.encode_message(protocol.Request(header=v3.header(protocol.ADD_ENTRY, 1), addRequest=add)))
-        buffer = bytearray(b"".join(frames))
-        runs = V3Runs(self.twin.bookie, self._client, scan_frames(buffer, len(buffer)))
-        octets = np.frombuffer(buffer, np.uint8)
-        while not runs.serve(octets):
-            self.twin.checkpoints.step()
+        defer(self.twin, self._client, ledger_id, entry_ids, bypasses_journal=ledger_id == _BYPASSING)
+
+
+def defer(
+    twin: BookieTwin,
+    client: DeferringClient,
+    ledger_id: int,
+    entry_ids: Iterable[int],
+    *,
+    bypasses_journal: bool = False,
+) -> None:
+    """Send adds with DEFERRED_SYNC; always the same bytes under an id."""
+    twin.history.ledger(ledger_id).bypasses_journal = bypasses_journal
+    frames = []
+    for entry_id in entry_ids:
+        # No LAC, as there is no other bookie.
+        head = struct.pack(">qqq", ledger_id, entry_id, -1)
+        content = sealed(head + b"%d" % entry_id * (entry_id % 7 * 20))
+        twin.history.add_asked(ledger_id, entry_id, content)
+        add = protocol.AddRequest(
+            ledgerId=ledger_id,
+            entryId=entry_id,
+            masterKey=twin.history.ledger(ledger_id).master_key,
+            body=content,
+            writeFlags=v3.DEFERRED_SYNC,
+            bypassJournal=bypasses_journal,
+        )
+        frames.append(v3.encode_message(protocol.Request(header=v3.header(protocol.ADD_ENTRY, 1), addRequest=add)))
+    buffer = bytearray(b"".join(frames))
+    runs = V3Runs(twin.bookie, client, scan_frames(buffer, len(buffer)))
+    octets = np.frombuffer(buffer, np.uint8)
+    is_served = False
+    while not is_served:
+        with twin.loop.serving():
+            is_served = runs.serve(octets)
+        if not is_served:
+            twin.make_room()

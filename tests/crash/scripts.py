@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 from typing import ClassVar
 
+import numpy as np
+
 from bkspark.wire import v2
 from bookie_service.storage.file_index import PageOptions
+from bookie_service.storage.flush_policy import FlushLimits
 from bookie_service.storage.journal import JournalOptions
+from bookie_service.storage.journal_thread import INLINE_SYNC_NS_MAX
 from bookie_service.storage.ledger_store import ReadAheadOptions, StoreOptions
 from bookie_service.storage.log_appender import AppendOptions
 from bookie_service.storage.storage_class import StorageClass
@@ -17,12 +23,14 @@ from tests.crash.census import DoubtfulCensus
 from tests.crash.history import History
 from tests.crash.images import Loss, crash_image
 from tests.crash.simulated_files import Fault
-from tests.crash.twins import BookieTwin, Setup
+from tests.crash.twins import SILENT, BookieTwin, Setup, add_frame, sealed
 
 WRONG_KEY = b"a key of another one"
 _SIZES = (0, 1, 30, 100, 500)
 _AUDIT_SHARE = 0.05
 """Part of the operation boundaries at which the living bookie is read, too."""
+_DEPTH_MAX = 2
+"""So many threads may be in the middle of something while another goes on."""
 _ENTRY_COST_BYTES = 1000
 """More than what an entry takes in a write cache beside its payload, a new ledger included."""
 
@@ -64,6 +72,13 @@ def random_setup(
             reuse_files=random.random() < 0.3,
             alignment_bytes=random.choice((1, 512)),
         ),
+        flush=FlushLimits(
+            bytes_max=random.choice((1, 800, 1 << 19)),
+            entries_max=random.choice((0, 0, 2)),
+            # No time passes while a group is gathered; 0 ends it after the first submission.
+            age_ns_max=random.choice((0, 1)),
+        ),
+        operation_ns=random.choice((0, 0, INLINE_SYNC_NS_MAX)),
     )
 
 
@@ -72,7 +87,9 @@ class Script:
 
     weights: ClassVar[dict[str, int]] = {
         "add": 30,
-        "journal": 20,
+        "alone": 8,
+        "resend": 5,
+        "journal": 16,
         "quiet": 4,
         "checkpoint": 8,
         "fence": 5,
@@ -81,11 +98,17 @@ class Script:
         "wrong key": 2,
         "compact": 3,
         "collect": 4,
+        "drop unmarked": 1,
+        "revive": 1,
         "stop": 2,
         "kill": 2,
         "power cut": 2,
     }
     """How likely each kind of step is."""
+    eagerness = (0.3, 0.7)
+    """How likely the event loop's turn ends with a step, else it goes on in the next: one of these for a script."""
+    concurrency = (0.0, 0.1, 0.3)
+    """How likely another thread goes on between two operations of one: one of these for a script."""
 
     def __init__(
         self,
@@ -98,19 +121,26 @@ class Script:
     ) -> None:
         """`hook(script)` is called at every operation boundary, while `script.disk` is as a crash would find it."""
         self.random = Random(seed)
-        self.setup = random_setup(self.random, storage_class, log_per_ledger=log_per_ledger)
+        self.setup = self._configuration(storage_class, log_per_ledger)
         self.history = History()
         self.disk = self.setup.new_disk()
         self._operations_before = -self.disk.operations
         self._hook = hook
         self._steps = steps
         self._ledgers = [1, 2, 0x1_0203]
+        self._known_to_lagging = list(self._ledgers)
+        """What a server of the metadata store knows that lags behind: nothing of ledgers since the last collection."""
         self._next_entry: dict[int, int] = {}
-        self._concurrency = self.random.choice((0.0, 0.1, 0.3))
-        self._in_step = False
+        self._concurrency = self.random.choice(self.concurrency)
+        self._eagerness = self.random.choice(self.eagerness)
+        self._depth = 0
+        self._last_adds: tuple[int, list[tuple[int, bytes]], int] | None = None
         self.twin: BookieTwin | None = None
         self.fault: Fault | None = None
         """Fails calls of every disk that the script uses."""
+
+    def _configuration(self, storage_class: StorageClass | None, log_per_ledger: bool | None) -> Setup:
+        return random_setup(self.random, storage_class, log_per_ledger=log_per_ledger)
 
     @property
     def operations(self) -> int:
@@ -136,18 +166,51 @@ class Script:
         self._hook(self)
         if self.twin is not None and self.fault is None and self.random.random() < _AUDIT_SHARE:
             audit(self.twin, self.history)
-        # Between two operations of one thread the others go on: the event loop, or the journals.
-        if self.twin is not None and not self._in_step and self.random.random() < self._concurrency:
-            self._in_step = True
-            if "journal" in path or self.random.random() < 0.5:
-                self._add_some()
-            else:
-                self._journal_step()
-            self._in_step = False
+        if self.twin is not None and self._depth < _DEPTH_MAX and self.random.random() < self._concurrency:
+            self._depth += 1
+            self._meanwhile(self.twin)
+            self._depth -= 1
+
+    def _meanwhile(self, twin: BookieTwin) -> None:
+        """Between two operations of one thread the others go on: the event loop, a journal's, or the checkpoints'."""
+        others: list[Callable[[], object]] = [each.run_group for each in twin.journals if each.can_run]
+        if twin.checkpoints.can_run and self.random.random() < 0.5:
+            others = [twin.checkpoints.run]
+        elif twin.loop.can_serve:
+            others += [self._add_some, self._add_some, twin.loop.turn, self._serve]
+        if not others:
+            return
+        try:
+            self.random.choice(others)()
+        except OSError as error:
+            # The loop knows of it and ends the process; the thread in the middle of which this is goes on meanwhile.
+            twin.loop.failure = twin.loop.failure or error
+
+    def _serve(self) -> None:
+        """Take a request beside adds."""
+        assert self.twin is not None
+        if self.twin.store.filling.room < _ENTRY_COST_BYTES:
+            # The real connection would wait for the checkpoint that runs now.
+            return
+        if self.random.random() < 0.5:
+            self.twin.fence(self._ledger())
+        else:
+            self._write_lac()
 
     def _step(self) -> None:
-        assert self.twin is not None
         self._do(self.random.choices(list(self.weights), list(self.weights.values()))[0])
+        assert self.twin is not None
+        if self.random.random() < self._eagerness:
+            self.twin.loop.turn()
+        if self.fault is None and all(journal.is_idle for journal in self.twin.journals):
+            self._check_answered()
+
+    def _check_answered(self) -> None:
+        """Raise a Violation when an add waits although the journals have nothing to do."""
+        for ledger_id, ledger in self.history.ledgers.items():
+            waiting = [entry_id for entry_id, entry in ledger.entries.items() if entry.waiting]
+            if waiting:
+                raise Violation(f"ledger {ledger_id}: adds of entries {waiting} are never answered")
 
     def _do(self, kind: str) -> None:
         assert self.twin is not None
@@ -159,14 +222,18 @@ class Script:
             self.random.choice(self.twin.journals).settle()
         elif kind == "checkpoint":
             self.twin.bookie.checkpoint(moves_mark=self.random.random() < 0.5)
-            if not self.twin.checkpoints.is_idle:
+            if not self.twin.checkpoints.is_idle and self.random.random() < 0.7:
                 self.twin.checkpoints.step()
         elif kind == "fence":
-            self.twin.fence(self._ledger())
-        elif kind == "lac":
             ledger_id = self._ledger()
-            for _ in range(self.random.choice((1, 2))):  # the second may be lower: it came late
-                self.twin.write_lac(ledger_id, self.random.randrange(1 + self._next_entry.get(ledger_id, 0)))
+            for _ in range(self.random.choice((1, 2))):  # two recoveries at once
+                self.twin.fence(ledger_id)
+        elif kind == "lac":
+            self._write_lac()
+        elif kind == "alone":
+            self._add_alone()
+        elif kind == "resend":
+            self._resend()
         elif kind == "again":
             self._add_again()
         elif kind == "wrong key":
@@ -175,21 +242,26 @@ class Script:
             self._compact()
         elif kind == "collect":
             self._collect()
+        elif kind == "drop unmarked":
+            self._drop_unmarked()
+        elif kind == "revive":
+            self._revive()
         else:
             self._restart(kind)
 
     def _restart(self, kind: str) -> None:
         assert self.twin is not None
         if kind == "stop":
-            self._in_step = True
+            self._depth = _DEPTH_MAX
             self.twin.stop()
-            self._in_step = False
+            self._depth = 0
         elif kind == "kill":
             self.disk.before_operation = None
         else:
             self._operations_before += self.disk.operations
             self.disk = crash_image(self.disk, self.random.choice(list(Loss)), self.random)
         self.history = self.history.after_crash()
+        self._last_adds = None
         self._open()
 
     def _ledger(self) -> int:
@@ -209,10 +281,42 @@ class Script:
         ids = range(first, first + count * step, step)
         self._next_entry[ledger_id] = ids[-1] + 1
         flags = v2.RECOVERY_ADD if self.history.ledger(ledger_id).fence_asked and self.random.random() < 0.5 else 0
-        if self._in_step and self.twin.store.filling.room < count * (max(_SIZES) + _ENTRY_COST_BYTES):
+        if self._depth and self.twin.store.filling.room < count * (max(_SIZES) + _ENTRY_COST_BYTES):
             # The real connection would wait for the checkpoint that runs now.
             return
-        self.twin.add(ledger_id, [(entry_id, self._payload()) for entry_id in ids], flags)
+        self._send(ledger_id, [(entry_id, self._payload()) for entry_id in ids], flags)
+
+    def _send(self, ledger_id: int, entries: list[tuple[int, bytes]], flags: int) -> None:
+        assert self.twin is not None
+        self._last_adds = ledger_id, entries, flags
+        self.twin.add(ledger_id, entries, flags)
+
+    def _resend(self) -> None:
+        """Send the last adds again, byte for byte, as a writer does whose connection broke (reliability N4)."""
+        assert self.twin is not None
+        if self._last_adds is None or self.random.random() < 0.3:
+            self._add_some()
+        assert self._last_adds is not None
+        ledger_id, entries, flags = self._last_adds
+        if ledger_id in self.history.ledgers:
+            for _ in range(self.random.choice((1, 2))):
+                self.twin.add(ledger_id, entries[self.random.randrange(len(entries)) :], flags)
+
+    def _add_alone(self) -> None:
+        """Add with one add in flight: each comes alone, and the turn ends behind it."""
+        assert self.twin is not None
+        ledger_id = self._ledger()
+        for _ in range(self.random.randint(2, 4)):
+            entry_id = self._next_entry.get(ledger_id, 0)
+            self._next_entry[ledger_id] = entry_id + 1
+            self._send(ledger_id, [(entry_id, self._payload())], 0)
+            self.twin.loop.turn()
+
+    def _write_lac(self) -> None:
+        assert self.twin is not None
+        ledger_id = self._ledger()
+        for _ in range(self.random.choice((1, 2))):  # the second may be lower: it came late
+            self.twin.write_lac(ledger_id, self.random.randrange(1 + self._next_entry.get(ledger_id, 0)))
 
     def _add_again(self) -> None:
         """Write entries a second time, in any order, as recoveries do."""
@@ -257,16 +361,61 @@ class Script:
         A deleted ledger's id never returns.
         """
         assert self.twin is not None
+        lagging = self._known_to_lagging
+        self._known_to_lagging = list(self._ledgers)
         if self.random.random() < 0.8:
-            ledger_id = self._ledger()
-            self._ledgers[self._ledgers.index(ledger_id)] = ledger_id + 0x10
-            self.history.delete(ledger_id)
-        census = DoubtfulCensus(self._ledgers, self.random)
+            self._delete(self._ledger())
+        census = DoubtfulCensus(self._ledgers, self.random, lagging=lagging)
         self.twin.collect(census, is_forced=self.random.random() < 0.7)
 
-    def _journal_step(self) -> None:
+    def _delete(self, ledger_id: int) -> None:
+        """Delete a ledger in the metadata store; another takes its place."""
+        self._ledgers[self._ledgers.index(ledger_id)] = ledger_id + 0x10
+        self.history.delete(ledger_id)
+
+    def _drop_unmarked(self) -> None:
+        """Collect garbage when the entries of a deleted ledger are in entry logs, and in the journal behind the mark.
+
+        What the journal had of the ledger before, its key for one, is gone.
+        """
         assert self.twin is not None
-        self.random.choice(self.twin.journals).step(self.random.choice((1, 2, 1000)))
+        ledger_id = self._ledger()
+        self._add_to(ledger_id)
+        self.twin.checkpoint()
+        self._add_to(ledger_id)
+        self.twin.settle()
+        self.twin.bookie.checkpoint(moves_mark=False)
+        self.twin.settle()
+        self._delete(ledger_id)
+        self.twin.collect(DoubtfulCensus(self._ledgers), is_forced=False)
+
+    def _revive(self) -> None:
+        """Ask for something in a deleted ledger, as who has not heard of that: its writer, or a repair."""
+        assert self.twin is not None
+        if not self.history.deleted:
+            return
+        ledger_id = self.random.choice(sorted(self.history.deleted))
+        key = self.history.deleted[ledger_id].master_key
+        kind = self.random.randrange(3)
+        if kind == 0:
+            content = sealed(struct.pack(">qqq", ledger_id, self.random.randrange(3), -1) + self._payload())
+            flags = self.random.choice((v2.RECOVERY_ADD, v2.RECOVERY_ADD, 0))
+            self.twin.serve(SILENT, add_frame(key, content, flags))
+        elif kind == 1:
+            self.twin.serve_lac(SILENT, ledger_id, self.random.randrange(3), key)
+        else:
+            self.twin.serve(SILENT, v2.encode_reads(ledger_id, np.array([0]), v2.DO_FENCING, key))
+
+    def _journal_step(self) -> None:
+        """Have a journal's thread write a group, the checkpoints' do its own, or the event loop end its turn."""
+        assert self.twin is not None
+        journal = self.random.choice(self.twin.journals)
+        if journal.can_run:
+            journal.run_group()
+        elif self.twin.checkpoints.can_run:
+            self.twin.checkpoints.run()
+        else:
+            self.twin.loop.turn()
 
 
 class CollectingScript(Script):
@@ -279,9 +428,46 @@ class CollectingScript(Script):
         "fence": 8,
         "again": 4,
         "compact": 4,
-        "collect": 14,
+        "collect": 12,
+        "drop unmarked": 4,
+        "revive": 4,
         "power cut": 1,
     }
+
+
+class CommittingScript(Script):
+    """One in which the event loop and the journal's thread take turns to commit."""
+
+    weights: ClassVar[dict[str, int]] = {
+        **dict.fromkeys(Script.weights, 0),
+        "add": 20,
+        "alone": 20,
+        "journal": 20,
+        "checkpoint": 8,
+        "commit behind group": 20,
+        "quiet": 4,
+    }
+    eagerness = (0.1, 0.5)
+
+    def _do(self, kind: str) -> None:
+        if kind == "commit behind group":
+            self._commit_behind_group()
+        else:
+            super()._do(kind)
+
+    def _commit_behind_group(self) -> None:
+        """Have the journal's thread write a group, and the event loop commit an add before it hears of that."""
+        assert self.twin is not None
+        self._add_some()
+        self.twin.bookie.checkpoint(moves_mark=self.random.random() < 0.5)
+        (journal,) = self.twin.journals
+        while journal.can_run:
+            journal.run_group()
+        self._add_alone()
+
+    def _configuration(self, storage_class: StorageClass | None, log_per_ledger: bool | None) -> Setup:
+        found = super()._configuration(storage_class, log_per_ledger)
+        return replace(found, journals=1, operation_ns=0, alone_after=0)
 
 
 def write_more(twin: BookieTwin, random: Random) -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -148,15 +148,22 @@ class SimulatedDisk:
     def visible_files(self) -> dict[str, Inode]:
         """Return all files by path, as a living process sees them."""
         found: dict[str, Inode] = {}
+        for at, directory in self._walk():
+            for name, node in directory.cached.items():
+                if isinstance(node, Inode):
+                    found[f"{at}/{name}"] = node
+        return found
+
+    def directories(self) -> list[Directory]:
+        """Return all directories, as a living process sees them."""
+        return [directory for _, directory in self._walk()]
+
+    def _walk(self) -> Iterator[tuple[str, Directory]]:
         todo: list[tuple[str, Directory]] = [("", self.root)]
         while todo:
             at, directory = todo.pop()
-            for name, node in directory.cached.items():
-                if isinstance(node, Directory):
-                    todo.append((f"{at}/{name}", node))
-                else:
-                    found[f"{at}/{name}"] = node
-        return found
+            todo += [(f"{at}/{name}", node) for name, node in directory.cached.items() if isinstance(node, Directory)]
+            yield at, directory
 
 
 def os_error(code: int, path: str) -> OSError:

@@ -14,6 +14,7 @@ from types import ModuleType
 
 import pytest
 
+from bkspark.wire.v2 import Status
 from bookie_service.storage.file_index import PageOptions
 from bookie_service.storage.ledger_store import StoreOptions
 from bookie_service.storage.storage_class import StorageClass
@@ -23,7 +24,7 @@ from tests.crash.census import DoubtfulCensus
 from tests.crash.faults import Part, fail_every_call, flip_bytes, main
 from tests.crash.history import History
 from tests.crash.images import Loss, crash_image
-from tests.crash.simulated_files import os_error
+from tests.crash.simulated_files import SimulatedDisk, SimulatedFiles, os_error
 from tests.crash.twins import BookieTwin, Setup
 
 
@@ -113,12 +114,8 @@ def test_positions_that_were_moved_while_the_marks_wait_for_space_stay_moved(sto
     audit(reopened(crash_image(twin.disk, Loss.LOST, Random(0)), twin.setup, twin.history), twin.history)
 
 
-@pytest.mark.parametrize("storage_class", STORAGES)
-@pytest.mark.parametrize("fails_at", range(4))
-def test_compaction_that_finds_no_space_for_the_index_goes_on_when_there_is_some(
-    storage_class: StorageClass, fails_at: int
-) -> None:
-    """Issue 4: ENOSPC at any moment loses nothing; here it does not even end the process."""
+def twin_with_garbage(storage_class: StorageClass) -> BookieTwin:
+    """Return a bookie with a log that is half of a deleted ledger, 2; index pages are written at once."""
     page = PageOptions(page_bytes=16, pages_max=1)
     setup = Setup(store=StoreOptions(storage_class, cache_half_bytes=6144, pages=page))
     twin = BookieTwin(setup.new_disk(), setup, History())
@@ -127,6 +124,16 @@ def test_compaction_that_finds_no_space_for_the_index_goes_on_when_there_is_some
     twin.checkpoint()
     twin.store.seal_logs()
     twin.history.delete(2)
+    return twin
+
+
+@pytest.mark.parametrize("storage_class", STORAGES)
+@pytest.mark.parametrize("fails_at", range(4))
+def test_compaction_that_finds_no_space_for_the_index_goes_on_when_there_is_some(
+    storage_class: StorageClass, fails_at: int
+) -> None:
+    """Issue 4: ENOSPC at any moment loses nothing; here it does not even end the process."""
+    twin = twin_with_garbage(storage_class)
     place = "positions" if storage_class is StorageClass.DB else ".idx"
     calls = 0
 
@@ -148,3 +155,57 @@ def test_compaction_that_finds_no_space_for_the_index_goes_on_when_there_is_some
     audit(twin, twin.history)
     audit_space(twin, {1})
     audit(reopened(crash_image(twin.disk, Loss.LOST, Random(0)), twin.setup, twin.history), twin.history)
+
+
+@pytest.mark.parametrize("storage_class", [*STORAGES, StorageClass.INTERLEAVED])
+@pytest.mark.parametrize("loss", [Loss.KEPT, Loss.LOST])
+def test_start_without_space_leaves_a_compaction_that_was_killed_to_the_next_pass(
+    storage_class: StorageClass, loss: Loss
+) -> None:
+    """A full ledger directory must not keep a bookie from starting, whatever its last process was at."""
+    twin = twin_with_garbage(storage_class)
+    killed: list[SimulatedDisk] = []
+    twin.disk.before_operation = lambda operation, path: killed.append(crash_image(twin.disk, loss, Random(0)))
+    twin.collect(DoubtfulCensus({1}))
+    assert len(killed) > 20
+    for disk in killed:
+        disk.fault = lambda operation, path: (
+            os_error(errno.ENOSPC, path)
+            if "/ledgers" in path and operation in ("write", "create", "rename", "reserve", "create_directory")
+            else None
+        )
+        history = twin.history.after_crash()
+        again = reopened(disk, twin.setup, history)
+        audit(again, history)
+        disk.fault = None
+        again.settle()
+        # The marks move with the next checkpoint that has something to do.
+        again.add(1, [(6, b"behind")])
+        again.checkpoint()
+        again.collect(DoubtfulCensus({1}))
+        audit_space(again, {1})
+        audit(reopened(crash_image(disk, Loss.LOST, Random(0)), twin.setup, history), history)
+
+
+def test_start_without_space_to_note_the_index_files_notes_them_later() -> None:
+    """A process that was killed in its first checkpoint leaves index files and no note of them."""
+    setup = Setup(ledger_directories=2)
+    twin = BookieTwin(setup.new_disk(), setup, History())
+    twin.add(1, [(0, b"entry")])
+    twin.checkpoint()
+    disk = crash_image(twin.disk, Loss.LOST, Random(0))
+    files = SimulatedFiles(disk)
+    files.remove("/ledgers0/current/indexFiles")
+    disk.fault = lambda operation, path: (
+        os_error(errno.ENOSPC, path) if "/ledgers" in path and operation in ("write", "create") else None
+    )
+    again = reopened(disk, setup, twin.history.after_crash())
+    audit(again, again.history)
+    disk.fault = None
+    again.add(2, [(0, b"entry")])
+    again.checkpoint()
+    again.stop()
+    (path,) = (path for path in disk.visible_files() if path.endswith("/1.idx"))
+    files.remove(path)
+    status, _ = reopened(disk, setup, again.history.after_crash()).batch_read(1, 0)
+    assert status == Status.EIO

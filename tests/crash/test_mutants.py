@@ -8,8 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.crash import directed
-from tests.crash.mutants import EQUIVALENT, MUTANTS, Mutant, killed_by
+from tests.crash import directed, directed_steps
+from tests.crash.hunting import Mutant, killed_by
+from tests.crash.mutants import EQUIVALENT, MUTANTS
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
@@ -17,7 +18,9 @@ def test_mutant_is_killed(mutant: Mutant) -> None:
     assert killed_by(mutant) is not None, f"{mutant.bug}: nothing noticed it"
 
 
-DIRECTED = dict.fromkeys(mutant.hunt for mutant in MUTANTS if inspect.getmodule(mutant.hunt) is directed)
+DIRECTED = dict.fromkeys(
+    mutant.hunt for mutant in MUTANTS if inspect.getmodule(mutant.hunt) in (directed, directed_steps)
+)
 
 
 @pytest.mark.parametrize("hunt", DIRECTED, ids=lambda hunt: hunt.__name__)

@@ -1,18 +1,15 @@
-"""A bookie without threads or sockets: the real storage and rules, with journal and checkpoint stepped by hand.
+"""A bookie without threads or sockets: the real storage, journal threads and rules, whose steps the caller takes.
 
-The twins make the same calls in the same order as `JournalThread` and `CheckpointThread`; when, the caller says. What
-two threads may do at the same time happens here between two operations of the simulated disk.
+`stepped` has the event loop and the threads.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import struct
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -29,17 +26,17 @@ from bookie_service.collection import LogUsage
 from bookie_service.collector import CollectionOptions, Collector, LedgerCensus, PassReport
 from bookie_service.disk_watch import DiskOptions, DiskWatch
 from bookie_service.entry_lists import StepReport
-from bookie_service.formats.marks import JournalPosition
 from bookie_service.lone_adds import decode_lone_add
 from bookie_service.outbox import Parts
 from bookie_service.reads import ReadOptions, ids_of
 from bookie_service.single_reads import SingleReads
 from bookie_service.storage import checkpoint as checkpoint_steps
 from bookie_service.storage.byte_source import Fetched, Place
-from bookie_service.storage.checkpoint import Checkpoint, Marks
+from bookie_service.storage.checkpoint import Checkpoint
+from bookie_service.storage.compaction import LogInDoubt
 from bookie_service.storage.files import is_out_of_space
-from bookie_service.storage.journal import Journal, JournalOptions, Record
-from bookie_service.storage.ledger_storage import LedgerStorage
+from bookie_service.storage.flush_policy import FlushLimits
+from bookie_service.storage.journal import JournalOptions
 from bookie_service.storage.ledger_store import StoreOptions
 from bookie_service.storage.log_appender import AppendOptions
 from bookie_service.storage.opening import open_storage
@@ -47,6 +44,7 @@ from bookie_service.turns import ENDLESS, Turn, Turns
 from bookie_service.v2_requests import V2Runs
 from tests.crash.history import History
 from tests.crash.simulated_files import SimulatedDisk, SimulatedFiles
+from tests.crash.stepped import Checkpoints, Loop, SteppedJournal
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +65,10 @@ class Setup:
     collection: CollectionOptions = field(
         default_factory=lambda: CollectionOptions(deleted_share_max=1.0, entries_per_s=0, bytes_per_s=0)
     )
+    flush: FlushLimits = field(default_factory=FlushLimits)
+    alone_after: int = 1
+    operation_ns: int = 0
+    """How long an operation of the disk takes, as a journal's thread sees it: with 4 ms it counts as slow."""
 
     @property
     def journal_paths(self) -> list[str]:
@@ -83,144 +85,6 @@ class Setup:
         for path in (*self.journal_paths, *self.ledger_paths):
             files.make_directory(path)
         return disk
-
-
-class _Submission(NamedTuple):
-    """Records, which must be synced or may wait; or a wish to have all before it durable, and to know its end."""
-
-    sequence: int
-    records: Sequence[Record] = ()
-    syncs: bool = False
-    forces: bool = False
-    mark: Future[JournalPosition] | None = None
-
-
-class JournalTwin:
-    """Stands in for `JournalThread`."""
-
-    def __init__(self, journal: Journal, index: int) -> None:
-        self._journal = journal
-        self._index = index
-        self._queue: deque[_Submission] = deque()
-        self._sequence = 0
-        self._is_at_work = False
-        self.bookie: Bookie
-        self.failure: OSError | None = None
-        """Why the process ends: a journal that failed once is not used again."""
-
-    @property
-    def is_idle(self) -> bool:
-        return not self._queue
-
-    def submit(self, records: Sequence[Record], *, deferred: bool = False) -> int:
-        self._sequence += 1
-        self._queue.append(_Submission(self._sequence, records, syncs=not deferred))
-        return self._sequence
-
-    def commit(self, records: list[Record]) -> int:
-        if self._queue or self._is_at_work:
-            return 0
-        self._sequence += 1
-        sequence = self._sequence
-        with self._working():
-            self._journal.append(records)
-        return sequence
-
-    def force(self) -> int:
-        self._sequence += 1
-        self._queue.append(_Submission(self._sequence, forces=True))
-        return self._sequence
-
-    def take_mark(self) -> Future[JournalPosition]:
-        mark: Future[JournalPosition] = Future()
-        self._queue.append(_Submission(self._sequence, mark=mark))
-        return mark
-
-    def forget_before(self, mark: JournalPosition) -> None:
-        self._journal.forget_before(mark)
-
-    def step(self, submissions_max: int = 1000) -> None:
-        """Write one group: up to so many submissions, and no further than a mark. Without deferred ones alone it is
-        durable then."""
-        group: list[_Submission] = []
-        while self._queue and len(group) < submissions_max and not (group and group[-1].mark):
-            group.append(self._queue.popleft())
-        if not group:
-            return
-        records = [record for submission in group for record in submission.records]
-        mark, syncs = group[-1].mark, any(submission.syncs for submission in group)
-        forces = mark is not None or any(submission.forces for submission in group)
-        with self._working():
-            if records:
-                self._journal.append(records, deferred=not syncs)
-            if forces:
-                self._journal.sync()
-        if mark is not None:
-            mark.set_result(self._journal.end)
-        report = self.bookie.on_durable if syncs or forces else self.bookie.on_written
-        report(self._index, group[-1].sequence)
-
-    @contextlib.contextmanager
-    def _working(self) -> Iterator[None]:
-        """A group is being written, in the middle of which requests may come."""
-        if self.failure is not None:
-            raise self.failure
-        self._is_at_work = True
-        try:
-            yield
-        except OSError as error:
-            self.failure = error
-            raise
-        finally:
-            self._is_at_work = False
-
-    def settle(self) -> None:
-        """Finish what is queued; then nothing comes for a moment."""
-        while self._queue:
-            self.step()
-        with self._working():
-            self._journal.settle()
-
-    def close(self) -> None:
-        while self._queue:
-            self.step()
-        self._journal.close()
-
-
-class CheckpointTwin:
-    """Stands in for `CheckpointThread`."""
-
-    def __init__(self, store: LedgerStorage, marks: Marks, journals: Sequence[JournalTwin]) -> None:
-        self._store = store
-        self._marks = marks
-        self._journals = journals
-        self._queue: deque[Checkpoint] = deque()
-        self.bookie: Bookie
-
-    @property
-    def is_idle(self) -> bool:
-        return not self._queue
-
-    def submit(self, checkpoint: Checkpoint) -> None:
-        self._queue.append(checkpoint)
-
-    def step(self) -> bool:
-        """Carry one checkpoint out; return False when there is no space: it stays, to be tried again."""
-        checkpoint = self._queue[0]
-        for journal, mark in zip(self._journals, checkpoint.marks):
-            while not mark.done():
-                journal.step()
-        try:
-            checkpoint_steps.carry_out(checkpoint, self._store, self._marks, self._journals)
-        except OSError as error:
-            # A journal's step may have come between two of a checkpoint's operations.
-            if not is_out_of_space(error) or any(journal.failure for journal in self._journals):
-                raise
-            self.bookie.on_checkpoint_stuck()
-            return False
-        self._queue.popleft()
-        self.bookie.on_checkpoint_done(checkpoint)
-        return True
 
 
 class TakingClient:
@@ -270,6 +134,16 @@ class _LacClient(TakingClient):
             self._history.lac_answered(self._ledger_id, self._lac)
 
 
+class _SilentClient(TakingClient):
+    """A connection whose answers nobody notes."""
+
+    def send(self, parts: Parts) -> None:
+        pass
+
+
+SILENT = _SilentClient()
+
+
 class Answers(TakingClient):
     """A connection that keeps the reply frames' bytes."""
 
@@ -305,20 +179,35 @@ class BookieTwin:
         self.notices = self._storage.notices
         self.is_in_doubt = self._storage.may_have_lost_entries
         """Every ledger is to be put into limbo before anything is served."""
-        self.journals = [JournalTwin(journal, index) for index, journal in enumerate(self._storage.journals)]
-        self.checkpoints = CheckpointTwin(self.store, self._storage.marks, self.journals)
+        self.loop = Loop()
+        self.journals = [
+            SteppedJournal(
+                journal,
+                index,
+                self.loop,
+                setup.flush,
+                lambda: disk.operations * setup.operation_ns,
+                commits_inline=setup.journals == 1,
+            )
+            for index, journal in enumerate(self._storage.journals)
+        ]
+        self.checkpoints = Checkpoints(self.store, self._storage.marks, self.journals, self.loop)
         self.disks = DiskWatch(files, setup.ledger_paths, setup.journal_paths, DiskOptions())
         self.bookie = Bookie(
             self.store,
-            self.journals,
+            [journal.thread for journal in self.journals],
             self.checkpoints,
             self.disks,
             AtHand(),
-            BookieOptions(alone_after=1, reads=setup.reads),
+            BookieOptions(alone_after=setup.alone_after, reads=setup.reads),
             AtOnce(),
         )
-        self.bookie.look_at_disks()
         self.checkpoints.bookie = self.bookie
+        if self._storage.stuck is not None:
+            # As BookieService does.
+            self.bookie.on_checkpoint_stuck()
+            self.checkpoints.submit(Checkpoint(self._storage.stuck, []))
+        self.bookie.look_at_disks()
         for journal in self.journals:
             journal.bookie = self.bookie
         self._client = RecordingClient(history)
@@ -335,13 +224,28 @@ class BookieTwin:
         for entry_id, payload in entries:
             content = sealed(struct.pack(">qqq", ledger_id, entry_id, -1) + payload)
             self.history.add_asked(ledger_id, entry_id, content)
-            frames.append(struct.pack(">ii", 24 + len(content), v2.header_word(v2.ADD, flags)) + key + content)
-        octets, runs = self._runs(self._client, b"".join(frames))
+            frames.append(add_frame(key, content, flags))
+        self.serve(self._client, b"".join(frames))
+
+    def serve(self, client: TakingClient, frames: bytes) -> None:
+        """Take requests that came at once from a connection; checkpoints run when the write cache is full."""
+        octets, runs = self._runs(client, frames)
         alone = decode_lone_add(octets.data, len(octets), FRAME_BYTES_MAX)
-        if alone is not None and self.bookie.add_alone(self._client, octets, alone):
-            return
-        while not runs.serve(octets):
+        with self.loop.serving():
+            is_served = alone is not None and self.bookie.add_alone(client, octets, alone)
+        while not is_served:
+            with self.loop.serving():
+                is_served = runs.serve(octets)
+            if not is_served:
+                self.make_room()
+
+    def make_room(self) -> None:
+        """Do what a connection waits for whose adds found the write cache full."""
+        if not self.checkpoints.is_idle:
             self.checkpoints.step()
+        else:
+            assert not self.loop.is_idle, "adds wait for room that nothing makes"
+            self.loop.turn()
 
     def _runs(self, client: TakingClient, frames: bytes) -> tuple[np.ndarray, V2Runs]:
         """Return a receive buffer, which the bookie may write to, and the requests in it."""
@@ -355,8 +259,7 @@ class BookieTwin:
         if key is None:
             key = ledger.master_key
             self.history.fence_asked(ledger_id)
-        octets, runs = self._runs(self._client, v2.encode_reads(ledger_id, np.array([entry_id]), v2.DO_FENCING, key))
-        runs.serve(octets)
+        self.serve(self._client, v2.encode_reads(ledger_id, np.array([entry_id]), v2.DO_FENCING, key))
 
     def write_lac(self, ledger_id: int, lac: int, key: bytes | None = None) -> None:
         """Send an explicit LAC."""
@@ -364,7 +267,18 @@ class BookieTwin:
             key = self.history.ledger(ledger_id).master_key
             self.history.lac_asked(ledger_id, lac)
         client = _LacClient(self.history, ledger_id, lac)
-        self.bookie.write_lac(client, ledger_id, key, lac_packet(ledger_id, lac), lambda status: (bytes([status]),))
+        self.serve_lac(client, ledger_id, lac, key)
+
+    def serve_lac(self, client: TakingClient, ledger_id: int, lac: int, key: bytes) -> None:
+        """Take an explicit LAC, which gets one byte for an answer: its status."""
+        packet = lac_packet(ledger_id, lac)
+        is_served = False
+        while not is_served:
+            with self.loop.serving():
+                waits = self.bookie.write_lac(client, ledger_id, key, packet, lambda status: (bytes([status]),))
+            is_served = waits is None
+            if not is_served:
+                self.make_room()
 
     def read(self, ledger_id: int, entry_id: int) -> tuple[int, int, bytes]:
         """Return (status, entry id, entry) of a single read."""
@@ -377,9 +291,8 @@ class BookieTwin:
     def refuses_adds(self, ledger_id: int, key: bytes) -> bool:
         """Say whether an ordinary add is refused; only then the bookie is as before."""
         answers = Answers()
-        content = struct.pack(">qq", ledger_id, 0)
-        frame = struct.pack(">ii", 24 + len(content), v2.header_word(v2.ADD, 0)) + key + content
-        octets, runs = self._runs(answers, frame)
+        content = struct.pack(">qqq", ledger_id, 0, -1)
+        octets, runs = self._runs(answers, add_frame(key, content))
         runs.serve(octets)
         return bool(answers.buffer)
 
@@ -402,12 +315,15 @@ class BookieTwin:
         return status, contents
 
     def settle(self) -> None:
-        """Let journals and checkpoints finish what they have."""
+        """Let event loop, journals and checkpoints finish what they have."""
+        self._settle_journals()
+        while not self.checkpoints.is_idle and self.checkpoints.step():
+            self._settle_journals()
+
+    def _settle_journals(self) -> None:
         for journal in self.journals:
             while not journal.is_idle:
                 journal.step()
-        while not self.checkpoints.is_idle and self.checkpoints.step():
-            pass
 
     def checkpoint(self) -> None:
         """Begin a checkpoint and carry it out."""
@@ -422,16 +338,14 @@ class BookieTwin:
             return
         try:
             intent = compactor.copy(log_id, _at_once)
-        except OSError:
-            if any(journal.failure for journal in self.journals):
-                raise
+        except (OSError, LogInDoubt):
             return  # the collector leaves such a log out
         between()
         try:
             if intent is not None:
                 compactor.finish(intent, _at_once)
         except OSError as error:
-            if not is_out_of_space(error) or any(journal.failure for journal in self.journals):
+            if not is_out_of_space(error):
                 raise
             return  # it is done again by the next pass of garbage collection
         self.store.forget_log(log_id)
@@ -483,11 +397,14 @@ class BookieTwin:
         self.settle()
         flush = None if self.store.is_clean else self.store.begin_flush()
         if flush is not None:
-            checkpoint = Checkpoint(flush, [journal.take_mark() for journal in self.journals])
+            threads = [journal.thread for journal in self.journals]
+            checkpoint = Checkpoint(flush, [thread.take_mark() for thread in threads])
             self.settle()
             try:
-                checkpoint_steps.carry_out(checkpoint, self.store, self._storage.marks, self.journals)
+                checkpoint_steps.carry_out(checkpoint, self.store, self._storage.marks, threads)
                 self.store.end_flush(flush)
+            except checkpoint_steps.JournalFailed as failed:
+                raise failed.error from failed
             except OSError as error:
                 if not is_out_of_space(error):
                     raise
@@ -537,6 +454,11 @@ def _at_once(entries: int, size: int) -> None:
 def sealed(content: bytes) -> bytes:
     """Return an entry with its digest behind it."""
     return content + crc32c(content).to_bytes(4, "big")
+
+
+def add_frame(key: bytes, content: bytes, flags: int = 0) -> bytes:
+    """Return the frame of a V2 add."""
+    return struct.pack(">ii", 24 + len(content), v2.header_word(v2.ADD, flags)) + key + content
 
 
 def lac_packet(ledger_id: int, lac: int) -> bytes:

@@ -1,0 +1,153 @@
+"""Short scripts about drops, full disks and halves of the write cache; see `directed`."""
+
+from __future__ import annotations
+
+import errno
+from random import Random
+
+from bkspark.wire.v2 import RECOVERY_ADD
+from bookie_service.storage.journal import JournalOptions
+from tests.crash.audit import Violation, audit
+from tests.crash.campaign import reopened
+from tests.crash.census import DoubtfulCensus
+from tests.crash.history import History
+from tests.crash.images import Loss, crash_image
+from tests.crash.simulated_files import os_error
+from tests.crash.twins import SILENT, BookieTwin, Setup
+
+
+def drop_ledger_whose_fence_is_not_before_the_marks() -> None:
+    """Drop a ledger of which the journal behind the marks has a fence and nothing else, and cut the power.
+
+    Raises:
+        Violation: replay meets the fence of a ledger without a key.
+    """
+    twin = _with_ledgers(1, 2)
+    twin.fence(2)
+    twin.settle()
+    twin.bookie.checkpoint(moves_mark=False)
+    twin.settle()
+    twin.history.delete(2)
+    twin.collect(DoubtfulCensus([1]), is_forced=False)
+    _cut_power(twin)
+
+
+def drop_fenced_ledgers_one_after_another() -> None:
+    """Drop a fenced ledger, then another one.
+
+    Raises:
+        Violation: the first one may be made anew.
+    """
+    twin = _with_fenced_ledgers(1, 2)
+    for ledger_id in (1, 2):
+        twin.history.delete(ledger_id)
+        twin.collect(DoubtfulCensus(sorted(twin.history.ledgers)))
+    audit(twin, twin.history)
+    _cut_power(twin)
+
+
+def write_lac_behind_a_drop() -> None:
+    """Send an explicit LAC of a fenced ledger that was dropped.
+
+    Raises:
+        Violation: it makes the ledger anew, without its fence.
+    """
+    twin = _with_fenced_ledgers(1)
+    key = twin.history.ledger(1).master_key
+    twin.history.delete(1)
+    twin.collect(DoubtfulCensus(()))
+    twin.serve_lac(SILENT, 1, 0, key)
+    twin.settle()
+    audit(twin, twin.history)
+
+
+def read_what_found_no_space() -> None:
+    """Have a checkpoint find no space for an entry log.
+
+    Raises:
+        Violation: what it should have written is gone from memory.
+    """
+    twin = _with_ledgers()
+    twin.disk.fault = lambda operation, path: (
+        os_error(errno.ENOSPC, path) if operation in ("create", "write", "reserve") and path.endswith(".log") else None
+    )
+    twin.add(1, [(0, b"entry")])
+    twin.checkpoint()
+    audit(twin, twin.history)
+
+
+def checkpoint_twice_between_two_journals() -> None:
+    """Let journal files wait to be used again while several checkpoints look at them.
+
+    Raises:
+        Violation: one is used twice.
+    """
+    setup = Setup(journal=JournalOptions(file_bytes_max=1000, preallocate_bytes=512, backups_max=0, reuse_files=True))
+    twin = BookieTwin(setup.new_disk(), setup, History())
+    try:
+        for version in range(12):
+            twin.add(1, [(0, bytes([version]) * 300)], RECOVERY_ADD)
+            twin.settle()
+            if version % 4 > 1:
+                twin.checkpoint()
+    except FileNotFoundError as error:
+        raise Violation(f"a journal file was used twice: {error}") from error
+
+
+def read_entry_that_is_flushed_again() -> None:
+    """Rewrite an entry in the middle of a ledger, begin a flush, rewrite it once more, and read at every step.
+
+    Raises:
+        Violation: an older version is served.
+    """
+    twin = _with_ledgers(1)
+    for step in range(2):
+        twin.add(1, [(2, b"version %d" % step)], RECOVERY_ADD)
+        for journal in twin.journals:
+            while not journal.is_idle:
+                journal.step()
+        audit(twin, twin.history)
+        if not step:
+            twin.bookie.checkpoint()
+            audit(twin, twin.history)
+
+
+def restart_with_logs_in_two_directories() -> None:
+    """Fill a log in each of two ledger directories, restart, and fill another one.
+
+    Raises:
+        Violation: it has the id of one that there is.
+    """
+    setup = Setup(ledger_directories=2)
+    twin = BookieTwin(setup.new_disk(), setup, History())
+    for version in range(4):
+        twin.add(1, [(version, bytes(40))])
+        try:
+            twin.checkpoint()
+        except FileExistsError as error:
+            raise Violation(f"a new log has the id of an old one: {error}") from error
+        twin.stop()
+        twin = reopened(twin.disk, setup, twin.history)
+        audit(twin, twin.history)
+
+
+def _with_ledgers(*ledger_ids: int) -> BookieTwin:
+    setup = Setup()
+    twin = BookieTwin(setup.new_disk(), setup, History())
+    for ledger_id in ledger_ids:
+        twin.add(ledger_id, [(entry_id, b"entry") for entry_id in range(4)])
+    twin.checkpoint()
+    return twin
+
+
+def _with_fenced_ledgers(*ledger_ids: int) -> BookieTwin:
+    twin = _with_ledgers(*ledger_ids)
+    for ledger_id in ledger_ids:
+        twin.fence(ledger_id)
+    twin.checkpoint()
+    return twin
+
+
+def _cut_power(twin: BookieTwin) -> None:
+    history = twin.history.after_crash()
+    audit(reopened(crash_image(twin.disk, Loss.LOST, Random(0)), twin.setup, history), history)

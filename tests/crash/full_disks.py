@@ -1,0 +1,210 @@
+"""One ledger directory of several is full, or fails, when a bookie starts: every kill of a script, every such start.
+
+`python -m tests.crash.full_disks [--seed S] [--processes P]` runs `recoveries.RichScript` and stops at every operation
+boundary, as a kill and as a power cut leave the disk. It starts a bookie there of which the first, the second, or every
+ledger directory takes nothing any more, for want of space:
+
+* it starts, read-only where it must; only a first start may be refused, and one without space for the key-value store;
+* all that was promised is read from it, the full directory included;
+* what it is given then it takes and keeps; only where no directory has room it may be read-only;
+* it may crash, and starts once more on a disk with space: everything is there.
+
+It prints one JSON line of counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import json
+import logging
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from random import Random
+
+from bookie_service.storage.storage_class import StorageClass
+from tests.crash.audit import Violation, audit
+from tests.crash.campaign import reopened
+from tests.crash.faults import TAKING_SPACE
+from tests.crash.images import Fingerprint, Loss, crash_image, fingerprint
+from tests.crash.parallel import mapping, processor_seconds, rare_collections
+from tests.crash.recoveries import KINDS, RichScript
+from tests.crash.scripts import Script
+from tests.crash.simulated_files import os_error
+from tests.crash.twins import BookieTwin
+
+_REFUSED = TAKING_SPACE - {"sync_data"}
+"""What was written has its space. After a sync that fails it is unknown what is there, so that start is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Which ledger directories take nothing, and what they say."""
+
+    places: tuple[str, ...]
+    code: int
+
+    def fault(self, operation: str, path: str) -> OSError | None:
+        is_there = any(path.startswith(place) for place in self.places)
+        return os_error(self.code, path) if is_there and operation in _REFUSED else None
+
+
+TROUBLES = (
+    Trouble(("/ledgers0",), errno.ENOSPC),
+    Trouble(("/ledgers1",), errno.ENOSPC),
+    Trouble(("/ledgers0", "/ledgers1"), errno.ENOSPC),
+)
+
+
+def _may_refuse(script: RichScript, trouble: Trouble) -> bool:
+    """Say whether a start may be refused: the first one, or one without space where the key-value store lies."""
+    return script.act == RichScript.act or _is_store_full(script, trouble)
+
+
+def _has_no_room(script: RichScript, trouble: Trouble) -> bool:
+    """Say whether what is added can only stay in the journal."""
+    return len(trouble.places) == len(script.setup.ledger_paths) or _is_store_full(script, trouble)
+
+
+def _is_store_full(script: RichScript, trouble: Trouble) -> bool:
+    is_db = script.setup.store.storage_class is StorageClass.DB
+    return is_db and script.setup.ledger_paths[0] in trouble.places
+
+
+class FullStarts:
+    """Counts what was done; states that are alike count once."""
+
+    def __init__(self, share: float = 1.0) -> None:
+        """`share`: of the kills, chosen by the seed."""
+        self._share = share
+        self.counts: Counter[str] = Counter()
+        self._seen: set[tuple[Fingerprint, int, Trouble]] = set()
+
+    def run_script(self, seed: int, kind: str) -> None:
+        """Start on a full disk at every boundary of one script.
+
+        Raises:
+            Violation: naming kind, seed, kill, policy and the full directories.
+        """
+        random = Random(seed)
+        kills = 0
+
+        def hook(script: Script) -> None:
+            nonlocal kills
+            assert isinstance(script, RichScript)
+            kills += 1
+            self.counts["due"] += 1
+            if random.random() >= self._share:
+                return
+            self.counts["kills"] += 1
+            for loss in (Loss.KEPT, Loss.LOST):
+                for trouble in TROUBLES:
+                    try:
+                        self._start(script, loss, trouble, random)
+                    except Violation as violation:
+                        where = f"{kind}, seed {seed}, kill {kills} ({script.act}), {loss.value}"
+                        raise Violation(f"{where}, {trouble}: {violation}") from violation
+
+        storage_class, log_per_ledger = KINDS[kind]
+        RichScript(seed, 0, hook, storage_class, log_per_ledger=log_per_ledger).run()
+        self.counts["scripts"] += 1
+
+    def _start(self, script: RichScript, loss: Loss, trouble: Trouble, random: Random) -> None:
+        disk = crash_image(script.disk, loss, random)
+        state = (fingerprint(disk), script.history.promises, trouble)
+        if state in self._seen:
+            return
+        self._seen.add(state)
+        self.counts["starts"] += 1
+        history = script.history.after_crash()
+        disk.fault = trouble.fault
+        try:
+            twin = BookieTwin(disk, script.setup, history)
+        except OSError as error:
+            if error.errno != trouble.code or not _may_refuse(script, trouble):
+                raise Violation(f"did not start: {error}") from error
+            self.counts["refused"] += 1
+        else:
+            self.counts["read-only"] += twin.disks.is_read_only
+            audit(twin, history)
+            self._use(twin, random)
+            if twin.disks.is_read_only and not _has_no_room(script, trouble):
+                raise Violation(f"read-only, though one directory has room: {twin.disks.verdict.refusal}")
+        disk.fault = None
+        for again in (Loss.KEPT, Loss.LOST):
+            image = crash_image(disk, again, random)
+            after = history.after_crash()
+            audit(reopened(image, script.setup, after), after)
+
+    def _use(self, twin: BookieTwin, random: Random) -> None:
+        """Add and fence, have a checkpoint tried, and get space."""
+        end = 1 + max(twin.history.ledger(1).entries, default=-1)
+        twin.add(1, [(end, random.randbytes(40))])
+        twin.fence(3)
+        twin.settle()
+        twin.bookie.checkpoint()
+        twin.settle()
+        audit(twin, twin.history)
+        if random.random() < 0.5:
+            return
+        twin.disk.fault = None
+        twin.settle()
+        twin.bookie.look_at_disks()
+        if twin.disks.is_read_only:
+            raise Violation(f"there is space again, and it is still read-only: {twin.disks.verdict.refusal}")
+        self.counts["writable again"] += 1
+        audit(twin, twin.history)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    seed: int
+    kind: str
+    share: float
+
+    def run(self) -> Counter[str] | Violation:
+        starts = FullStarts(self.share)
+        with rare_collections():
+            try:
+                starts.run_script(self.seed, self.kind)
+            except Violation as violation:
+                return Violation(str(violation))
+        return starts.counts
+
+
+def run(seed: int, share: float = 1.0, processes: int = 1) -> Counter[str]:
+    """Run a script of each kind; return the counts.
+
+    Raises:
+        Violation: of the first that has one.
+    """
+    total: Counter[str] = Counter()
+    with mapping(processes) as in_order:
+        for counts in in_order(_Part.run, iter([_Part(seed, kind, share) for kind in KINDS])):
+            if isinstance(counts, Violation):
+                raise counts
+            total += counts
+    return total
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.crash.full_disks", description=__doc__.split("\n")[0])
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--share", type=float, default=1.0, help="part of the kills, chosen by the seed (default all)")
+    parser.add_argument("--processes", type=int, default=1, help="run scripts side by side (default 1)")
+    options = parser.parse_args(arguments)
+    logging.disable()
+    try:
+        counts = run(options.seed, options.share, options.processes)
+    except Violation as violation:
+        print(violation, file=sys.stderr)
+        return 1
+    coverage = round(counts["kills"] / counts.pop("due"), 4)
+    report = {"seed": options.seed, **counts, "coverage": coverage, "violations": 0}
+    print(json.dumps({**report, "processor_seconds": processor_seconds()}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
