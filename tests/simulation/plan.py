@@ -165,7 +165,7 @@ def plan_of(seed: int) -> Plan:
         metadata_delay=int(MILLISECOND * random.choice((0.5, 1, 2, 10))),
         owner_closes=random.random() < 0.4,
         recovers_at_once=random.random() < 0.5,
-        delays_changes=seed % 6 == 5,
+        delays_changes=seed % 18 == 5,
         looks_in_the_end=seed % 16 == 3,
     )
     gap = MILLISECOND * random.choice((0.3, 2, 5, 15))
