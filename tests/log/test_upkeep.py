@@ -8,8 +8,8 @@ from functools import partial
 import pytest
 
 from bkspark.entries import EntryBatch
-from bkspark.errors import MetadataError, MetadataVersion, NoSuchLog, NoSuchNode
-from bkspark.log import Owner, Position
+from bkspark.errors import ConfigurationError, MetadataError, MetadataVersion, NoSuchLog, NoSuchNode
+from bkspark.log import Owner, Position, reading
 from bkspark.log.attempts import AttemptStore
 from bkspark.log.formats import LedgerFacts, LogHead
 from bkspark.log.heads import LOST_RACES_MAX, Change, HeadStore
@@ -247,3 +247,46 @@ async def test_ledger_that_was_published_while_it_is_condemned_stays(world: Worl
     assert await Before(world.store._heads).discard("x", select, world.delete) == 1
     assert world.deleted == [7]
     assert await world.ids() == [5]
+
+
+# ---- what is read between two positions ----
+
+
+def test_ranges_leave_out_ledgers_without_entries_between_the_positions(tmp_path):
+    async def test(cluster: InProcessCluster) -> None:
+        client = cluster.client()
+        log = client.log("x")
+        await log.create()
+        first, _, third = await publish(log, numbers(0, 4), [], numbers(4, 6))
+        snapshot = await log.snapshot()
+
+        async def between(start: Position, end: Position) -> list[tuple[int, int, int]]:
+            found = [it async for it, _ in reading.ranges(client, snapshot, start, end, is_latest=False)]
+            return [(it.ledger_id, it.first_entry, it.end_entry) for it in found]
+
+        end = Position(2, third, 2)
+        assert await between(snapshot.start, end) == [(first, 0, 4), (third, 0, 2)]
+        assert await between(Position(0, first, 1), Position(0, first, 3)) == [(first, 1, 3)]
+        assert await between(Position(0, first, 4), Position(2, third, 1)) == [(third, 0, 1)]
+        assert await between(Position(0, first, 3), Position(0, first, 3)) == []
+        assert await between(end, end) == []
+        with pytest.raises(ConfigurationError, match="lies behind that"):
+            await between(snapshot.start, Position(2, third, 3))
+
+    run_on_one(tmp_path, test)
+
+
+def test_nothing_is_read_past_a_ledger_that_may_still_grow(tmp_path):
+    async def test(cluster: InProcessCluster) -> None:
+        client = cluster.client()
+        log = client.log("x")
+        writer = await log.open_for_writing(**ONE)
+        await writer.append(b"0")
+        (job,) = await publish(log, numbers(1, 3))
+        listed = await (await log.snapshot()).ledgers()
+        assert [it.ledger_id for it in listed][-1] == job
+        with pytest.raises(ConfigurationError, match="lies behind that"):
+            await read_all(log, "earliest", Position(1, job, 1))
+        writer.abandon()
+
+    run_on_one(tmp_path, test)

@@ -1,0 +1,153 @@
+"""Marks of the journals, and the order in which a checkpoint does its steps."""
+
+from __future__ import annotations
+
+import errno
+import os
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bkspark.errors import StorageDamaged
+from bookie_service.formats import marks as mark_format
+from bookie_service.formats.marks import NO_JOURNAL, JournalPosition
+from bookie_service.storage.checkpoint import Checkpoint, JournalFailed, Marks, carry_out
+from tests.bookie.faulty_files import FaultyFiles
+
+LOW, HIGH = JournalPosition(3, 900), JournalPosition(4, 512)
+
+
+@pytest.fixture
+def directories(tmp_path: Path) -> list[str]:
+    paths = [str(tmp_path / name) for name in ("a", "b", "c")]
+    for path in paths:
+        os.mkdir(path)
+    return paths
+
+
+def put(directory: str, mark: JournalPosition, journal: int = 0) -> None:
+    Path(directory, mark_format.file_name(journal)).write_bytes(mark_format.encode_mark(mark))
+
+
+# ---- marks ----
+
+
+@pytest.mark.parametrize("order", [(LOW, HIGH), (HIGH, LOW)])
+def test_highest_mark_counts(directories: list[str], order: tuple[JournalPosition, ...]) -> None:
+    """A crash between two directories leaves them different. Each was written after all below it was durable."""
+    for directory, mark in zip(directories, order):
+        put(directory, mark)
+    put(directories[2], JournalPosition(9, 0), journal=1)
+    marks = Marks(FaultyFiles(), directories)
+    assert marks.read(0) == HIGH
+    assert marks.read(1) == JournalPosition(9, 0)
+    assert marks.read(2) is None
+    assert marks.unreadable == []
+
+
+def test_first_mark_of_a_new_bookie_is_none(directories: list[str]) -> None:
+    put(directories[0], NO_JOURNAL)
+    assert Marks(FaultyFiles(), directories).read(0) is None
+
+
+def test_damaged_mark_is_named_and_the_others_count(directories: list[str]) -> None:
+    put(directories[0], LOW)
+    Path(directories[1], "lastMark").write_bytes(b"damaged")
+    marks = Marks(FaultyFiles(), directories)
+    assert marks.read(0) == LOW
+    assert marks.unreadable == [os.path.join(directories[1], "lastMark")]
+
+
+def test_mark_of_a_later_version_refuses_the_start(directories: list[str]) -> None:
+    put(directories[0], LOW)
+    data = bytearray(mark_format.encode_mark(HIGH))
+    data[7] = 2
+    data[24:] = mark_format.crc32c(bytes(data[:24])).to_bytes(4, "big")
+    Path(directories[1], "lastMark").write_bytes(data)
+    with pytest.raises(StorageDamaged, match="version 2"):
+        Marks(FaultyFiles(), directories).read(0)
+
+
+def test_marks_of_all_journals_are_written_to_all_directories(directories: list[str]) -> None:
+    Marks(FaultyFiles(), directories).write([LOW, HIGH])
+    for directory in directories:
+        alone = Marks(FaultyFiles(), [directory])
+        assert (alone.read(0), alone.read(1)) == (LOW, HIGH)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+def test_directory_that_takes_no_mark_does_not_hold_the_others_up(directories: list[str], code: int) -> None:
+    files = FaultyFiles()
+    marks = Marks(files, directories)
+    marks.write([LOW])
+    files.code = code
+    files.fault = lambda operation, path: path.startswith(directories[1])
+    marks.write([HIGH])
+    files.fault = None
+    assert [Marks(files, [it]).read(0) for it in directories] == [HIGH, LOW, HIGH]
+    assert Marks(files, directories).read(0) == HIGH
+
+
+def test_mark_that_no_directory_takes_is_an_error(directories: list[str]) -> None:
+    files = FaultyFiles()
+    files.code = errno.ENOSPC
+    files.fault = lambda operation, path: True
+    with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
+        Marks(files, directories).write([HIGH])
+    files.code = errno.EACCES
+    files.fault = lambda operation, path: path.startswith(directories[2])
+    with pytest.raises(PermissionError):
+        Marks(files, directories).write([HIGH])
+
+
+# ---- a checkpoint ----
+
+
+class Steps:
+    """The parts of a checkpoint, which note what they are asked to do."""
+
+    def __init__(self) -> None:
+        self.done: list[Any] = []
+
+    def write_flush(self, flush: object) -> None:
+        self.done.append("flush")
+
+    def write(self, positions: list[JournalPosition]) -> None:
+        self.done.append(("marks", list(positions)))
+
+    def forget_before(self, mark: JournalPosition) -> None:
+        self.done.append(("forget", mark))
+
+
+class Flush:
+    def __init__(self, moves_mark: bool) -> None:
+        self.moves_mark = moves_mark
+
+
+def checkpoint(*, moves_mark: bool, error: Exception | None = None) -> Checkpoint:
+    marks: list[Future[JournalPosition]] = [Future(), Future()]
+    marks[0].set_result(LOW)
+    marks[1].set_result(HIGH) if error is None else marks[1].set_exception(error)
+    return Checkpoint(Flush(moves_mark), marks)  # type: ignore[arg-type]
+
+
+def test_journals_go_after_the_marks_and_marks_move_after_the_flush() -> None:
+    steps = Steps()
+    carry_out(checkpoint(moves_mark=True), steps, steps, [steps, steps])  # type: ignore[arg-type]
+    assert steps.done == ["flush", ("marks", [LOW, HIGH]), ("forget", LOW), ("forget", HIGH)]
+
+
+def test_flush_that_only_makes_room_moves_no_mark() -> None:
+    steps = Steps()
+    carry_out(checkpoint(moves_mark=False), steps, steps, [steps, steps])  # type: ignore[arg-type]
+    assert steps.done == ["flush"]
+
+
+def test_nothing_is_flushed_when_a_journal_failed() -> None:
+    steps = Steps()
+    with pytest.raises(JournalFailed) as failed:
+        carry_out(checkpoint(moves_mark=True, error=OSError(errno.ENOSPC, "full")), steps, steps, [])  # type: ignore[arg-type]
+    assert isinstance(failed.value.error, OSError)
+    assert steps.done == []
