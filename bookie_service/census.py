@@ -57,7 +57,7 @@ class Census:
         async for ledger_id in self._ledgers.ids():
             found.append(ledger_id)
         await self._check_instance()
-        return np.sort(np.array(found, np.int64))
+        return await asyncio.to_thread(_ascending, found)
 
     async def named(self) -> list[int]:
         """Return all ledgers of which any ensemble names this bookie.
@@ -66,9 +66,9 @@ class Census:
             BookKeeperError: the store failed, or what is stored cannot be read: nothing is known.
         """
         found = []
-        listed = (await self.listed()).tolist()
+        listed = await self.listed()
         for first in range(0, len(listed), _READS_AT_ONCE):
-            some = listed[first : first + _READS_AT_ONCE]
+            some = listed[first : first + _READS_AT_ONCE].tolist()
             for ledger_id, is_named in zip(some, await asyncio.gather(*map(self._is_named, some))):
                 if is_named:
                     found.append(ledger_id)
@@ -182,3 +182,7 @@ class Census:
             raise MetadataError(
                 f"the cluster's instance id is {found}, it was {self._instance_id} when this bookie started"
             )
+
+
+def _ascending(ledger_ids: array.array[int]) -> np.ndarray:
+    return np.sort(np.array(ledger_ids, np.int64))

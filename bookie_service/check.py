@@ -130,7 +130,7 @@ def run(configuration: Configuration, as_json: bool) -> int:
             if all(map(files.is_directory, current)):
                 check_written_by(files, current, service.store.storage_class)
             report = Check(files, service.journal_directories, service.ledger_directories).run()
-    except (ConfigurationError, OSError) as error:
+    except (ConfigurationError, StorageDamaged, OSError) as error:
         return fail(_PROGRAM, describe(error), 1)
     _print(report, as_json)
     return 1 if report.damaged else 0
@@ -167,7 +167,8 @@ class Check:
         self._journals = [layout.current(each) for each in journals]
         self._ledgers = [layout.current(each) for each in ledgers]
         self._report = Report(list(dict.fromkeys([*journals, *ledgers])))
-        self._paths = IndexPaths(self._ledgers)
+        self._known = IndexFiles(files, self._ledgers)
+        self._paths = IndexPaths(self._ledgers, self._known.moved())
         pages = IndexPages(_PAGE_BYTES, _PAGES_BYTES)
         self._index: IndexView = IndexReader(files, self._paths, pages, _FILES_OPEN_MAX)
         self._index_place: str | None = None
@@ -265,6 +266,9 @@ class Check:
         for path in places.files_of(self._files, self._ledgers, "index", None):
             if places.is_key_value_index(path):
                 findings = self._key_value_index(path, lookup)
+            elif not self._paths.counts(path):
+                self._report.notes.append(f"{path}: left where a disk was full or failed, the ledger's index moved")
+                continue
             else:
                 self._report.ledgers += 1
                 findings = read_index(self._files, path, lookup)
@@ -281,7 +285,7 @@ class Check:
 
     def _check_index_files(self) -> None:
         """Report index files that were durable and are gone, or cut: what they held is answered as if never written."""
-        known = IndexFiles(self._files, self._ledgers[0])
+        known = self._known
         if known.damaged_at is not None:
             place = f"{known.path} offset {known.damaged_at}"
             self._report.notes.append(f"{place}: torn or damaged; the next start writes it anew")

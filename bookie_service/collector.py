@@ -37,8 +37,8 @@ from bookie_service.storage.ledger_storage import LedgerStorage
 
 logger = logging.getLogger(__name__)
 
-_LEDGERS_PER_TURN = 64
-"""Ledgers dropped before the event loop serves requests again."""
+_TURN_S = 0.001
+"""So long ledgers are dropped before the event loop serves requests again."""
 
 T = TypeVar("T")
 
@@ -254,7 +254,9 @@ class Collector:
     async def _drop_overreplicated(self, report: PassReport) -> None:
         self._overreplicated_at = time.monotonic()
         pace = self._metadata_pace()
-        for ledger_id in (await self._own_ledgers()).tolist():
+        own = await self._apart(self._store.index.ledger_ids)
+        # One by one: a list of a million would take the event loop's time.
+        for ledger_id in map(int, own):
             await pace()
             async with self._census.elsewhere(ledger_id) as is_elsewhere:
                 if is_elsewhere:
@@ -267,8 +269,8 @@ class Collector:
     async def _drop(self, ledger_ids: Sequence[int], report: PassReport) -> None:
         """Drop ledgers of which nothing waits to be flushed; the others' turn comes in a later pass."""
         fenced = []
-        async for some in _in_turns(ledger_ids):
-            fenced += [ledger_id for ledger_id, is_fenced in self._store.droppable(some) if is_fenced]
+        async for ledger_id in _in_turns(ledger_ids):
+            fenced += [each for each, is_fenced in self._store.droppable([ledger_id]) if is_fenced]
         try:
             # Durable before the ledgers go: afterwards nothing else tells that they were fenced.
             await self._apart(self._store.prepare_drop, ledger_ids, fenced, _now_s())
@@ -279,14 +281,14 @@ class Collector:
             ledger_ids = sorted(set(ledger_ids).difference(fenced))
             await self._apart(self._store.prepare_drop, ledger_ids, (), _now_s())
         dropped = []
-        async for some in _in_turns(ledger_ids):
-            dropped += self._store.drop(some)
+        async for ledger_id in _in_turns(ledger_ids):
+            dropped += self._store.drop([ledger_id])
         report.dropped_ledgers += len(dropped)
         await self._apart(self._store.index.sync_removed, dropped)
         await self._apart(self._store.limbo.end, dropped)
 
-    async def _own_ledgers(self) -> np.ndarray:
-        return await self._apart(self._store.index.ledger_ids)
+    def _held(self) -> np.ndarray:
+        return np.union1d(self._store.index.ledger_ids(), self._store.limbo.ledger_ids())
 
     # ---- logs ----
 
@@ -314,7 +316,7 @@ class Collector:
         # In this order: every ledger in a settled log has its index file already, so none is missed. A ledger in limbo
         # may have entries there and no index file.
         settled = self._store.logs.settled()
-        held = np.union1d(await self._own_ledgers(), np.array(self._store.limbo.ledger_ids(), np.int64))
+        held = await self._apart(self._held)
         usages = [usage for log_id in settled if (usage := await self._usage(log_id, held, report)) is not None]
         for log_id in collection.dead_logs(usages):
             await self._remove(log_id)
@@ -337,13 +339,16 @@ class Collector:
 
     async def _usage(self, log_id: int, held: np.ndarray, report: PassReport) -> LogUsage | None:
         try:
-            facts = await self._apart(self._compactor.facts, log_id, self._pace())
+            return await self._apart(self._measure, log_id, held)
         except LogInDoubt as doubt:
             self._keep(report, f"entry log {log_id:x} is kept: {doubt}")
             return None
         except (StorageDamaged, OSError) as error:
             self._isolate(log_id, error, report)
             return None
+
+    def _measure(self, log_id: int, held: np.ndarray) -> LogUsage:
+        facts = self._compactor.facts(log_id, self._pace())
         return collection.usage(log_id, facts.log_bytes, facts.ledger_ids, facts.ledger_bytes, held)
 
     async def _compact(self, log_id: int, report: PassReport) -> bool:
@@ -434,10 +439,14 @@ class Collector:
             logger.warning("%s", text)
 
 
-async def _in_turns(ledger_ids: Sequence[int]) -> AsyncIterator[Sequence[int]]:
-    for first in range(0, len(ledger_ids), _LEDGERS_PER_TURN):
-        yield ledger_ids[first : first + _LEDGERS_PER_TURN]
-        await asyncio.sleep(0)
+async def _in_turns(ledger_ids: Sequence[int]) -> AsyncIterator[int]:
+    """Yield ledgers; requests have their turn whenever what is done with them took `_TURN_S`."""
+    began = time.monotonic()
+    for ledger_id in ledger_ids:
+        yield ledger_id
+        if time.monotonic() - began > _TURN_S:
+            await asyncio.sleep(0)
+            began = time.monotonic()
 
 
 def _now_s() -> int:

@@ -68,8 +68,10 @@ class DeletionProofs:
         now_s = self._clock_s()
         proven = await self._round(pace, now_s)
         if is_forced:
-            return np.intersect1d(proven, await self._round(pace, now_s))
-        return np.intersect1d(proven, self._missing.proven_before(now_s))
+            again = await self._round(pace, now_s)
+        else:
+            again = self._missing.proven_before(now_s)
+        return await self._apart(np.intersect1d, proven, again)
 
     async def _round(self, pace: Callable[[], Awaitable[None]], now_s: float) -> np.ndarray:
         own = await self._apart(self._index.ledger_ids)
@@ -83,21 +85,25 @@ class DeletionProofs:
         reason = await self._apart(self._brake, own, missing, len(listed))
         if reason is not None:
             self._keep(reason)
-            missing = self._missing.missing_for(BRAKE_PASSES) if len(listed) else missing[:0]
+            missing = await self._apart(self._missing.missing_for, BRAKE_PASSES) if len(listed) else missing[:0]
         if not len(missing):
             return missing
         await self._census.catch_up()
         deleted = []
-        for ledger_id in missing.tolist():
+        # One by one: a list of a million would take the event loop's time.
+        for ledger_id in map(int, missing):
             await pace()
             if await self._census.is_deleted(ledger_id):
                 deleted.append(ledger_id)
             else:
                 self._keep(f"ledger {ledger_id} is not in the listing of all ledgers, but exists: it is kept")
         proven = np.array(deleted, np.int64)
+        await self._apart(self._note_proven, missing, proven, now_s)
+        return proven
+
+    def _note_proven(self, missing: np.ndarray, proven: np.ndarray, now_s: float) -> None:
         self._missing.forget(np.setdiff1d(missing, proven))
         self._missing.note_proven(proven, now_s)
-        return proven
 
     def _brake(self, own: np.ndarray, missing: np.ndarray, listed_count: int) -> str | None:
         """Return why nothing may be dropped yet; only ledgers that hold entries count."""

@@ -24,7 +24,7 @@ from bookie_service.storage.entry_log import EntryLogs
 from bookie_service.storage.files import LocalFiles
 from bookie_service.storage.index import IndexPaths, IndexReader, LedgerUpdate
 from bookie_service.storage.index_file import IndexFile
-from bookie_service.storage.index_files import IndexFilesWriter
+from bookie_service.storage.index_files import IndexFiles, IndexFilesWriter
 from bookie_service.storage.index_pages import IndexPages
 from bookie_service.storage.key_value_index import KeyValueIndex
 from bookie_service.storage.key_values import KeyValueOptions
@@ -90,7 +90,7 @@ class FileIndexBuilder:
         """`directories`: the `current` directories of all ledger directories. What another run left is removed."""
         self._files = files
         self._directories = directories
-        self._paths = IndexPaths(directories)
+        self._paths = IndexPaths(directories, IndexFiles(files, directories).moved())
         self._built: set[int] = set()
         for path in self._paths.leftovers(files, SUFFIX):
             files.remove(path)
@@ -131,9 +131,11 @@ class FileIndexBuilder:
         for path in paths.values():
             self._files.rename(path + SUFFIX, path)
         self._make_durable((), sorted({os.path.dirname(path) for path in paths.values()}))
-        known = IndexFilesWriter(self._files, self._directories[0])
+        known = IndexFilesWriter(self._files, self._directories)
         sizes = {ledger_id: self._files.file_size(path) or 0 for ledger_id, path in paths.items()}
-        known.note({ledger_id: max(size, known.least_bytes(ledger_id)) for ledger_id, size in sizes.items()})
+        known.note(
+            {ledger_id: max(size, known.least_bytes(ledger_id)) for ledger_id, size in sizes.items()}, self._paths.moved
+        )
         return entries
 
     def _take_over(self, ledger_id: int, file: IndexFile, old: IndexReader, logs: _Logs) -> None:

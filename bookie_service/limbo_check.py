@@ -166,6 +166,6 @@ def holds(index: IndexView, ledger_id: int, share: HeldShare) -> bool:
     return held == share.count
 
 
-def _pieces(ledger_ids: Sequence[int]) -> Iterator[Sequence[int]]:
+def _pieces(ledger_ids: np.ndarray) -> Iterator[list[int]]:
     for first in range(0, len(ledger_ids), _LEDGERS_AT_ONCE):
-        yield ledger_ids[first : first + _LEDGERS_AT_ONCE]
+        yield ledger_ids[first : first + _LEDGERS_AT_ONCE].tolist()

@@ -205,15 +205,15 @@ class Rebuild:
 
     def _lost(self) -> set[int]:
         """Return the ledgers whose index is lost or cut, whose header is unreadable, or that are in limbo."""
-        found = set(Limbo(self._files, self._ledgers[0]).ledger_ids())
+        found = set(Limbo(self._files, self._ledgers).ledger_ids().tolist())
         if self._is_db:
             view = open_view(self._files, self._ledgers[0])
             try:
                 return found | set(_without_header(view, view.ledger_ids()))
             finally:
                 view.close_store()
-        paths = IndexPaths(self._ledgers)
-        known = IndexFiles(self._files, self._ledgers[0])
+        known = IndexFiles(self._files, self._ledgers)
+        paths = IndexPaths(self._ledgers, known.moved())
         if not known.is_complete:
             self._report.notes.append(
                 f"{known.path} is missing or damaged, so it is unknown which index files there were: those that are "
@@ -234,7 +234,7 @@ class Rebuild:
             self._report.everything = True
             DirtyMarker(self._files, self._ledgers).set(journal_is_complete=False)
         else:
-            Limbo(self._files, self._ledgers[0]).begin(chosen)
+            Limbo(self._files, self._ledgers).begin(chosen)
 
     def _builder(self, from_scratch: bool) -> IndexBuilder:
         if self._is_db:
@@ -322,12 +322,12 @@ class Rebuild:
     # ---- the new index ----
 
     def _finish(self, chosen: frozenset[int] | None, builder: IndexBuilder) -> None:
-        paths = IndexPaths(self._ledgers)
         traced = set(self._known)
         if chosen is not None and not self._is_db:
-            noted = IndexFiles(self._files, self._ledgers[0])
+            noted = IndexFiles(self._files, self._ledgers)
+            paths = IndexPaths(self._ledgers, noted.moved())
             traced |= {each for each in chosen if noted.least_bytes(each) or self._files.exists(paths.path(each))}
-        tombstones = Tombstones(self._files, self._ledgers[0])
+        tombstones = Tombstones(self._files, self._ledgers)
 
         def header_of(ledger_id: int, old: LedgerHeader | None) -> LedgerHeader:
             if old is not None:

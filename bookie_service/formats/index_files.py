@@ -1,17 +1,23 @@
-"""Which index files there must be, and how long each is at least. Version 1, all integers big endian.
+"""Which index files there must be, how long each is at least, and which lie elsewhere. Version 2, big endian.
 
-One file `indexFiles` in the first ledger directory, so that an index file that is lost is told from one that never was:
+One file `indexFiles` in a ledger directory, mostly the first one (`storage.placed_file`), so that an index file that is
+lost is told from one that never was:
 
     offset  size  field
     0       4     magic "BKSF"
-    4       4     i32 version, 1
-    8       4     u32 CRC32C of these
+    4       4     i32 version, 2
+    8       8     i64 generation: of several such files the highest counts
+    16      4     u32 CRC32C of these
 
 and behind it any number of records, each appended and synced by itself:
 
     0       4     u32 CRC32C of the rest of the record
     4       4     i32 count, at most 65,536
-    8       16 n  count times i64 ledger id, i64 bytes that its index file has at least; 0: it may be gone
+    8       16 n  count times i64 ledger id, i64 size and place
+
+The lower 56 bits of size and place say how many bytes the ledger's index file has at least; 0: it may be gone. The
+upper 8 say where it lies: 0 in the ledger directory number id mod their count, as always; n in directory number n - 1,
+as the disk of the other one was full or failed. Version 1 has no generation, which counts as 0, and no places.
 
 Of a ledger's rows the last one counts. A row is written after the index file is durable and before the marks move past
 what is in it; a row of 0 is durable before the file is removed. So a crash leaves no row that is not true. It may leave
@@ -22,32 +28,57 @@ asks the index files that there are for the others. The file is written anew und
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import numpy as np
 from crc32c import crc32c
 
-VERSION = 1
+VERSION = 2
 FILE_NAME = "indexFiles"
 ROWS_PER_RECORD_MAX = 1 << 16
 
 _MAGIC = b"BKSF"
-_HEAD = struct.Struct(">4si")
+_HEADS = {1: struct.Struct(">4si"), 2: struct.Struct(">4siq")}
+_START = struct.Struct(">4si")
 _CRC = struct.Struct(">I")
 _COUNT = struct.Struct(">i")
-_HEAD_BYTES = _HEAD.size + _CRC.size
+
+PLACES_MAX = 127
+"""Directories from this number on take no index file from another one."""
+PLACE_BITS = 56
+"""So many lower bits of a row are the size."""
+_SIZE_MASK = (1 << PLACE_BITS) - 1
 
 
-def _head(version: int) -> bytes:
-    head = _HEAD.pack(_MAGIC, version)
+def encode_head(generation: int) -> bytes:
+    """Return what a file begins with."""
+    head = _HEADS[VERSION].pack(_MAGIC, VERSION, generation)
     return head + _CRC.pack(crc32c(head))
 
 
-HEAD = _head(VERSION)
+def with_place(size: int, place: int | None) -> int:
+    """Return the number that says how long an index file is, and in which directory it lies if not in its usual one."""
+    return size if place is None or not size else size | ((place + 1) << PLACE_BITS)
 
 
-def encode_rows(ledger_ids: np.ndarray, file_bytes: np.ndarray) -> bytes:
-    """Return records that say that the file of ledger_ids[i] has at least file_bytes[i] bytes."""
-    pairs = np.column_stack((ledger_ids, file_bytes)).astype(">i8")
+def sizes_of(rows: np.ndarray) -> np.ndarray:
+    """Return the bytes that each such number names."""
+    return rows & _SIZE_MASK
+
+
+def size_of(row: int) -> int:
+    """Return the bytes that such a number names."""
+    return row & _SIZE_MASK
+
+
+def places_of(rows: np.ndarray) -> np.ndarray:
+    """Return the directory that each such number names, -1 for the usual one."""
+    return (rows >> PLACE_BITS) - 1
+
+
+def encode_rows(ledger_ids: np.ndarray, rows: np.ndarray) -> bytes:
+    """Return records that give ledger_ids[i] the size and place rows[i]."""
+    pairs = np.column_stack((ledger_ids, rows)).astype(">i8")
     records = []
     for first in range(0, len(pairs), ROWS_PER_RECORD_MAX):
         some = pairs[first : first + ROWS_PER_RECORD_MAX]
@@ -57,7 +88,7 @@ def encode_rows(ledger_ids: np.ndarray, file_bytes: np.ndarray) -> bytes:
 
 
 def decode(data: bytes) -> tuple[np.ndarray, np.ndarray, int]:
-    """Return (ledger ids, bytes of each, where the whole records end) of a file: every row, as written.
+    """Return (ledger ids, size and place of each, where the whole records end) of a file: every row, as written.
 
     The end is 0 when the head is damaged, and `len(data)` when everything is whole.
 
@@ -65,13 +96,8 @@ def decode(data: bytes) -> tuple[np.ndarray, np.ndarray, int]:
         ValueError: the file is of a version that this code does not read.
     """
     pieces = [np.empty((0, 2), np.int64)]
-    at = 0
-    if len(data) >= _HEAD_BYTES:
-        version = _HEAD.unpack_from(data)[1]
-        if data[:_HEAD_BYTES] == _head(version):
-            if version != VERSION:
-                raise ValueError(f"version {version}, this bookie reads {VERSION}: run the bookie that wrote it")
-            at = _HEAD_BYTES
+    head = _head(data)
+    at = 0 if head is None else _HEADS[head[1]].size + _CRC.size
     while at and at < len(data):
         rows = _record(data, at)
         if rows is None:
@@ -80,6 +106,39 @@ def decode(data: bytes) -> tuple[np.ndarray, np.ndarray, int]:
         at += _CRC.size + _COUNT.size + rows.size * 8
     pairs = np.concatenate(pieces)
     return pairs[:, 0], pairs[:, 1], at
+
+
+def generation(data: bytes) -> int | None:
+    """Return the generation of a file, None when its head is damaged. Raises ValueError as `decode`."""
+    head = _head(data)
+    if head is None:
+        return None
+    return 0 if head[1] == 1 else int(head[2])
+
+
+def version(data: bytes) -> int:
+    """Return the version of a file, 0 where its head is damaged. Raises ValueError as `decode`."""
+    head = _head(data)
+    return 0 if head is None else int(head[1])
+
+
+def _head(data: bytes) -> tuple[Any, ...] | None:
+    """Return (magic, version, ...); None when it fails its checksum."""
+    if len(data) < _START.size:
+        return None
+    magic, found = _START.unpack_from(data)
+    # A later version may have a head of any length: its checksum stands behind one of these.
+    for layout in _HEADS.values():
+        whole = data[: layout.size]
+        if len(data) < layout.size + _CRC.size or _CRC.unpack_from(data, layout.size)[0] != crc32c(whole):
+            continue
+        if magic != _MAGIC:
+            return None
+        if found not in _HEADS:
+            readable = " and ".join(map(str, _HEADS))
+            raise ValueError(f"version {found}, this bookie reads {readable}: run the bookie that wrote it")
+        return layout.unpack_from(data) if layout is _HEADS[found] else None
+    return None
 
 
 def _record(data: bytes, at: int) -> np.ndarray | None:

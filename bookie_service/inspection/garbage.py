@@ -40,5 +40,5 @@ def _tombstones(path: str, data: bytes) -> Iterator[Finding]:
         return
     for row, (ledger_id, dropped_at_s) in enumerate(sorted(found.items())):
         values = {"ledger": ledger_id, "dropped_at_s": dropped_at_s}
-        offset = tombstones.HEAD_BYTES + row * tombstones.ROW_BYTES
+        offset = len(data) - tombstones.tail_bytes(len(found)) + row * tombstones.ROW_BYTES
         yield Fact("fenced-deleted", path, offset, tombstones.ROW_BYTES, True, values)

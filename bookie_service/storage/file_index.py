@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from bookie_service.formats.index import LedgerHeader
-from bookie_service.storage.files import LocalFiles
+from bookie_service.storage.files import LocalFiles, refuses_writes
 from bookie_service.storage.index import ENTRIES_END, Extent, IndexPaths, IndexReader, LedgerUpdate
 from bookie_service.storage.index_file import has_positions
 from bookie_service.storage.index_files import IndexFilesWriter
+from bookie_service.storage.index_moves import Doubt, HeaderOf, IndexMoves
 from bookie_service.storage.index_pages import IndexPages
 from bookie_service.storage.index_writer import IndexWriter
 
@@ -39,17 +39,26 @@ class FileIndex:
     """A `LedgerIndex` over index files; which thread may call what stands there."""
 
     def __init__(
-        self, files: LocalFiles, directories: Sequence[str], options: PageOptions, open_files_max: int
+        self,
+        files: LocalFiles,
+        directories: Sequence[str],
+        options: PageOptions,
+        open_files_max: int,
+        doubt: Doubt | None = None,
+        header_of: HeaderOf = lambda _: None,
     ) -> None:
-        """`directories`: the `current` directories of all ledger directories, in configured order."""
+        """`directories`: the `current` directories of all ledger directories, in configured order.
+
+        `doubt`, `header_of`: what `IndexMoves` needs. Without `doubt` no file moves to another directory.
+        """
         self._files = files
-        self._paths = IndexPaths(directories)
+        self._known = IndexFilesWriter(files, directories)
+        self._paths = IndexPaths(directories, self._known.moved())
         self._pages = IndexPages(options.page_bytes, options.pages_max * options.page_bytes)
-        opened = [files.open_file_system(directory) for directory in directories]
-        self._file_systems = [each for each in opened if each is not None]
-        self._known = IndexFilesWriter(files, directories[0])
+        self._file_systems = [files.open_file_system(directory) for directory in directories]
+        moves = IndexMoves(files, self._paths, self._pages, doubt, header_of)
         self._writer = IndexWriter(
-            files, self._paths, self._pages, self._known, self._file_systems, options.files_synced_singly_max
+            files, self._paths, self._pages, self._known, moves, self._file_systems, options.files_synced_singly_max
         )
         self._reader = IndexReader(files, self._paths, self._pages, open_files_max)
         self.notices = _notices(self._known)
@@ -80,7 +89,7 @@ class FileIndex:
         return np.intersect1d(ledger_ids, holding, assume_unique=True)
 
     def has(self, ledger_id: int) -> bool:
-        return self._files.exists(self._paths.path(ledger_id))
+        return self._paths.size(self._files, ledger_id) is not None
 
     def absent(self, ledger_ids: np.ndarray) -> np.ndarray:
         # What is noted and is not there is lost, which is for `lost` to tell.
@@ -98,7 +107,7 @@ class FileIndex:
         if not least_bytes:
             return ""
         path = self._paths.path(ledger_id)
-        size = self._files.file_size(path)
+        size = self._paths.size(self._files, ledger_id)
         if size is None:
             return f"{path}: the index file of ledger {ledger_id} is missing"
         if size < least_bytes:
@@ -110,11 +119,11 @@ class FileIndex:
         return [
             ledger_id
             for ledger_id, least_bytes in zip(ledger_ids.tolist(), file_bytes.tolist())
-            if (self._files.file_size(self._paths.path(ledger_id)) or 0) < least_bytes
+            if (self._paths.size(self._files, ledger_id) or 0) < least_bytes
         ]
 
     def accept(self, ledger_ids: Collection[int]) -> None:
-        self._known.note({ledger_id: self._writer.file_size(ledger_id) for ledger_id in ledger_ids})
+        self._writer.note_sizes(ledger_ids)
 
     def disown(self, ledger_ids: Collection[int]) -> None:
         self._known.note(dict.fromkeys(ledger_ids, 0))
@@ -136,18 +145,31 @@ class FileIndex:
 
     def remove(self, ledger_id: int) -> None:
         self._reader.forget(ledger_id)
-        with contextlib.suppress(FileNotFoundError):
-            self._files.remove(self._paths.path(ledger_id))
+        for path in self._paths.all_paths(ledger_id):
+            try:
+                self._files.remove(path)
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                # It may go, that is noted. Where its disk does not let it go, a later pass tries again.
+                if not refuses_writes(error):
+                    raise
+        self._paths.forget(ledger_id)
 
     def sync_removed(self, ledger_ids: Collection[int]) -> None:
         for directory in sorted({self._paths.directories(ledger_id)[-1] for ledger_id in ledger_ids}):
-            self._files.sync_directory(directory)
+            try:
+                self._files.sync_directory(directory)
+            except OSError as error:
+                if not refuses_writes(error):
+                    raise
 
     def close(self) -> None:
         self._reader.close()
         self._writer.close()
         for file_system in self._file_systems:
-            file_system.close()
+            if file_system is not None:
+                file_system.close()
 
 
 def _notices(known: IndexFilesWriter) -> list[str]:

@@ -7,7 +7,7 @@ block, whatever the number of ledgers; reading one ledger back passes over the o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -16,26 +16,27 @@ from bookie_service.storage.files import LocalFiles
 from bookie_service.storage.ledger_store import LedgerStore, StoreOptions
 
 
-class SortedLedgerStorage(LedgerStore):
-    """Each flush goes to the entry log sorted by (ledger, entry)."""
+class _FileStorage(LedgerStore):
+    """A storage with index files, which move where the disk of one takes no writes."""
 
     def __init__(self, files: LocalFiles, directories: Sequence[str], options: StoreOptions) -> None:
-        super().__init__(files, directories, options, _index(files, directories, options))
+        def doubt(ledger_ids: Collection[int]) -> None:
+            self.limbo.begin(ledger_ids)
+
+        index = FileIndex(files, directories, options.pages, options.reader_files_max, doubt, self.known_header)
+        super().__init__(files, directories, options, index)
+
+
+class SortedLedgerStorage(_FileStorage):
+    """Each flush goes to the entry log sorted by (ledger, entry)."""
 
     def _log_order(self, addresses: np.ndarray) -> slice:
         return slice(None)
 
 
-class InterleavedLedgerStorage(LedgerStore):
+class InterleavedLedgerStorage(_FileStorage):
     """Each flush goes to the entry log in the order in which the entries arrived."""
-
-    def __init__(self, files: LocalFiles, directories: Sequence[str], options: StoreOptions) -> None:
-        super().__init__(files, directories, options, _index(files, directories, options))
 
     def _log_order(self, addresses: np.ndarray) -> np.ndarray:
         # The write cache is filled from its beginning, so addresses ascend with the time of arrival.
         return np.argsort(addresses)
-
-
-def _index(files: LocalFiles, directories: Sequence[str], options: StoreOptions) -> FileIndex:
-    return FileIndex(files, directories, options.pages, options.reader_files_max)

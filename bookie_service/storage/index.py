@@ -5,10 +5,11 @@ What was changed and is not written yet is in memory (`index_pages`); `index_wri
 
 from __future__ import annotations
 
+import array
 import bisect
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +18,8 @@ from bkspark.errors import StorageDamaged
 from bkspark.ids import NO_ENTRY
 from bookie_service.formats import index as index_format
 from bookie_service.formats.index import ENTRY_ID_MAX, LedgerHeader
-from bookie_service.storage.files import LocalFiles
+from bookie_service.formats.index_files import PLACES_MAX
+from bookie_service.storage.files import ReadOnlyFiles
 from bookie_service.storage.index_file import IndexFile
 from bookie_service.storage.index_pages import IndexPages, overlaid
 from bookie_service.storage.open_files import OpenFiles
@@ -52,60 +54,122 @@ class LedgerUpdate:
 
 
 class IndexPaths:
-    """Where the index file of a ledger lies: in the directory number ledger id mod their count."""
+    """Where the index file of a ledger lies: in directory number ledger id mod their count, or where it was moved to.
 
-    def __init__(self, directories: Sequence[str]) -> None:
+    One thread moves files, any thread asks. A path is right until the file moves: who does not find it asks again.
+    """
+
+    def __init__(self, directories: Sequence[str], moved: Mapping[int, int] | None = None) -> None:
+        """`moved`: the directory, by its number, of each ledger whose file does not lie in its usual one."""
         self._directories = directories
+        self.moved = dict(moved or {})
+        self.moves = 0
+        """How often a file moved; grows before `path` tells it."""
+
+    def place(self, ledger_id: int) -> int:
+        """Return the number of the directory that a ledger's file lies in, or will lie in."""
+        return self.moved.get(ledger_id, ledger_id % len(self._directories))
 
     def path(self, ledger_id: int) -> str:
-        directory = self._directories[ledger_id % len(self._directories)]
-        return os.path.join(directory, *index_format.relative_path(ledger_id))
+        return self.path_in(self.place(ledger_id), ledger_id)
+
+    def path_in(self, place: int, ledger_id: int) -> str:
+        """Return where the file of a ledger lies in directory number `place`."""
+        return os.path.join(self._directories[place], *index_format.relative_path(ledger_id))
+
+    def places(self) -> range:
+        """Return the numbers of the directories that files may move to."""
+        return range(min(len(self._directories), PLACES_MAX))
+
+    def all_paths(self, ledger_id: int) -> list[str]:
+        """Return where a ledger's file lies, and where one that moved may have been left."""
+        if ledger_id not in self.moved:
+            return [self.path(ledger_id)]
+        return [self.path_in(place, ledger_id) for place in range(len(self._directories))]
+
+    def counts(self, path: str) -> bool:
+        """Return whether an index file lies where its ledger's has to be."""
+        ledger_id = index_format.parse_file_name(os.path.basename(path))
+        return ledger_id is not None and self.path(ledger_id) == path
+
+    def place_of(self, directory: str) -> int:
+        """Return the number of the directory that is, or has in it, `directory`."""
+        inside = os.path.join(directory, "")
+        within = (inside.startswith(os.path.join(each, "")) for each in self._directories)
+        return next(place for place, is_within in enumerate(within) if is_within)
+
+    def move(self, ledger_id: int, place: int) -> None:
+        """Note that a ledger's file lies in directory number `place` from now on."""
+        self.moves += 1
+        if place == ledger_id % len(self._directories):
+            self.moved.pop(ledger_id, None)
+        else:
+            self.moved[ledger_id] = place
+
+    def forget(self, ledger_id: int) -> None:
+        """Note that a ledger has no file any more."""
+        self.moved.pop(ledger_id, None)
+
+    def size(self, files: ReadOnlyFiles, ledger_id: int) -> int | None:
+        """Return how long a ledger's file is, None when there is none."""
+        while True:
+            moves = self.moves
+            size = files.file_size(self.path(ledger_id))
+            if size is not None or moves == self.moves:
+                return size
 
     def directories(self, ledger_id: int) -> tuple[str, str, str]:
         """Return the directories that hold the names on the way to a ledger's file, outermost first."""
-        innermost = os.path.dirname(self.path(ledger_id))
-        outer = os.path.dirname(innermost)
-        return os.path.dirname(outer), outer, innermost
+        return names_on_the_way(self.path(ledger_id))
 
-    def ledgers(self, files: LocalFiles) -> np.ndarray:
+    def places_of_all(self, files: ReadOnlyFiles) -> Iterator[tuple[int, int]]:
+        """Yield (number of the directory, ledger id) of every index file that there is, counting or not."""
+        for place, directory in enumerate(self._directories):
+            for inner in _innermost(files, directory):
+                for name in files.names(inner):
+                    ledger_id = index_format.parse_file_name(name)
+                    if ledger_id is not None:
+                        yield place, ledger_id
+
+    def ledgers(self, files: ReadOnlyFiles) -> np.ndarray:
         """Return the ids of all ledgers that have an index file, int64, ascending."""
-        return np.array(sorted(self._each_ledger(files)), np.int64)
+        # Sorting a list would keep the interpreter's lock for a third of a second per million.
+        return np.sort(np.array(array.array("q", self._each_ledger(files)), np.int64))
 
-    def has_any(self, files: LocalFiles) -> bool:
+    def has_any(self, files: ReadOnlyFiles) -> bool:
         """Return whether any ledger has an index file."""
-        return next(self._each_ledger(files), None) is not None
+        return next(self.places_of_all(files), None) is not None
 
-    def leftovers(self, files: LocalFiles, suffix: str) -> list[str]:
+    def leftovers(self, files: ReadOnlyFiles, suffix: str) -> list[str]:
         """Return the paths of files that have an index file's name and `suffix`."""
         return [
             os.path.join(inner, name)
-            for inner in self._innermost(files)
+            for directory in self._directories
+            for inner in _innermost(files, directory)
             for name in files.names(inner)
             if name.endswith(suffix) and index_format.parse_file_name(name.removesuffix(suffix)) is not None
         ]
 
-    def _each_ledger(self, files: LocalFiles) -> Iterator[int]:
-        for inner in self._innermost(files):
-            found = map(index_format.parse_file_name, files.names(inner))
-            yield from (ledger_id for ledger_id in found if ledger_id is not None)
-
-    def _innermost(self, files: LocalFiles) -> Iterator[str]:
-        for top in self._directories:
-            for middle in _hex_directories(files, top):
-                yield from _hex_directories(files, middle)
+    def _each_ledger(self, files: ReadOnlyFiles) -> Iterator[int]:
+        # A file that moved may have been left where it was, and an attempt to move one at its goal.
+        count, moved = len(self._directories), self.moved
+        for place, ledger_id in self.places_of_all(files):
+            if moved.get(ledger_id, ledger_id % count) == place:
+                yield ledger_id
 
 
 class IndexReader:
     """Reads headers and positions, in memory first. For one thread."""
 
     def __init__(
-        self, files: LocalFiles, paths: IndexPaths, pages: IndexPages, open_files_max: int, keeps_pages: bool = True
+        self, files: ReadOnlyFiles, paths: IndexPaths, pages: IndexPages, open_files_max: int, keeps_pages: bool = True
     ) -> None:
         """`keeps_pages`: what is read stays in memory for the next time; not so for those who read everything once."""
         self._paths = paths
         self._pages = pages
         self._open = OpenFiles(lambda path: IndexFile(files.open(path)), open_files_max)
         self._keeps_pages = keeps_pages
+        self._moves = paths.moves
 
     def header(self, ledger_id: int) -> LedgerHeader | None:
         """Return the header in a ledger's file, None when the ledger has none.
@@ -113,21 +177,37 @@ class IndexReader:
         Raises:
             StorageDamaged: there is a file, but its header is unreadable.
         """
-        path = self._paths.path(ledger_id)
         try:
-            file = self._open.get(path)
+            file = self._file(ledger_id)
         except FileNotFoundError:
             return None
         try:
             header = file.header(ledger_id)
         except ValueError as error:
-            raise StorageDamaged(f"{path}: {error}", ledger_id=ledger_id) from error
+            raise StorageDamaged(f"{file.file.path}: {error}", ledger_id=ledger_id) from error
         if header is None:
             raise StorageDamaged(
-                f"{path} offset 0: both headers are unreadable. {rebuild_remedy(ledger_id)}",
+                f"{file.file.path} offset 0: both headers are unreadable. {rebuild_remedy(ledger_id)}",
                 ledger_id=ledger_id,
             )
         return header
+
+    def _file(self, ledger_id: int) -> IndexFile:
+        """Return a ledger's open file. Raises FileNotFoundError: it has none."""
+        while True:
+            moves = self._paths.moves
+            if moves != self._moves:
+                # A file that moves away and back is another one under the old path.
+                self._open.close()
+                self._moves = moves
+            path = self._paths.path(ledger_id)
+            try:
+                if moves == self._paths.moves:
+                    return self._open.get(path)
+            except FileNotFoundError:
+                # It may have moved just now; the old one goes after readers are told.
+                if moves == self._paths.moves:
+                    raise
 
     def positions(self, ledger_id: int, first_entry: int, count: int) -> np.ndarray:
         """Return positions of `first_entry`, ... as int64, 0 where not held; shorter when nothing is held behind."""
@@ -155,15 +235,14 @@ class IndexReader:
     def _stored(self, ledger_id: int, first_entry: int, count: int) -> np.ndarray:
         """Return positions as the file has them; shorter when it ends before, or within a position."""
         try:
-            return self._open.get(self._paths.path(ledger_id)).positions(first_entry, count)
+            return self._file(ledger_id).positions(first_entry, count)
         except FileNotFoundError:
             return np.empty(0, np.int64)
 
     def last_entry(self, ledger_id: int) -> int:
         """Return the highest entry id with a position in a ledger's file, NO_ENTRY when there is none."""
         try:
-            file = self._open.get(self._paths.path(ledger_id))
-            end = file.end_entry()
+            end = self._file(ledger_id).end_entry()
         except (FileNotFoundError, StorageDamaged):
             # Whoever makes a ledger anew whose header is unreadable holds nothing of it.
             return NO_ENTRY
@@ -173,7 +252,7 @@ class IndexReader:
             held = np.flatnonzero(self._stored(ledger_id, first, end - first))
             if len(held):
                 return first + int(held[-1])
-            end = _last_data_end(file, first)
+            end = _last_data_end(self._file(ledger_id), first)
         return NO_ENTRY
 
     def extents(self, ledger_id: int, first_entry: int = 0, end_entry: int = ENTRIES_END) -> Iterator[Extent]:
@@ -200,7 +279,7 @@ class IndexReader:
         at = bisect.bisect_left(in_memory, page)
         found = in_memory[at] if at < len(in_memory) else end_page
         with contextlib.suppress(FileNotFoundError):
-            entry_id = self._open.get(self._paths.path(ledger_id)).next_data(page * each)
+            entry_id = self._file(ledger_id).next_data(page * each)
             if entry_id is not None:
                 found = min(found, entry_id // each)
         return found if found < end_page else None
@@ -212,6 +291,13 @@ class IndexReader:
 
     def close(self) -> None:
         self._open.close()
+
+
+def names_on_the_way(path: str) -> tuple[str, str, str]:
+    """Return the directories that hold the names on the way to an index file, outermost first."""
+    innermost = os.path.dirname(path)
+    outer = os.path.dirname(innermost)
+    return os.path.dirname(outer), outer, innermost
 
 
 def _last_data_end(file: IndexFile, end_entry: int) -> int:
@@ -230,6 +316,12 @@ def _last_data_end(file: IndexFile, end_entry: int) -> int:
     return high
 
 
-def _hex_directories(files: LocalFiles, directory: str) -> list[str]:
+def _innermost(files: ReadOnlyFiles, directory: str) -> Iterator[str]:
+    """Yield the directories below a ledger directory's `current` that hold index files."""
+    for middle in _hex_directories(files, directory):
+        yield from _hex_directories(files, middle)
+
+
+def _hex_directories(files: ReadOnlyFiles, directory: str) -> list[str]:
     names = [name for name in files.names(directory) if 0 < len(name) <= 2 and set(name) <= _HEX]
     return [path for name in names if files.is_directory(path := os.path.join(directory, name))]

@@ -14,6 +14,8 @@ reports the errors of all its files.
 
 What is durable is noted in `index_files` before `sync` returns, so that a file that is lost later is noticed.
 
+Where the disk of a file takes no writes, the file moves to another directory (`index_moves`), with what waits for it.
+
 No file stays open behind a sync: a ledger that is dropped and comes back is another file of that name.
 """
 
@@ -22,16 +24,17 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 
 import numpy as np
 
 from bookie_service.formats.index import LedgerHeader
-from bookie_service.storage.files import FileSystem, LocalFiles, SyncFailed
+from bookie_service.storage.files import FileSystem, LocalFiles, SyncFailed, refuses_writes
 from bookie_service.storage.index import IndexPaths, LedgerUpdate
 from bookie_service.storage.index_file import IndexFile
 from bookie_service.storage.index_files import IndexFilesWriter
+from bookie_service.storage.index_moves import IndexMoves
 from bookie_service.storage.index_pages import IndexPages, Page, PageKey
 
 
@@ -44,24 +47,29 @@ class IndexWriter:
         paths: IndexPaths,
         pages: IndexPages,
         known: IndexFilesWriter,
-        file_systems: Sequence[FileSystem],
+        moves: IndexMoves,
+        file_systems: Sequence[FileSystem | None],
         files_synced_singly_max: int,
     ) -> None:
         """`known`: where it is noted which files there are.
 
-        `file_systems`: those of the index files; empty: files are always synced one by one.
+        `file_systems`: that of each directory; where any is None, files are always synced one by one.
         """
         self._files = files
         self._paths = paths
         self._pages = pages
         self._known = known
-        self._file_systems = file_systems
+        self._moves = moves
+        self._file_systems = [each for each in file_systems if each is not None]
+        self._syncs_file_systems = len(self._file_systems) == len(file_systems)
         self._files_synced_singly_max = files_synced_singly_max
         self._headers: dict[int, LedgerHeader] = {}
         self._unsynced: dict[int, int] = {}
         """Ledgers of which something is not durable, and up to where positions were written to each one's file."""
         self._written: dict[int, IndexFile] = {}
         """Files of these that are open: written to and not synced since."""
+        self._evicted: set[int] = set()
+        """Ledgers of which memory lacks positions that are not durable."""
         self._new_names: set[str] = set()
         """Directories with names in them that are not durable."""
 
@@ -87,7 +95,7 @@ class IndexWriter:
             if update.header is not None:
                 self._headers[update.ledger_id] = update.header
             if len(update.entry_ids):
-                self._hold_positions(update)
+                self._moving(update.ledger_id, partial(self._hold_positions, update))
             if self._pages.is_full:
                 self._make_room()
 
@@ -104,19 +112,23 @@ class IndexWriter:
         """
         if self.is_clean:
             return
-        rewritten = self._write_all()
+        rewritten, pages = self._write_all()
         names = set(self._new_names)
         if not names_are_durable:
             for ledger_id in self._unsynced:
                 names.update(self._paths.directories(ledger_id))
         self._make_durable(self._unsynced, names)
+        # Not before: a file that moves gets from memory what a failed sync may have lost.
+        self._pages.written(pages)
+        self._evicted.clear()
         for header in rewritten:
-            with self._writing(header.ledger_id) as file:
-                file.write_slot(header, 1)
+            self._moving(header.ledger_id, partial(self._write, header.ledger_id, header, 1, ()))
         self._make_durable([header.ledger_id for header in rewritten], ())
-        self._known.note({ledger_id: self._size(ledger_id, end) for ledger_id, end in self._unsynced.items()})
+        sizes = {ledger_id: self._size(ledger_id, end) for ledger_id, end in self._unsynced.items()}
+        self._known.note(sizes, self._paths.moved)
+        self._moves.noted()
         for header in rewritten:
-            del self._headers[header.ledger_id]
+            self._headers.pop(header.ledger_id, None)
         self._unsynced.clear()
         self._new_names.clear()
 
@@ -126,9 +138,15 @@ class IndexWriter:
         Raises:
             SyncFailed, OSError: as `sync`.
         """
+        self._moves.find()
         ledger_ids = self._paths.ledgers(self._files).tolist()
         self._make_durable(ledger_ids, {name for each in ledger_ids for name in self._paths.directories(each)})
-        self._known.note({ledger_id: self.file_size(ledger_id) for ledger_id in ledger_ids})
+        self.note_sizes(ledger_ids)
+
+    def note_sizes(self, ledger_ids: Iterable[int]) -> None:
+        """Note how long the files of ledgers are, and where they lie."""
+        self._known.note({ledger_id: self.file_size(ledger_id) for ledger_id in ledger_ids}, self._paths.moved)
+        self._moves.noted()
 
     def file_size(self, ledger_id: int) -> int:
         """Return how long a ledger's file is, 0 when there is none."""
@@ -151,7 +169,8 @@ class IndexWriter:
 
     def _size(self, ledger_id: int, end: int) -> int:
         """Return how long a durable file is at least that was written up to `end`."""
-        least = self._known.least_bytes(ledger_id)
+        is_moved = self._known.place(ledger_id) != self._paths.place(ledger_id)
+        least = 0 if is_moved else self._known.least_bytes(ledger_id)
         # Of a file that nothing is noted of, or nothing any more, all that there is counts.
         return max(least, end) if least else max(end, self.file_size(ledger_id))
 
@@ -183,31 +202,74 @@ class IndexWriter:
     def _make_room(self) -> None:
         victims = sorted(self._pages.make_room(), key=lambda item: item[0])
         for ledger_id, pages in _by_ledger(victims):
-            with self._writing(ledger_id) as file:
-                self._write_pages(ledger_id, file, pages)
+            self._moving(ledger_id, partial(self._write, ledger_id, None, 0, pages))
+            self._evicted.add(ledger_id)
             self._pages.evict(key for key, _ in pages)
 
-    def _write_all(self) -> list[LedgerHeader]:
-        """Write all that is held to files; return the headers of which the second slot is to be written."""
+    def _write_all(self) -> tuple[list[LedgerHeader], list[PageKey]]:
+        """Write all that is held to files; return the headers whose second slot is to be written, and the pages."""
         dirty = dict(_by_ledger(self._pages.dirty()))
         rewritten = []
         for ledger_id in sorted({*dirty, *self._headers}):
-            with self._writing(ledger_id) as file:
-                # A file that was made just now has it.
-                header = self._headers.get(ledger_id)
-                if header is not None:
-                    file.write_slot(header, 0)
-                    rewritten.append(header)
-                pages = dirty.get(ledger_id, [])
-                self._write_pages(ledger_id, file, pages)
-            self._pages.written(key for key, _ in pages)
-        return rewritten
+            pages = dirty.get(ledger_id, [])
+            header = self._headers.get(ledger_id)
+            self._moving(ledger_id, partial(self._write, ledger_id, header, 0, pages))
+            # A file that was made just now, or moved, has it in both slots.
+            if header is not None and ledger_id in self._headers:
+                rewritten.append(header)
+        return rewritten, [key for pages in dirty.values() for key, _ in pages]
+
+    def _write(
+        self, ledger_id: int, header: LedgerHeader | None, slot: int, pages: Sequence[tuple[PageKey, Page]]
+    ) -> None:
+        """Write a header, if any, to one slot of a ledger's file, and pages."""
+        with self._writing(ledger_id) as file:
+            if header is not None and ledger_id in self._headers:
+                file.write_slot(header, slot)
+            self._write_pages(ledger_id, file, pages)
 
     def _write_pages(self, ledger_id: int, file: IndexFile, pages: Sequence[tuple[PageKey, Page]]) -> None:
         each = self._pages.positions_per_page
         for (_, number), page in pages:
             end = file.write_positions(number * each + page.dirty_first, page.dirty)
             self._unsynced[ledger_id] = max(end, self._unsynced.get(ledger_id, 0))
+
+    def _moving(self, ledger_id: int, work: Callable[[], None]) -> None:
+        """Do some work on a ledger's file; where its disk refuses that, move the file and do it again."""
+        while True:
+            try:
+                work()
+                return
+            except OSError as error:
+                if not _is_of_disk(error):
+                    raise
+                self._move(ledger_id, error)
+
+    def _move(self, ledger_id: int, error: OSError) -> None:
+        """Move a ledger's file to another directory, as the disk of this one refuses writes; `error` tells how.
+
+        Raises:
+            OSError: `error`, for there is no other directory that takes it.
+        """
+        if not self._moves.can_move(ledger_id):
+            raise error
+        old = self._written.pop(ledger_id, None)
+        is_synced = False
+        if old is not None:
+            try:
+                with contextlib.closing(old), _syncing():
+                    old.file.sync_data()
+                is_synced = not isinstance(error, SyncFailed)
+            except SyncFailed as failure:
+                error = failure
+        in_doubt = ledger_id in self._evicted and not is_synced
+        file = self._moves.move(ledger_id, self._headers.get(ledger_id), self._new_names, in_doubt=in_doubt)
+        if file is None:
+            raise error
+        self._evicted.discard(ledger_id)
+        self._written[ledger_id] = file
+        self._headers.pop(ledger_id, None)
+        self._unsynced[ledger_id] = file.file.size()
 
     @contextlib.contextmanager
     def _writing(self, ledger_id: int) -> Iterator[IndexFile]:
@@ -218,7 +280,7 @@ class IndexWriter:
             self._written[ledger_id] = file
         try:
             yield file
-            if not is_kept and not self._file_systems:
+            if not is_kept and not self._syncs_file_systems:
                 with _syncing():
                     file.file.sync_data()
         finally:
@@ -269,19 +331,60 @@ class IndexWriter:
         return file
 
     def _make_durable(self, ledger_ids: Collection[int], directories: Collection[str]) -> None:
-        if self._file_systems and len(ledger_ids) + len(directories) > self._files_synced_singly_max:
-            for file_system in self._file_systems:
-                with _syncing():
-                    file_system.sync()
+        """Sync the files of ledgers, and the names in directories; files whose disk refuses that move, and are synced.
+
+        Raises:
+            SyncFailed: what is durable is unknown, and there is no other disk.
+        """
+        while ledger_ids or directories:
+            failed = self._sync(ledger_ids, directories)
+            for ledger_id, error in failed.items():
+                self._move(ledger_id, error)
+            ledger_ids, directories = list(failed), set(self._new_names) if failed else ()
+
+    def _sync(self, ledger_ids: Collection[int], directories: Collection[str]) -> dict[int, SyncFailed]:
+        """Sync what `_make_durable` is given; return the ledgers of which it failed, and why."""
+        failed: dict[int, SyncFailed] = {}
+        refusing: dict[int, SyncFailed] = {}
+        if self._syncs_file_systems and len(ledger_ids) + len(directories) > self._files_synced_singly_max:
+            changed = {*map(self._paths.place, ledger_ids), *map(self._paths.place_of, directories)}
+            for place in sorted(changed):
+                with _noting(refusing, place):
+                    self._file_systems[place].sync()
             for ledger_id in list(self._written):
                 self._written.pop(ledger_id).close()
-            return
-        for ledger_id in sorted(ledger_ids):
-            file = self._written.pop(ledger_id, None) or self._open(ledger_id)
-            with contextlib.closing(file), _syncing():
-                file.file.sync_data()
-        for directory in sorted(directories):
-            self._files.sync_directory(directory)
+        else:
+            for ledger_id in sorted(ledger_ids):
+                with _noting(failed, ledger_id):
+                    file = self._written.pop(ledger_id, None) or self._open(ledger_id)
+                    with contextlib.closing(file):
+                        file.file.sync_data()
+            for directory in sorted(directories):
+                with _noting(refusing, self._paths.place_of(directory)):
+                    self._files.sync_directory(directory)
+        for place, error in refusing.items():
+            self._moves.refused_by(place)
+            self._new_names = {each for each in self._new_names if self._paths.place_of(each) != place}
+            there = (each for each in {*ledger_ids, *self._unsynced} if self._paths.place(each) == place)
+            failed |= dict.fromkeys(there, error)
+        return failed
+
+
+def _is_of_disk(error: OSError) -> bool:
+    """Say whether an error, of a sync too, means that one disk takes no writes, so that all goes to another one."""
+    return refuses_writes(OSError(error.errno, error.strerror))
+
+
+@contextlib.contextmanager
+def _noting(failed: dict[int, SyncFailed], key: int) -> Iterator[None]:
+    """Note a sync that fails because of its disk."""
+    try:
+        yield
+    except OSError as error:
+        failure = SyncFailed(error.errno, error.strerror, error.filename)
+        if not _is_of_disk(error):
+            raise failure from error
+        failed.setdefault(key, failure)
 
 
 @contextlib.contextmanager

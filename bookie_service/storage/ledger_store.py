@@ -100,9 +100,9 @@ class LedgerStore(ABC):
         """`directories`: the `current` directories of all ledger directories, in configured order."""
         self.logs = EntryLogs(files, directories, options.disks, reserves=options.append.reserves)
         self.index = index
-        self.tombstones = Tombstones(files, directories[0])
+        self.tombstones = Tombstones(files, directories)
         self._appender = EntryLogAppender(self.logs, options.append)
-        self.limbo = Limbo(files, directories[0])
+        self.limbo = Limbo(files, directories)
         self._reader = EntryLogReader(self.logs, options.reader_files_max)
         self._item_bytes = LENGTH_BYTES + ENTRY_BYTES_MIN
         self.filling = CacheHalf(options.cache_half_bytes)
@@ -175,6 +175,11 @@ class LedgerStore(ABC):
             else:
                 self._ledgers.move_to_end(oldest)
         return ledger
+
+    def known_header(self, ledger_id: int) -> LedgerHeader | None:
+        """Return what memory has of a ledger, None for nothing. For any thread."""
+        ledger = self._ledgers.get(ledger_id)
+        return None if ledger is None else _header_of(ledger)
 
     def create_ledger(self, ledger_id: int, master_key: bytes) -> Ledger:
         ledger = self._ledgers.get(ledger_id)
@@ -299,9 +304,7 @@ class LedgerStore(ABC):
         for ledger_id in sorted(self._changed):
             ledger = self._ledgers[ledger_id]
             ledger.generation += 1
-            headers.append(
-                LedgerHeader(ledger_id, ledger.generation, ledger.fenced, ledger.master_key, ledger.explicit_lac)
-            )
+            headers.append(_header_of(ledger))
         self._unmarked.update(self._flushing.ledgers, self._changed)
         self._unmarked_bytes += self._flushing.used
         self._changed.clear()
@@ -466,3 +469,7 @@ class LedgerStore(ABC):
         self._appender.close()
         self._reader.close()
         self.index.close()
+
+
+def _header_of(ledger: Ledger) -> LedgerHeader:
+    return LedgerHeader(ledger.ledger_id, ledger.generation, ledger.fenced, ledger.master_key, ledger.explicit_lac)

@@ -23,54 +23,65 @@ import numpy as np
 from bkspark.errors import StorageDamaged
 from bookie_service.formats import limbo as limbo_format
 from bookie_service.storage.files import LocalFiles, is_disk_failure, refuses_writes
+from bookie_service.storage.placed_file import PlacedFile
 
 
 class Limbo:
     """Which ledgers are in limbo. For any thread."""
 
-    def __init__(self, files: LocalFiles, directory: str) -> None:
-        """`directory`: the `current` directory that the file lies in.
+    def __init__(self, files: LocalFiles, directories: Sequence[str]) -> None:
+        """`directories`: the `current` directories of all ledger directories.
 
         Raises:
             StorageDamaged: the file is unreadable.
         """
         self._files = files
-        self._path = os.path.join(directory, limbo_format.LIMBO_NAME)
         self._changing = threading.Lock()
-        self._ledgers: frozenset[int] = frozenset()
-        if files.exists(self._path):
-            try:
-                self._ledgers = frozenset(limbo_format.decode_limbo(files.read_all(self._path)).tolist())
-            except ValueError as error:
-                raise StorageDamaged(
-                    f"{self._path}: {error}; without it this bookie cannot tell which ledgers lost entries. Restore "
-                    "it, or start a bookie with a new bookieId and empty directories"
-                ) from error
+        name = limbo_format.LIMBO_NAME
+        try:
+            self._file = PlacedFile(files, directories, name, lambda data: limbo_format.decode_limbo(data)[1])
+        except (ValueError, OSError) as error:
+            path = getattr(error, "filename", None) or f"{name} in {', '.join(directories)}"
+            raise StorageDamaged(
+                f"{path}: {error}; without it this bookie cannot tell which ledgers lost entries. Restore it, or start "
+                "a bookie with a new bookieId and empty directories"
+            ) from error
+        data = self._file.data
+        self._ledgers = np.empty(0, np.int64) if data is None else limbo_format.decode_limbo(data)[0]
+        """Ascending; replaced, never changed."""
 
     def __contains__(self, ledger_id: int) -> bool:
-        return ledger_id in self._ledgers
+        ledgers = self._ledgers
+        if not len(ledgers):
+            return False
+        at = int(ledgers.searchsorted(ledger_id))
+        return at < len(ledgers) and ledgers.item(at) == ledger_id
 
     def __len__(self) -> int:
         return len(self._ledgers)
 
-    def ledger_ids(self) -> list[int]:
-        """Return the ledgers, ascending."""
-        return sorted(self._ledgers)
+    def ledger_ids(self) -> np.ndarray:
+        """Return the ledgers, int64, ascending."""
+        return self._ledgers
 
-    def begin(self, ledger_ids: Collection[int]) -> None:
+    def begin(self, ledger_ids: Collection[int] | np.ndarray) -> None:
         """Add ledgers; durable on return. Raises OSError: nothing changed."""
         with self._changing:
-            self._write(self._ledgers | frozenset(ledger_ids))
+            self._write(np.union1d(self._ledgers, _array(ledger_ids)))
 
-    def end(self, ledger_ids: Collection[int]) -> None:
+    def end(self, ledger_ids: Collection[int] | np.ndarray) -> None:
         """Take ledgers out; durable on return. Raises OSError: nothing changed."""
         with self._changing:
-            self._write(self._ledgers - frozenset(ledger_ids))
+            self._write(np.setdiff1d(self._ledgers, _array(ledger_ids)))
 
-    def _write(self, ledgers: frozenset[int]) -> None:
-        if ledgers != self._ledgers:
-            self._files.replace(self._path, limbo_format.encode_limbo(np.array(sorted(ledgers), np.int64)))
+    def _write(self, ledgers: np.ndarray) -> None:
+        if not np.array_equal(ledgers, self._ledgers):
+            self._file.replace(self._files, lambda generation: limbo_format.encode_limbo(ledgers, generation))
             self._ledgers = ledgers
+
+
+def _array(ledger_ids: Collection[int] | np.ndarray) -> np.ndarray:
+    return ledger_ids if isinstance(ledger_ids, np.ndarray) else np.array(list(ledger_ids), np.int64)
 
 
 class DirtyMarker:

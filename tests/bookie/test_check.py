@@ -72,7 +72,7 @@ def test_torn_last_record_is_a_note_and_not_damage(crashed: Folder, capsys: Capt
 
 
 def test_entries_of_a_deleted_ledger_are_counted_and_no_damage(stopped: Folder, capsys: Capture) -> None:
-    IndexFilesWriter(LocalFiles(), str(stopped.ledgers)).note({SMALL: 0})
+    IndexFilesWriter(LocalFiles(), [str(stopped.ledgers)]).note({SMALL: 0})
     stopped.small_index.unlink()
     code, report = check(stopped, capsys)
     assert (code, report["unindexed_entries"]) == (0, 25)
@@ -96,7 +96,7 @@ def test_damaged_list_of_index_files_is_noted(stopped: Folder, capsys: Capture) 
     flip(stopped.ledgers / "indexFiles", 20)
     code, report = check(stopped, capsys)
     assert code == 0
-    assert any("indexFiles offset 12: torn or damaged" in note for note in report["notes"])
+    assert any("indexFiles offset 20: torn or damaged" in note for note in report["notes"])
 
 
 def test_nothing_is_changed_and_the_directories_are_free_again(crashed: Folder, capsys: Capture) -> None:

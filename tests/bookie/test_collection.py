@@ -134,15 +134,15 @@ def test_intent_and_tombstones_survive_encoding_and_no_damage() -> None:
 
 
 def test_tombstones_are_kept_for_seven_days(tmp_path: Path) -> None:
-    tombstones = Tombstones(LocalFiles(), str(tmp_path))
+    tombstones = Tombstones(LocalFiles(), [str(tmp_path)])
     tombstones.remember([5], 1000)
     tombstones.remember([6], 1000 + KEPT_S - 1)
-    assert 5 in Tombstones(LocalFiles(), str(tmp_path))
+    assert 5 in Tombstones(LocalFiles(), [str(tmp_path)])
     tombstones.remember([], 1000 + KEPT_S)
-    again = Tombstones(LocalFiles(), str(tmp_path))
+    again = Tombstones(LocalFiles(), [str(tmp_path)])
     assert (5 in again, 6 in again, again.notice) == (False, True, None)
     (tmp_path / tombstone_format.FILE_NAME).write_bytes(b"garbage")
-    notice = Tombstones(LocalFiles(), str(tmp_path)).notice
+    notice = Tombstones(LocalFiles(), [str(tmp_path)]).notice
     assert notice is not None
     assert "fails its checksum" in notice
 

@@ -291,7 +291,7 @@ def test_p21_fenced_and_deleted_ledger_is_remembered(tmp_path: Path) -> None:
 def test_p21_late_writer_is_refused_and_a_repair_brings_the_ledger_back_fenced(tmp_path: Path) -> None:
     current = tmp_path / "ledgers" / "current"
     current.mkdir(parents=True)
-    Tombstones(LocalFiles(), str(current)).remember([5], 1 << 40)
+    Tombstones(LocalFiles(), [str(current)]).remember([5], 1 << 40)
     with Serving(service_options(tmp_path)) as serving, serving.connect() as peer:
         assert peer.add(5, 0, [b"late"]) == [Status.EFENCED]
         assert peer.read(5, 0).status == Status.ENOLEDGER

@@ -63,7 +63,7 @@ def test_garbage_shows_the_compaction_under_way_and_fenced_ledgers_that_are_dele
     assert code == 0
     assert [(row["new_log"], row["old_log"]) for row in of_kind(rows, "compaction")] == [(7, 3)]
     found = [(row["ledger"], row["dropped_at_s"], row["offset"]) for row in of_kind(rows, "fenced-deleted")]
-    assert found == [(5, 100, 12), (9, 200, 28)]
+    assert found == [(5, 100, 20), (9, 200, 36)]
     _, rows = dump(capsys, "garbage", "--ledger", 9, stopped.ledgers)
     assert [row["ledger"] for row in of_kind(rows, "fenced-deleted")] == [9]
 

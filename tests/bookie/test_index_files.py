@@ -66,7 +66,7 @@ def test_ledger_whose_index_file_is_lost_or_cut_is_in_limbo(options: ServiceOpti
     with Serving(options) as serving, serving.connect() as peer:
         assert peer.read(5, ENTRIES - 1).body == stored(5, ENTRIES - 1, b"payload")
         assert peer.read(5, ENTRIES).status == Status.EIO
-    assert Limbo(LocalFiles(), str(current(options))).ledger_ids() == [5]
+    assert Limbo(LocalFiles(), [str(current(options))]).ledger_ids().tolist() == [5]
 
 
 def test_index_file_that_is_cut_while_the_bookie_serves_is_noticed(options: ServiceOptions) -> None:
@@ -123,9 +123,9 @@ def test_damaged_list_is_made_again_from_the_files_that_are_there(options: Servi
 
 def test_list_of_a_later_version_refuses_the_start(options: ServiceOptions) -> None:
     path = current(options) / file_format.FILE_NAME
-    head = b"BKSF\0\0\0\2"
+    head = b"BKSF\0\0\0\3" + bytes(8)
     path.write_bytes(head + crc32c(head).to_bytes(4, "big"))
-    with pytest.raises(StorageDamaged, match="indexFiles: version 2"), Serving(options):
+    with pytest.raises(StorageDamaged, match=r"indexFiles.*: version 3"), Serving(options):
         pass
 
 
@@ -134,24 +134,24 @@ def test_list_says_what_a_dictionary_would(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(index_files, "_ROWS_BESIDE", 30)
     random = Random(1)
     model: dict[int, int] = {}
-    known = IndexFilesWriter(LocalFiles(), str(tmp_path))
+    known = IndexFilesWriter(LocalFiles(), [str(tmp_path)])
     for step in range(300):
         changed = random.sample(range(50), random.randrange(9))
         changes = {ledger_id: random.choice((0, random.randrange(1, 9999))) for ledger_id in changed}
         known.note(changes)
         model |= changes
         if step % 40 == 39:
-            known = IndexFilesWriter(LocalFiles(), str(tmp_path))
+            known = IndexFilesWriter(LocalFiles(), [str(tmp_path)])
             assert known.is_complete
         assert [known.least_bytes(each) for each in range(50)] == [model.get(each, 0) for each in range(50)]
-    ledger_ids, file_bytes = IndexFiles(LocalFiles(), str(tmp_path)).all()
+    ledger_ids, file_bytes = IndexFiles(LocalFiles(), [str(tmp_path)]).all()
     assert dict(zip(ledger_ids.tolist(), file_bytes.tolist())) == {each: size for each, size in model.items() if size}
     assert (tmp_path / file_format.FILE_NAME).stat().st_size < 10_000, "rows that say nothing any more are left out"
 
 
 def test_every_damaged_byte_ends_the_rows_that_are_believed() -> None:
     rows = [(np.arange(first, first + 3), np.arange(3) + 1024) for first in (0, 10)]
-    data = file_format.HEAD + b"".join(file_format.encode_rows(*each) for each in rows)
+    data = file_format.encode_head(1) + b"".join(file_format.encode_rows(*each) for each in rows)
     assert file_format.decode(data)[2] == len(data)
     for at in range(len(data)):
         damaged = bytearray(data)

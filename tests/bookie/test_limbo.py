@@ -148,16 +148,16 @@ def test_marker_that_does_not_say_complete_means_incomplete(tmp_path: Path, cont
 
 
 def test_damaged_list_of_ledgers_in_limbo_refuses_the_start(tmp_path: Path) -> None:
-    Limbo(LocalFiles(), str(tmp_path)).begin([1, 1 << 62])
-    assert 1 << 62 in Limbo(LocalFiles(), str(tmp_path))
+    Limbo(LocalFiles(), [str(tmp_path)]).begin([1, 1 << 62])
+    assert 1 << 62 in Limbo(LocalFiles(), [str(tmp_path)])
     data = (tmp_path / "limbo").read_bytes()
     for at in range(len(data)):
         damaged = bytearray(data)
         damaged[at] ^= 1
         (tmp_path / "limbo").write_bytes(damaged)
-        with pytest.raises(StorageDamaged, match="limbo: the bytes fail their checksum"):
-            Limbo(LocalFiles(), str(tmp_path))
-    assert limbo_format.decode_limbo(limbo_format.encode_limbo(np.array([], np.int64))).tolist() == []
+        with pytest.raises(StorageDamaged, match="the bytes fail their checksum"):
+            Limbo(LocalFiles(), [str(tmp_path)])
+    assert limbo_format.decode_limbo(limbo_format.encode_limbo(np.array([], np.int64)))[0].tolist() == []
 
 
 def test_absence_in_limbo_is_never_certain() -> None:
@@ -285,10 +285,10 @@ def test_ledgers_leave_limbo_when_deleted_or_closed_and_whole(tmp_path: Path) ->
     store = store_with(tmp_path / "current", 5, range(10))
     store.limbo.begin([4, 5, 6])
     looked_at(store, Shares({4: DELETED, 5: WHOLE, 6: NOT_SETTLED}))
-    assert store.limbo.ledger_ids() == [6]
+    assert store.limbo.ledger_ids().tolist() == [6]
     store.limbo.begin([5])
     looked_at(store, Shares({5: LACKING, 6: DELETED}))
-    assert store.limbo.ledger_ids() == [5]
+    assert store.limbo.ledger_ids().tolist() == [5]
     store.close()
 
 
@@ -327,7 +327,7 @@ def test_a4_what_is_lacking_is_reported_as_under_replicated_again_and_again(tmp_
     census = Shares({4: LACKING, 5: WHOLE, 6: NOT_SETTLED, 7: open_but_lacking})
     looked_at(store, census, looks=2)
     assert census.reported == [4, 7, 4, 7]
-    assert store.limbo.ledger_ids() == [4, 6, 7]
+    assert store.limbo.ledger_ids().tolist() == [4, 6, 7]
     store.close()
 
 
@@ -340,7 +340,7 @@ def test_ledger_whose_index_cannot_be_read_is_reported_and_in_nobodys_way(tmp_pa
     census = Shares({4: WHOLE, 5: WHOLE})
     looked_at(store, census)
     assert census.reported == [4]
-    assert store.limbo.ledger_ids() == [4]
+    assert store.limbo.ledger_ids().tolist() == [4]
     store.close()
 
 
