@@ -18,6 +18,8 @@ _ROWS_PER_LOOK = 8192
 """How many requests are divided into runs at once: dividing all of them in each turn would cost more than the turn."""
 _LEDGERS_PER_LOOK = 32
 """How many ledgers are looked for at once; those that are not here are answered together, at the price of a few."""
+_RUNS_PER_CHECK = 4
+"""How many runs are read before it is asked again whether the turn is over."""
 _ABSENT_COST = 1 / 16
 """What an answer for a ledger that is not here costs, in requests."""
 
@@ -37,6 +39,8 @@ class SingleReads(Reading):
     _absent: list[bool] = field(default_factory=list)
     """Of some runs, from `_absent_from` on, whether their ledgers are not here."""
     _absent_from: int = 0
+    _was_absent: bool = False
+    """Whether the last ledger was not here: then the next ones are looked for together."""
 
     def __len__(self) -> int:
         return len(self.entry_ids) - self.row
@@ -95,32 +99,37 @@ class SingleReads(Reading):
         """
         room = view.options.replies_bytes_max
         while len(self) and room > 0 and not turn.is_over:
-            end = self._run_end()
-            absent = self._count_absent(view) if len(self._ends) > 1 else 0
+            absent = self._count_absent(view) if self._was_absent else 0
             if absent:
                 self._answer_absent(self._ends[self._run + absent - 1] - self.row, parts)
                 turn.spend(absent * _ABSENT_COST)
                 continue
-            reply, count = self._read_run(view, end - self.row, room, fetched)
-            parts.append(reply)
-            room -= len(reply)
-            self.row += count
-            turn.spend()
+            end = len(self.entry_ids)
+            for _ in range(_RUNS_PER_CHECK):
+                reply, count = self._read_run(view, self._run_end() - self.row, room, fetched)
+                parts.append(reply)
+                room -= len(reply)
+                self.row += count
+                turn.spend()
+                if self.row == end or room <= 0 or self._was_absent:
+                    break
 
     def _run_end(self) -> int:
         """Return the end of the run of consecutive entries that the next request is in."""
-        if not self._ends or self.row >= self._ends[-1]:
+        ends = self._ends
+        if not ends or self.row >= ends[-1]:
             rows = slice(self.row, self.row + _ROWS_PER_LOOK)
             ledger_ids, entry_ids = self.ledger_ids[rows], self.entry_ids[rows]
             breaks = np.flatnonzero((np.diff(ledger_ids) != 0) | (np.diff(entry_ids) != 1) | (entry_ids[:-1] < 0))
-            self._ends = [*(breaks + self.row + 1).tolist(), self.row + len(ledger_ids)]
+            ends = self._ends = [*(breaks + self.row + 1).tolist(), self.row + len(ledger_ids)]
             self._run, self._absent = 0, []
-        while self._ends[self._run] <= self.row:
+        while ends[self._run] <= self.row:
             self._run += 1
-        return self._ends[self._run]
+        return ends[self._run]
 
     def _count_absent(self, view: View) -> int:
         """Return how many runs from the next one on are of ledgers that are not here."""
+        self._run_end()
         at = self._run - self._absent_from
         if not 0 <= at < len(self._absent):
             at, self._absent_from = 0, self._run
@@ -155,6 +164,7 @@ class SingleReads(Reading):
             pieces = view.read(ledger, stored_id, count_max, bytes_max, fetched)
         except (StorageDamaged, OSError) as error:
             return self._refusal(row, row + 1, failed(error)), 1
+        self._was_absent = ledger is None
         if not pieces:
             return self._refusal(row, row + 1, view.absence(ledger_id, ledger)), 1
         replies = []

@@ -24,7 +24,7 @@ class TurnLimits:
     crowded_seconds: after so much of it, sockets that are ready wait for a turn of the queue.
     """
 
-    requests: int = 16
+    requests: int = 64
     seconds: float = 0.0005
     queue_seconds: float = 0.0005
     crowded_seconds: float = 0.001

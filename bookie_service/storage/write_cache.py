@@ -68,6 +68,13 @@ class _Run:
         self._addresses[at] = address
         self.count = at + 1
 
+    def address(self, entry_id: int) -> int:
+        """Return the address of one entry, NOT_HELD where it is not here."""
+        at = int(self._entries[: self.count].searchsorted(entry_id))
+        if at == self.count or self._entries.item(at) != entry_id:
+            return NOT_HELD
+        return self._addresses.item(at)
+
     def find(self, entry_id: int) -> int:
         """Return where the first entry stands whose id is not below `entry_id`."""
         return int(self.entries.searchsorted(entry_id))
@@ -145,9 +152,7 @@ class LedgerWrites:
         """`run` of one entry: numbers are cheaper to handle than arrays of one."""
         newest = NOT_HELD
         for run in self._runs:
-            at = run.find(entry_id)
-            if at < run.count and run.entries.item(at) == entry_id:
-                newest = max(newest, run.addresses.item(at))
+            newest = max(newest, run.address(entry_id))
         return None if newest == NOT_HELD else newest
 
     def gap(self, first_entry: int, count_max: int) -> int:
