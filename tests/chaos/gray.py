@@ -297,6 +297,8 @@ async def measure(cluster: Cluster, writer: str, kind: str, seconds: float, late
         ordinary_rate = await load.rate(seconds / ORDINARY_SHARE, victim)
         await load.settle()
         ordinary_p99 = await load.p99_ms(latency_s, victim)
+        load.look(victim)
+        load.returns = 0  # on a busy machine a good bookie may have been left out, too
         KINDS[kind](victim, gate, ordinary_rate)
         gray_rate = await load.rate(seconds, victim)
         await load.settle()

@@ -19,6 +19,7 @@ from bkspark.metadata.memory import Fault
 from bkspark.net.pool import NetOptions
 from bkspark.wire.digest import EntryDigest
 from bookie_service.bookie import Bookie
+from bookie_service.single_reads import SingleReads
 from tests.client.in_process import InProcessBookie, InProcessCluster, run
 
 
@@ -109,16 +110,18 @@ def test_p20_writer_of_a_ledger_that_was_deleted_meanwhile_ends(tmp_path):
 
 def test_p01_every_read_of_a_recovery_fences(tmp_path, monkeypatch):
     """Whichever bookie's vote counts is fenced, though its fence was lost: on the wire, too."""
-    fencing, plain = [], []
-    fence_and_read, read = Bookie.fence_and_read, Bookie.read
+    fencing, plain, fenced = [], [], []
+    fence_and_read, proceed = Bookie.fence_and_read, SingleReads.proceed
 
-    def noting_fences(bookie, ledger_id, key, request):
-        fencing.extend(request.entry_ids.tolist())
-        fence_and_read(bookie, ledger_id, key, request)
+    def noting_fences(bookie, client, ledger_id, key, reading):
+        fenced.append(reading)
+        fencing.extend(reading.entry_ids.tolist())
+        return fence_and_read(bookie, client, ledger_id, key, reading)
 
-    def noting_reads(bookie, request):
-        plain.extend(request.entry_ids.tolist())
-        return read(bookie, request)
+    def noting_reads(reading, *arguments):
+        if not any(reading is each for each in fenced):
+            plain.extend(reading.entry_ids.tolist())
+        return proceed(reading, *arguments)
 
     async def test(cluster):
         for wire_protocol in ("v2", "v3"):
@@ -132,7 +135,7 @@ def test_p01_every_read_of_a_recovery_fences(tmp_path, monkeypatch):
             assert plain == []
 
     monkeypatch.setattr(Bookie, "fence_and_read", noting_fences)
-    monkeypatch.setattr(Bookie, "read", noting_reads)
+    monkeypatch.setattr(SingleReads, "proceed", noting_reads)
     run(tmp_path, test)
 
 
