@@ -160,7 +160,7 @@ def _noting(call: Callable[..., Any], name: str, calls: list[str]) -> Callable[.
     return noting
 
 
-class _MadeUp(MemoryTree):
+class MadeUpTree(MemoryTree):
     """A tree that names any number of ledgers and keeps none."""
 
     ledgers = 0
@@ -181,7 +181,7 @@ async def listing(ledgers: int) -> Figures:
     """Return what listing costs on the client's side."""
     store, uri = MemoryStore(), MetadataUri.parse(sinks.URI)
     await BookieRegistry(store.session(), uri).initialize_cluster()
-    tree = _MadeUp(store, 99, 10.0)
+    tree = MadeUpTree(store, 99, 10.0)
     tree.ledgers = ledgers
     listed = 0
 

@@ -28,7 +28,7 @@ from bookie_service.disk_watch import DiskOptions, DiskWatch
 from bookie_service.entry_lists import StepReport
 from bookie_service.lone_adds import decode_lone_add
 from bookie_service.outbox import Parts
-from bookie_service.reads import ids_of
+from bookie_service.reads import ReadOptions, ids_of
 from bookie_service.single_reads import SingleReads
 from bookie_service.storage import checkpoint as checkpoint_steps
 from bookie_service.storage.byte_source import Fetched, Place
@@ -59,6 +59,8 @@ class Setup:
     journal: JournalOptions = field(
         default_factory=lambda: JournalOptions(file_bytes_max=2000, preallocate_bytes=1024, backups_max=0)
     )
+
+    reads: ReadOptions = field(default_factory=ReadOptions)
 
     collection: CollectionOptions = field(
         default_factory=lambda: CollectionOptions(deleted_share_max=1.0, entries_per_s=0, bytes_per_s=0)
@@ -197,7 +199,7 @@ class BookieTwin:
             self.checkpoints,
             self.disks,
             AtHand(),
-            BookieOptions(alone_after=setup.alone_after),
+            BookieOptions(alone_after=setup.alone_after, reads=setup.reads),
             AtOnce(),
         )
         self.checkpoints.bookie = self.bookie

@@ -1,0 +1,225 @@
+"""How long garbage collection keeps the event loop of a bookie with many ledgers: `python -m benchmarks.collection`.
+
+Builds a bookie's store with `--ledgers` ledgers of one entry each, then runs passes of its collector on an event loop
+on which nothing else runs but a clock: a callback every millisecond. A stall is how much later one comes than it was
+due. The metadata store names all ledgers but a hundredth, in the bookie's own process; so each listing is parsed, and
+those ledgers are proven to be deleted and dropped. `quiet` is the same clock for as long without a collector: what the
+machine itself does to it. On a busy machine run it with `chrt -r 1`.
+
+    --directory DIR   where to build; kept, and used again, when it is given
+    --target-ms MS    exit code 1 when a stall is longer (default 5)
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.protocol import MadeUpTree
+from bkspark.metadata.bookies import BookieRegistry
+from bkspark.metadata.memory import MemoryStore
+from bkspark.metadata.uri import MetadataUri
+from bkspark.wire.digest import master_key
+from bookie_service.census import Census
+from bookie_service.collection import CompactionLevel
+from bookie_service.collector import CollectionOptions, Collector
+from bookie_service.formats import index as index_format
+from bookie_service.storage.compaction import Compactor
+from bookie_service.storage.file_index import FileIndex
+from bookie_service.storage.files import LocalFiles
+from bookie_service.storage.index import IndexPaths, LedgerUpdate
+from bookie_service.storage.index_files import IndexFilesWriter
+from bookie_service.storage.ledger_storage import LedgerStorage
+from bookie_service.storage.ledger_store import StoreOptions
+from bookie_service.storage.log_appender import AppendOptions
+from bookie_service.storage.opening import open_ledger_storage
+from bookie_service.storage.storage_class import StorageClass
+
+_TICK_S = 0.001
+_LEDGERS_PER_FLUSH = 20_000
+_ENTRY_BYTES = 100
+_LOG_BYTES = 16 * 1024 * 1024
+_DELETED_SHARE = 0.01
+_URI = "zk+hierarchical://in-memory/ledgers"
+
+
+class Clock:
+    """Asks the event loop for a turn every millisecond, and notes how late each comes."""
+
+    def __init__(self) -> None:
+        self.late_s: list[float] = []
+        self._loop = asyncio.get_running_loop()
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        self._ask()
+        try:
+            yield
+        finally:
+            self._next.cancel()
+
+    def _ask(self) -> None:
+        self._due = self._loop.time() + _TICK_S
+        self._next = self._loop.call_at(self._due, self._tick)
+
+    def _tick(self) -> None:
+        self.late_s.append(self._loop.time() - self._due)
+        self._ask()
+
+
+def build(files: LocalFiles, directory: str, options: StoreOptions, ledgers: int) -> None:
+    """Put one entry into each of so many ledgers of a store that is empty.
+
+    Index files get their contents in one write, which is how the million is made in minutes: the storage's own way
+    through pages and syncs ends with the same bytes.
+    """
+    key = master_key(b"")
+    store = open_ledger_storage(files, [directory], options)
+    updates: list[LedgerUpdate] = []
+    if isinstance(store.index, FileIndex):
+        store.index.hold, store.index.sync = updates.extend, lambda names_are_durable: None  # type: ignore[method-assign]
+    for begin in range(0, ledgers, _LEDGERS_PER_FLUSH):
+        for ledger_id in range(begin, min(ledgers, begin + _LEDGERS_PER_FLUSH)):
+            ids = ledger_id.to_bytes(8, "big") + bytes(8)
+            item = (len(ids) + _ENTRY_BYTES).to_bytes(4, "big") + ids + bytes(_ENTRY_BYTES)
+            at = store.filling.place(np.frombuffer(item, np.uint8), np.zeros(1, np.int64), np.array([len(item)]))
+            store.insert(store.create_ledger(ledger_id, key), np.zeros(1, np.int64), at)
+        flush = store.begin_flush()
+        assert flush is not None, "one flush after the other"
+        store.write_flush(flush)
+        store.end_flush(flush)
+        _write_index_files(files, IndexPaths([directory]), updates)
+        updates.clear()
+        print(f"{begin + _LEDGERS_PER_FLUSH:,} ledgers", file=sys.stderr)
+    store.seal_logs()
+    store.close()
+    if isinstance(store.index, FileIndex):
+        size = index_format.LAYOUT.position_at(1)
+        IndexFilesWriter(files, [directory]).note(dict.fromkeys(range(ledgers), size))
+
+
+def _write_index_files(files: LocalFiles, paths: IndexPaths, updates: Sequence[LedgerUpdate]) -> None:
+    headers = {update.ledger_id: update.header for update in updates if update.header is not None}
+    for update in updates:
+        if not len(update.entry_ids):
+            continue
+        ledger_id = update.ledger_id
+        if ledger_id < 1 << 16:
+            os.makedirs(paths.directories(ledger_id)[-1], exist_ok=True)
+        head = index_format.encode_head(headers[ledger_id])
+        file = files.create(paths.path(ledger_id))
+        file.write([head, update.positions.astype(">i8").tobytes()], 0)
+        file.close()
+
+
+async def measure(store: LedgerStorage, compactor: Compactor, listed: int, passes: int) -> dict[str, object]:
+    """Return the figures of passes over a store, and of the same clock without them."""
+    memory, uri = MemoryStore(), MetadataUri.parse(_URI)
+    await BookieRegistry(memory.session(), uri).initialize_cluster()
+    tree = MadeUpTree(memory, 99, 10.0)
+    tree.ledgers = listed
+    census = Census(tree, uri, "bookie:3181")
+    await census.open()
+
+    async def flush() -> None:
+        """Nothing waits to be flushed."""
+
+    def fail(error: BaseException) -> None:
+        raise error
+
+    options = CollectionOptions(
+        interval_s=0.0,
+        overreplicated_interval_s=0,
+        minor=CompactionLevel(0.2, 3600),
+        major=CompactionLevel(0.8, 86_400),
+        metadata_ops_per_s=0,
+        entries_per_s=0,
+        bytes_per_s=0,
+    )
+    collector = Collector(store, compactor, census, options, flush, fail)
+    clock, took_s, reports = Clock(), [], []
+    for number in range(passes):
+        began, before_s = time.monotonic(), time.process_time()
+        with clock.running():
+            reports.append(str(await collector.run_pass(is_forced=number == passes - 1)))
+        took_s.append(time.monotonic() - began)
+        print(
+            f"pass {number}: {took_s[-1]:.1f} s, {time.process_time() - before_s:.1f} s of processor", file=sys.stderr
+        )
+    quiet = Clock()
+    with quiet.running():
+        await asyncio.sleep(sum(took_s))
+    await collector.stop()
+    return {
+        "pass_s": [round(each, 1) for each in took_s],
+        "reports": reports,
+        **_late("", clock),
+        **_late("quiet_", quiet),
+    }
+
+
+def _late(prefix: str, clock: Clock) -> dict[str, object]:
+    late_ms = sorted(1000 * each for each in clock.late_s)
+    return {
+        f"{prefix}turns": len(late_ms),
+        f"{prefix}median_ms": round(statistics.median(late_ms), 3),
+        f"{prefix}p999_ms": round(late_ms[int(0.999 * len(late_ms))], 3),
+        f"{prefix}longest_ms": [round(each, 3) for each in late_ms[-5:]],
+    }
+
+
+def _run(directory: Path, arguments: argparse.Namespace) -> dict[str, object]:
+    files, current = LocalFiles(), str(directory)
+    options = StoreOptions(storage_class=arguments.storage, append=AppendOptions(_LOG_BYTES))
+    built_s = 0.0
+    if not files.is_directory(current):
+        files.make_directory(current)
+        began = time.monotonic()
+        build(files, current, options, arguments.ledgers)
+        built_s = time.monotonic() - began
+    store = open_ledger_storage(files, [current], options)
+    try:
+        compactor = Compactor(files, store, [current])
+        compactor.recover()
+        held = len(store.index.ledger_ids())
+        listed = round(held * (1 - _DELETED_SHARE))
+        figures = asyncio.run(measure(store, compactor, listed, arguments.passes))
+    finally:
+        store.close()
+    return {
+        "ledgers": held,
+        "storage": arguments.storage.short_name,
+        "built_s": round(built_s, 1),
+        **figures,
+    }
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Print one JSON object; return 1 when the target was missed."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.collection", description=__doc__)
+    parser.add_argument("--ledgers", type=int, default=1_000_000)
+    parser.add_argument("--passes", type=int, default=3, help="the last is one that an operator asks for")
+    parser.add_argument("--storage", type=StorageClass.parse, default=StorageClass.SORTED, help="ledgerStorageClass")
+    parser.add_argument("--directory", type=Path)
+    parser.add_argument("--target-ms", type=float, default=5.0)
+    arguments = parser.parse_args(argv)
+    with contextlib.ExitStack() as stack:
+        directory = arguments.directory or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        figures = _run(directory.absolute() / "current", arguments)
+    print(json.dumps(figures))
+    return 0 if figures["longest_ms"][-1] <= arguments.target_ms else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
