@@ -187,7 +187,7 @@ class ServedBookie:
         self.turns = CountingTurns(self.loop, limits or TurnLimits())
         self.bookie = Bookie(
             twin.store,
-            twin.journals,
+            [journal.thread for journal in twin.journals],
             twin.checkpoints,
             twin.disks,
             AtHand(),
