@@ -335,7 +335,7 @@ def test_emptied_directory(bookie: BookieChild, place: str, code: int, complaint
     current = bookie.directory / place / "current"
     cookie = (current / "VERSION").read_bytes()
     shutil.rmtree(current)
-    current.mkdir()
+    current.mkdir(mode=0o700)
     (current / "VERSION").write_bytes(cookie)
     assert bookie.refusal()[0] == code
     assert complaint in bookie.refusal()[1]
