@@ -73,6 +73,9 @@ class RocksKeyValues:
         self._settings.create_if_missing(links is None)
         self._using = threading.Lock()
         """Held while the database is used, but for `sync`, and while it is opened anew."""
+        self._syncing = threading.Lock()
+        """Held by `sync`, before `_using`: what one that fails took must not be written again over what a later one
+        made durable."""
         self._has_space = has_space
         self._is_stuck = False
         self._unsynced: list[tuple[Sequence[tuple[bytes, bytes]], Sequence[tuple[bytes, bytes]]]] = []
@@ -130,22 +133,20 @@ class RocksKeyValues:
                 raise
 
     def sync(self) -> None:
-        with self._using:
-            written, self._unsynced = self._unsynced, []
-        try:
-            with self._noting_failure():
-                with self._using:
-                    if self._is_stuck:
-                        self._unsynced = written + self._unsynced
-                        written = []
-                        self._open_again()
-                        written, self._unsynced = self._unsynced, []
+        with self._syncing:
+            with self._using:
+                if self._is_stuck:
+                    self._open_again()
+                written, self._unsynced = self._unsynced, []
+            try:
                 with self._naming():
                     self._database.flush(True)
-        except OSError:
-            with self._using:
-                self._unsynced = written + self._unsynced
-            raise
+            except OSError:
+                with self._using:
+                    # At once: a database that is opened again must get all of it, in its order.
+                    self._unsynced = written + self._unsynced
+                    self._is_stuck = True
+                raise
 
     def _open_again(self) -> None:
         """Leave the state in which RocksDB refuses all writes after a disk without space, which it does for ever."""

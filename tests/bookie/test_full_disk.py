@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import pytest
+from rocksdict import Rdict
 
 from bkspark.blocking import Client
 from bkspark.wire import v2
@@ -187,6 +190,45 @@ def test_key_values_on_a_full_disk_are_closed_without_what_was_not_synced(small_
     again = RocksKeyValues(str(small_disk), KeyValueOptions())
     assert again.get([b"synced"]) == [b"1"]
     again.close()
+
+
+class FirstFlushFails:
+    """A database whose first flush waits, and finds no space then."""
+
+    def __init__(self, database: Rdict) -> None:
+        self._database = database
+        self.is_in_flush, self.go_on = threading.Event(), threading.Event()
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._database, name)
+
+    def flush(self, wait: bool) -> None:
+        if not self.is_in_flush.is_set():
+            self.is_in_flush.set()
+            self.go_on.wait()
+            raise Exception("IO error: No space left on device")
+        self._database.flush(wait)
+
+
+def test_what_a_failed_sync_left_is_not_written_over_what_a_later_one_made_durable(tmp_path: Path) -> None:
+    """The checkpoint syncs, and garbage collection does meanwhile. When the first finds no space, all since is written
+    again in its order: an older position over a newer one leads to an entry log that is gone."""
+    store = RocksKeyValues(str(tmp_path), KeyValueOptions())
+    database = store._database = FirstFlushFails(store._database)
+    store.write([(b"position", b"old")])
+    with ThreadPoolExecutor(2) as threads:
+        checkpoint = threads.submit(store.sync)
+        database.is_in_flush.wait()
+        store.write([(b"position", b"new")])
+        collection = threads.submit(store.sync)
+        wait([collection], timeout=0.3)  # it may be done before the first one, and need not
+        database.go_on.set()
+        assert isinstance(checkpoint.exception(), OSError)
+        collection.result()
+    store.write([(b"another", b"1")])
+    store.sync()
+    assert store.get([b"position"]) == [b"new"]
+    store.close()
 
 
 def test_a_removal_that_a_full_disk_refused_does_not_happen_later(small_disk: Path) -> None:

@@ -10,7 +10,7 @@ from tests.simulation.history import Close, LedgerHistory
 
 def ledger_history(operations: Sequence[Operation]) -> LedgerHistory:
     """Return one ledger's history. Entries are what `recording.value_of` makes of them; times are ns."""
-    ledger = LedgerHistory()
+    ledger = LedgerHistory(size_of=size_of)
     for operation in operations:
         facts = operation.facts
         if operation.op == "append" and operation.result != "failed":
@@ -34,6 +34,11 @@ def ledger_history(operations: Sequence[Operation]) -> LedgerHistory:
         else:
             ledger.closes.append(Close(operation.client, facts["last_entry"], facts["length"], operation.returned))
     return ledger
+
+
+def size_of(value: bytes) -> int:
+    """Return the size that `recording.value_of` names."""
+    return int(value.partition(b":")[0])
 
 
 def _told(ledger: LedgerHistory, reader: str) -> int:

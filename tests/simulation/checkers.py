@@ -47,7 +47,7 @@ def one_end(ledger: LedgerHistory) -> Iterator[str]:
         )
     for last_entry, length in ends:
         entries = [ledger.invoked.get(entry_id) for entry_id in range(last_entry + 1)]
-        stored = sum(len(entry[0]) for entry in entries if entry is not None)
+        stored = sum(ledger.size_of(entry[0]) for entry in entries if entry is not None)
         if None not in entries and length != stored and not _hides_its_length(ledger, last_entry):
             yield f"the length is {length}, and entries up to {last_entry} have {stored} bytes"
     for bookie, entry_id, length in ledger.wrong_lengths:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from bkspark.metadata import paths
@@ -107,6 +108,8 @@ class LedgerHistory:
     """The LACs of the entries that each recovery wrote back, attempt by attempt."""
     wrong_lengths: list[tuple[str, int, int]] = field(default_factory=list)
     """(bookie, entry, length): a copy whose cumulative length is not that of the payloads."""
+    size_of: Callable[[bytes], int] = len
+    """How many bytes an entry has. Recorded histories have a digest in place of each."""
 
     @property
     def last_acknowledged(self) -> int:
