@@ -166,6 +166,8 @@ class MadeUpTree(MemoryTree):
     ledgers = 0
 
     async def children(self, path: str) -> list[str]:
+        # As a real one, that waits for the network.
+        await asyncio.sleep(0)
         below = path.removeprefix("/ledgers")
         depth, folders = below.count("/"), -(-self.ledgers // LEDGERS_PER_FOLDER)
         if depth == 0:
