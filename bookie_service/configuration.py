@@ -28,7 +28,7 @@ from bookie_service.collection import CompactionLevel
 from bookie_service.collector import CollectionOptions
 from bookie_service.configuration_file import read
 from bookie_service.configuration_keys import APACHE_KEYS, APACHE_PREFIXES, OWN_KEYS
-from bookie_service.configuration_values import FALSE, MOST, NULL, Setting, Values, refused
+from bookie_service.configuration_values import FALSE, MOST, NULL, TRUE, Setting, Values, refused
 from bookie_service.connection import ConnectionOptions
 from bookie_service.connections import ConnectionLimits
 from bookie_service.disk_watch import DiskOptions
@@ -55,7 +55,7 @@ COMPACTED_SHARE_MAX = 0.99
 
 _MIB = 1024 * 1024
 _PAGES_BYTES = 64 * _MIB
-_DEFAULT_URI = "zk+hierarchical://localhost:2181/ledgers"
+_DEFAULT_SERVERS, _DEFAULT_ROOT = "zk+hierarchical://localhost:2181", "/ledgers"
 PROTECTING = {
     "bookieAuthProviderFactoryClass": "authentication",
     "authorizedRoles": "authorisation",
@@ -67,6 +67,21 @@ PROTECTING = {
 
 _PROTECTING_NAME = re.compile("(?i)(.*[._-])?(tls|ssl|sasl|auth|acl|kerberos|security)")
 """What names of keys begin with that may protect something: unknown, they are refused and not ignored."""
+
+_OF_PULSARS_BROKER = frozenset(
+    {
+        "authenticationProviders",
+        "authorizationProvider",
+        "saslJaasBrokerSectionName",
+        "saslJaasServerSectionName",
+        "sslFactoryPlugin",
+        "sslFactoryPluginParams",
+        "tlsCiphers",
+        "tlsProtocols",
+    }
+)
+"""Pulsar's standalone.conf is one file for a broker and its bookie. These say how the broker protects itself.
+Whether it does, its `authenticationEnabled`, `authorizationEnabled` and `tlsEnabled` say: set, these are refused."""
 
 _NEARLY, _ALIKE = 0.92, 0.8
 """How like a known key, as difflib measures it, an unknown one is: from the first on it is taken for a mistake, from
@@ -162,7 +177,7 @@ def configure(values: Mapping[str, str], notes: Sequence[str] = ()) -> Configura
     """
     keys = Values(values)
     keys.notes += notes
-    keys.notes += [note for note in map(_check_key, values) if note]
+    keys.notes += [note for key, value in values.items() if (note := _check_key(key, value.strip()))]
     return _configured(keys, values)
 
 
@@ -214,13 +229,14 @@ def _address(keys: Values) -> AddressOptions:
 
 
 def _metadata_uri(keys: Values) -> MetadataUri:
-    uri = keys.parsed("metadataServiceUri", MetadataUri.parse, default=f"made of zkServers, else {_DEFAULT_URI}")
-    root = keys.parsed("zkLedgersRootPath", _checked_root, default="/ledgers") or "/ledgers"
+    default = f"made of zkServers, else {_DEFAULT_SERVERS}{_DEFAULT_ROOT}"
+    uri = keys.parsed("metadataServiceUri", MetadataUri.parse, default=default)
+    root = keys.parsed("zkLedgersRootPath", _checked_root, default=_DEFAULT_ROOT) or _DEFAULT_ROOT
 
     def of_servers(servers: str) -> MetadataUri:
         return MetadataUri.parse(f"zk://{servers.replace(',', ';')}{root}")
 
-    return uri or keys.parsed("zkServers", of_servers) or MetadataUri.parse(_DEFAULT_URI)
+    return uri or keys.parsed("zkServers", of_servers) or MetadataUri.parse(f"{_DEFAULT_SERVERS}{root}")
 
 
 def _checked_root(path: str) -> str:
@@ -487,15 +503,20 @@ def _collection(keys: Values) -> CollectionOptions:
         minor=_compaction(keys, "minor", 0.2, 3600),
         major=_compaction(keys, "major", 0.8, 86_400),
         deleted_share_max=keys.share("gcDeletedShareMax", 0.2, unit="of the bookie's ledgers with entries"),
-        # The older name counts where the newer one is not set.
-        entries_per_s=keys.number(
-            "compactionRateByEntries",
-            keys.number("compactionRate", 1000, least=0, unit="entries/s, 0: no limit", raises=False),
-            least=0,
-            unit="entries/s, 0: no limit",
-            raises=False,
+        # The older name counts where the newer one is not set. Apache's bookies never look at the rate that
+        # isThrottleByBytes does not choose, so it may be -1 there.
+        entries_per_s=max(
+            0,
+            keys.number(
+                "compactionRateByEntries",
+                keys.number("compactionRate", 1000, least=-1, unit="entries/s, 0 or less: no limit"),
+                least=-1,
+                unit="entries/s, 0 or less: no limit",
+            ),
         ),
-        bytes_per_s=keys.number("compactionRateByBytes", 1_000_000, least=0, unit="bytes/s, 0: no limit", raises=False),
+        bytes_per_s=max(
+            0, keys.number("compactionRateByBytes", 1_000_000, least=-1, unit="bytes/s, 0 or less: no limit")
+        ),
         limit_by_bytes=keys.flag("isThrottleByBytes", False),
         metadata_ops_per_s=keys.number("gcMetadataOpRateLimit", 1000, least=1, unit="reads/s", raises=False),
         outstanding_max=keys.number("compactionMaxOutstandingRequests", 100_000, least=1, unit="entries"),
@@ -545,23 +566,28 @@ def _compaction(keys: Values, kind: str, threshold: float, interval_s: int) -> C
     )
 
 
-def _check_key(key: str) -> str | None:
+def _check_key(key: str, value: str) -> str | None:
     """Refuse an unknown key that must not be ignored: one that is a mistake, and one that may protect something.
 
     Returns:
         A line about an unknown key that is ignored and is like a known one.
     """
-    if key in APACHE_KEYS or key in OWN_KEYS or key.startswith(APACHE_PREFIXES):
+    if key in APACHE_KEYS or key in OWN_KEYS or key in _OF_PULSARS_BROKER or key.startswith(APACHE_PREFIXES):
         return None
     by_lower = {known.lower(): known for known in APACHE_KEYS | OWN_KEYS}
     alike = difflib.get_close_matches(key.lower(), by_lower, n=1, cutoff=_ALIKE)
     hint = f"; did you mean {by_lower[alike[0]]}?" if alike else ":"
     is_mistake = alike and difflib.SequenceMatcher(None, alike[0], key.lower()).ratio() >= _NEARLY
-    if is_mistake or not key.strip():
+    if not key.strip() or (is_mistake and value):
         raise ConfigurationError(f"configuration key {key!r} does not exist{hint} docs/configuration.md lists all")
-    if _PROTECTING_NAME.match(key):
+    if _PROTECTING_NAME.match(key) and not _is_off(value):
         raise ConfigurationError(
-            f"configuration key {key!r} does not exist, and by its name it may protect something: remove it to go "
-            "without. docs/configuration.md lists all keys"
+            f"configuration key {key!r} does not exist, and by its name it may protect something: remove it, or set "
+            "it to false, to go without. docs/configuration.md lists all keys"
         )
-    return f"configuration key {key!r} is unknown, and without effect{hint[:-1]}?" if alike else None
+    return f"configuration key {key!r} is unknown, and without effect{hint[:-1]}?" if alike and value else None
+
+
+def _is_off(value: str) -> bool:
+    """Whether a value turns nothing on: it is empty, null or false, or a number that only says how long or how many."""
+    return value.lower() in ("", NULL, *FALSE) or (value.isdecimal() and value not in TRUE)

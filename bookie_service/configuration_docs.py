@@ -36,7 +36,8 @@ the three by its name, as `org.example.SlowSortedLedgerStorage`, is taken for th
 
 A key in none of these lists is accepted without effect, too, and named at start: another release of Apache's may have
 it. But one that is nearly the name of a key that there is, and one that by its name may protect something (TLS,
-authentication), end the start.
+authentication), end the start, unless their value turns nothing on. Pulsar's `standalone.conf`, which has the keys of
+a broker too, starts a bookie as long as it protects neither.
 
 The bookie's files are for its user alone: 0600, directories 0700. *permittedFileGroup* lets a group read them (0640,
 2750); the bookie's user must be in it. Files that were there before keep their mode: `chgrp -R` and `chmod -R g+rX`

@@ -16,7 +16,7 @@ from bookie_service.storage.byte_source import Fetched, NotCached, Place
 from bookie_service.storage.ledger_storage import Ledger
 from bookie_service.turns import Turn
 
-_LEDGERS_PER_LOOK = 64
+_LEDGERS_PER_LOOK = 32
 _ABSENT_COST = 1 / 16
 """What an answer for a ledger that is not here costs, in requests."""
 

@@ -174,6 +174,7 @@ async def _run(configuration: Configuration, ending: Ending, as_json: bool, limi
                     control.serving(configuration.service.ledger_directories, service.collect_garbage),
                     _repairing(configuration, bound.bookie_id),
                 ):
+                    event_loop.spare_collections()
                     _announce(bound, as_json)
                     await _first_of(stopping, service.full, service.failed, registration.lost)
             except BaseException:

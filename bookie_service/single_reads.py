@@ -16,7 +16,7 @@ from bookie_service.turns import Turn
 
 _ROWS_PER_LOOK = 8192
 """How many requests are divided into runs at once: dividing all of them in each turn would cost more than the turn."""
-_LEDGERS_PER_LOOK = 64
+_LEDGERS_PER_LOOK = 32
 """How many ledgers are looked for at once; those that are not here are answered together, at the price of a few."""
 _ABSENT_COST = 1 / 16
 """What an answer for a ledger that is not here costs, in requests."""

@@ -25,9 +25,9 @@ class TurnLimits:
     """
 
     requests: int = 16
-    seconds: float = 0.001
+    seconds: float = 0.0005
     queue_seconds: float = 0.0005
-    crowded_seconds: float = 0.002
+    crowded_seconds: float = 0.001
 
 
 class Turn:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from bkspark.cli.cluster_process import BookieProcess, ClusterProcess
+from bkspark.cli.zookeeper_process import ZooKeeperProcess
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.uri import MetadataUri
 from bkspark.metadata.zookeeper import open_tree
@@ -88,6 +89,12 @@ class Cluster:
     @property
     def uri(self) -> str:
         return self._processes.uri
+
+    @property
+    def zookeeper(self) -> ZooKeeperProcess:
+        """Its process, which a test may kill and start again."""
+        assert self._processes.zookeeper is not None
+        return self._processes.zookeeper
 
     def __enter__(self) -> Cluster:
         self._processes.start()

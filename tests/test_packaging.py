@@ -55,9 +55,14 @@ def test_every_source_file_is_in_the_wheel(installed: Path) -> None:
         path.relative_to(ROOT)
         for package in PACKAGES
         for path in (ROOT / package).rglob("*")
-        if path.suffix in (".py", ".proto")
+        if path.suffix in (".py", ".proto") or path.name == "py.typed"
     }
     assert not [path for path in sorted(sources) if not (installed / path).is_file()]
+
+
+def test_type_checkers_take_the_annotations_of_the_wheel(installed: Path) -> None:
+    """PEP 561: without this file they skip the package, so wrong typed options pass."""
+    assert (installed / "bkspark" / "py.typed").read_bytes() == b""
 
 
 def test_nothing_else_is_in_the_wheel(installed: Path) -> None:

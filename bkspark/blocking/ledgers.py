@@ -34,7 +34,7 @@ class LedgerWriter(Leaving):
 
     @property
     def last_entry(self) -> int:
-        """The last acknowledged entry (LAC); -1 when there is none."""
+        """The LAC: the last entry that is acknowledged and durable on Qa bookies; -1 when there is none."""
         return self._writer.last_entry
 
     @property
@@ -84,7 +84,7 @@ class AdvancedLedgerWriter(Leaving):
 
     @property
     def last_entry(self) -> int:
-        """The last acknowledged entry (LAC); -1 when there is none."""
+        """The LAC: the last entry that is acknowledged and durable on Qa bookies; -1 when there is none."""
         return self._writer.last_entry
 
     @property

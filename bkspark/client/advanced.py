@@ -78,7 +78,7 @@ class AdvancedLedgerWriter:
 
     @property
     def last_entry(self) -> int:
-        """The last acknowledged entry (LAC); -1 when there is none."""
+        """The LAC: the last entry that is acknowledged and durable on Qa bookies; -1 when there is none."""
         return self._writer.last_entry
 
     @property

@@ -250,7 +250,11 @@ class Client:
         return LedgerReader(services, ledger_id, metadata, self._password, last, times)
 
     async def recover(self, ledger_id: int) -> LedgerMetadata:
-        """Fence, find the end of and close a ledger; return its metadata, closed. Raises as `open`."""
+        """Fence, find the end of and close a ledger; return its metadata, closed. Raises as `open`.
+
+        It goes on for as long as bookies have another entry: the protocol has no bound. Where bookies are not trusted,
+        use `asyncio.timeout`; a recovery that is cancelled leaves the ledger IN_RECOVERY, and can be repeated.
+        """
         ledger_id = arguments.whole_number("ledger_id", ledger_id)
         services = await self._connected()
         return await self._recover(services, ledger_id)

@@ -40,6 +40,10 @@ async def recover(
         UnauthorizedAccess: a bookie knows another password for the ledger.
         BookKeeperError: an entry could not be rewritten, or the metadata store failed.
     """
+    # A lane is used again after a recovery that was given up, and V2 answers to that one may be taken for this one's.
+    # That is safe: every read on a lane fences (P01), so whichever recovery it answers, "no such entry" comes from a
+    # fenced bookie, which the owner cannot make take the entry any more. An entry has its digest. An add that succeeded
+    # stored the same payload, as recoveries write again what they have read.
     lane = services.pool.lease(ledger_id)
     run = _RecoveryRun(services, ledger_id, stored, password, limits, lane)
     try:
@@ -210,6 +214,9 @@ class _RecoveryRun:
         except BookKeeperError as error:
             self._perform(self._core.on_rewrite_failed(error))
             return
+        # The close names a bookie that took a lost one's place: closed before it is connected, the ledger would lack
+        # its copies until they are repaired.
+        await self._writer.reach_others_than(self._core.metadata.last_fragment.bookies)
         self._core.on_ensemble_changed(self._writer.core.fragments)
         self._perform(self._core.on_rewritten())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -138,6 +138,11 @@ class LedgerWriter:
     def on_silent(self, bookies: Mapping[int, str]) -> None:
         """Bookies, by slot, let other requests time out; see the core's."""
         self._perform(self._core.on_silent(bookies, self._now_ns()))
+
+    async def reach_others_than(self, bookies: Collection[str]) -> None:
+        """Return when nothing waits for a connection to a bookie that is not one of `bookies`, or REACH_S are over."""
+        links = [link for slot, link in self._links.items() if self._core.may_hold_back(slot)]
+        await reach([link for link in links if link.bookie not in bookies])
 
     def on_failed(self, callback: Callable[[BookKeeperError], None]) -> None:
         """Call `callback(error)` when the writer ends for another reason than `close`; the last one set is called."""

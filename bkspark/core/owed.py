@@ -87,7 +87,7 @@ def without_answered(runs: Runs, ranks: np.ndarray) -> tuple[Runs, int]:
     if equal_step(ranks) == 1:
         return without_run(runs, ranks.item(0), ranks.item(-1) + 1)
     ranks = np.unique(ranks)
-    starts = np.flatnonzero(np.diff(ranks, prepend=ranks[0] - 2) != 1)
+    starts = np.flatnonzero(np.append(True, np.diff(ranks) != 1))
     ends = np.append(starts[1:], len(ranks)) - 1
     owed = 0
     for first, last in zip(ranks[starts].tolist(), ranks[ends].tolist()):

@@ -367,6 +367,7 @@ class WriterCore(LeftOutBookies):
         self._failed = {}
         if self._pending:
             self._recent = self._pending[-1]
+        self._forget()
         return self._release()
 
     def _release(self) -> list[effects.Effect]:
@@ -492,6 +493,7 @@ class WriterCore(LeftOutBookies):
         if self._failed:
             return sends + self._find_bookies()
         self.state = WriterState.ACTIVE
+        self._forget()
         return sends + self._release()
 
     def _lost_to(self, current: LedgerMetadata) -> BookKeeperError:

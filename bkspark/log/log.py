@@ -388,7 +388,7 @@ class Log:
         snapshot = await self.snapshot()
         first = await reading.position_of(self._open_listed, snapshot, start)
         stop = await reading.position_of(self._open_listed, snapshot, end)
-        async for entries, reader in reading.ranges(self._client, snapshot, first, stop):
+        async for entries, reader in reading.ranges(self._client, snapshot, first, stop, is_latest=end == LATEST):
             first_entry, end_entry = entries.first_entry, entries.end_entry
             async for batch in reading.listed_batches(reader, self._name, first_entry, end_entry, batch_bytes):
                 yield LogBatch(batch, entries.ordinal)

@@ -179,11 +179,14 @@ async def position_of(open_ledger: OpenListed, snapshot: LogSnapshot, place: Pla
 
 
 async def ranges(
-    client: Client, snapshot: LogSnapshot, start: Position, end: Position
+    client: Client, snapshot: LogSnapshot, start: Position, end: Position, *, is_latest: bool
 ) -> AsyncIterator[tuple[LedgerRange, LedgerReader]]:
     """Yield the entries from `start` up to `end`, a range a ledger, with a reader of each; empty ranges are left out.
 
     A shared ledger may be open, and its reader's last confirmed entry may lie in front of what was published.
+
+    Args:
+        is_latest: `end` is what `latest` returned. Then it is confirmed, whatever bookies that lag behind say now.
 
     Raises:
         DataLoss: the start or a ledger is gone.
@@ -195,6 +198,8 @@ async def ranges(
             first = max(listed.first_entry, first_entry if listed.ordinal == first_ordinal else 0)
             reader = await open_listed(client, snapshot.name, listed)
             is_last = listed.ordinal == end.ordinal
+            if is_last and is_latest:
+                reader.learn_lac(end.entry_id - 1)
             last_entry = reader.last_entry if listed.last_entry is None else listed.last_entry
             stop = end.entry_id if is_last else last_entry + 1
             if stop > last_entry + 1 or not (is_last or reader.is_closed or listed.last_entry is not None):

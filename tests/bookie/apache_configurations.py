@@ -3,6 +3,8 @@
 BK_SERVER          the settings of Apache BookKeeper's conf/bk_server.conf that are in force
 BK_SERVER_SHOWN    those that it shows in comments, for users to uncomment
 PULSAR             the settings of Apache Pulsar's conf/bookkeeper.conf that are in force
+STANDALONE         Pulsar's conf/standalone.conf, for a broker and a bookie: what the bookie reads, what is nearly the
+                   name of a bookie's key, and what by its name could protect one
 JUNIT              what every JUnit test of bookkeeper-server 4.18.0 starts a bookie with (TestBKConfiguration)
 JUNIT_VALUES       values that its tests then set; each goes with JUNIT, and with JUNIT_COMPANIONS
 JUNIT_DIRECTORIES  journal and ledgers in one directory: BookKeeperClusterTestCase
@@ -256,6 +258,119 @@ dbStorage_rocksDB_numFilesInLevel0=4
 dbStorage_rocksDB_maxSizeInLevel1MB=256
 """
 
+STANDALONE = """\
+metadataStoreUrl=
+brokerServicePort=6650
+webServicePort=8080
+bindAddress=0.0.0.0
+bindAddresses=
+advertisedAddress=
+haProxyProtocolEnabled=false
+numIOThreads=
+numOrderedExecutorThreads=8
+numHttpServerThreads=
+clusterName=standalone
+maxMessageSizeCheckIntervalInSeconds=60
+encryptionRequireOnProducer=false
+metadataStoreBatchingMaxSizeKb=128
+tlsEnabled=false
+tlsCertRefreshCheckDurationSec=300
+tlsCertificateFilePath=
+tlsKeyFilePath=
+tlsTrustCertsFilePath=
+tlsAllowInsecureConnection=false
+tlsProtocols=
+tlsCiphers=
+tlsRequireTrustedClientCertOnConnect=false
+tlsProvider=
+webServiceTlsProvider=Conscrypt
+tlsEnabledWithKeyStore=false
+tlsKeyStoreType=JKS
+tlsKeyStore=
+tlsKeyStorePassword=
+tlsTrustStoreType=JKS
+tlsTrustStore=
+tlsTrustStorePassword=
+brokerClientTlsEnabled=false
+brokerClientTlsEnabledWithKeyStore=false
+brokerClientSslProvider=
+brokerClientTlsKeyStoreType=JKS
+brokerClientTlsKeyStorePassword=
+brokerClientTlsTrustStoreType=JKS
+proxyRoles=
+authenticateOriginalAuthData=false
+authenticationEnabled=false
+authenticationProviders=
+authorizationEnabled=false
+authorizationProvider=org.apache.pulsar.broker.authorization.PulsarAuthorizationProvider
+authorizationAllowWildcardsMatching=false
+superUserRoles=
+brokerClientAuthenticationPlugin=
+brokerClientAuthenticationParameters=
+athenzDomainNames=
+basicAuthConf=
+tokenSecretKey=
+tokenAuthClaim=
+saslJaasClientAllowedIds=
+saslJaasServerSectionName=
+saslJaasBrokerSectionName=
+bookkeeperClientAuthenticationPlugin=
+bookkeeperClientTimeoutInSeconds=30
+bookkeeperClientNumWorkerThreads=
+bookkeeperClientSpeculativeReadTimeoutInMillis=0
+bookkeeperNumberOfChannelsPerBookie=16
+bookkeeperClientHealthCheckEnabled=true
+bookkeeperClientHealthCheckIntervalSeconds=60
+bookkeeperClientHealthCheckQuarantineTimeInSeconds=1800
+bookkeeperClientQuarantineRatio=1.0
+bookkeeperClientMinNumRacksPerWriteQuorum=1
+bookkeeperClientEnforceMinNumRacksPerWriteQuorum=false
+bookkeeperClientReorderReadSequenceEnabled=false
+bookkeeperTLSProviderFactoryClass=org.apache.bookkeeper.tls.TLSContextFactory
+bookkeeperTLSClientAuthentication=false
+bookkeeperTLSKeyFileType=PEM
+bookkeeperTLSTrustCertTypes=PEM
+bookkeeperTLSKeyStorePasswordPath=
+bookkeeperDiskWeightBasedPlacementEnabled=false
+bookkeeperExplicitLacIntervalInMills=0
+bookkeeperUseV2WireProtocol=true
+managedLedgerDigestType=CRC32C
+managedLedgerReadEntryTimeoutSeconds=0
+managedLedgerAddEntryTimeoutSeconds=0
+managedLedgerPrometheusStatsLatencyRolloverSeconds=60
+loadBalancerEnabled=false
+keepAliveIntervalSeconds=30
+exposePublisherStats=true
+globalZookeeperServers=
+ledgerStorageClass=org.apache.bookkeeper.bookie.storage.ldb.DbLedgerStorage
+nettyMaxFrameSizeBytes=5253120
+dbStorage_writeCacheMaxSizeMb=
+dbStorage_readAheadCacheMaxSizeMb=
+dbStorage_readAheadCacheBatchSize=1000
+flushInterval=60000
+dbStorage_rocksDB_blockCacheSize=
+dbStorage_rocksDB_writeBufferSizeMB=4
+dbStorage_rocksDB_sstSizeInMB=4
+dbStorage_rocksDB_blockSize=4096
+dbStorage_rocksDB_bloomFilterBitsPerKey=10
+dbStorage_rocksDB_numLevels=-1
+dbStorage_rocksDB_numFilesInLevel0=4
+dbStorage_rocksDB_maxSizeInLevel1MB=256
+journalMaxGroupWaitMSec=1
+journalSyncData=false
+diskUsageThreshold=0.99
+diskUsageWarnThreshold=0.99
+allowLoopback=true
+gcWaitTime=300000
+transactionLogBatchedWriteMaxSize=4194304
+packagesManagementLedgerRootPath=/ledgers
+zooKeeperSessionTimeoutMillis=-1
+zookeeperServers=
+configurationStoreServers=
+sslFactoryPlugin=org.apache.pulsar.common.util.DefaultPulsarSslFactory
+sslFactoryPluginParams=
+"""
+
 JUNIT = {
     "tlsEnabledProtocols": "TLSv1.2,TLSv1.1",
     "journalFlushWhenQueueEmpty": "true",
@@ -392,8 +507,9 @@ CORNERS = {
     "auditorLedgerVerificationPercentage": ("-1", "101"),
     "auditorPeriodicBookieCheckInterval": ("-9223372036854775808",),
     "compactionMaxOutstandingRequests": ("0", "-1", "2147483647"),
-    "compactionRateByBytes": ("2147483647",),
-    "compactionRateByEntries": ("2147483647",),
+    "compactionRate": ("-1",),
+    "compactionRateByBytes": ("2147483647", "-1"),
+    "compactionRateByEntries": ("2147483647", "-1"),
     "dbStorage_readAheadCacheBatchBytesSize": ("-5", "0"),
     "dbStorage_readAheadCacheBatchSize": ("0", "-1"),
     "dbStorage_readAheadCacheMaxSizeMb": ("0", "-1"),

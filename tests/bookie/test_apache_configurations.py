@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from bkspark.errors import ConfigurationError
 from bookie_service.configuration import configure, load
 from tests.bookie.apache_configurations import (
     BK_SERVER,
@@ -14,6 +15,7 @@ from tests.bookie.apache_configurations import (
     CORNERS,
     JUNIT,
     PULSAR,
+    STANDALONE,
     junit_cases,
 )
 from tests.bookie.child import STOP_S, BookieChild
@@ -33,6 +35,22 @@ def test_published_files_are_taken_as_they_are(tmp_path: Path, text: str, noted:
     configuration = load(path, [])
     assert len(configuration.notes) == noted
     assert configuration.dangers == ()
+
+
+def test_file_of_a_broker_and_its_bookie_is_taken_with_what_it_costs(tmp_path: Path) -> None:
+    path = tmp_path / "standalone.conf"
+    path.write_text(STANDALONE)
+    configuration = load(path, [])
+    assert [line.partition("=")[0] for line in configuration.dangers] == ["journalSyncData"]
+    assert {"brokerServicePort", "tlsCertRefreshCheckDurationSec"} <= set(configuration.unused_keys)
+
+
+@pytest.mark.parametrize("key", ["authenticationEnabled", "authorizationEnabled", "tlsEnabled"])
+def test_file_whose_broker_is_protected_starts_no_bookie_that_is_not(tmp_path: Path, key: str) -> None:
+    path = tmp_path / "standalone.conf"
+    path.write_text(STANDALONE.replace(f"{key}=false", f"{key}=true"))
+    with pytest.raises(ConfigurationError, match=f"'{key}' does not exist, and by its name it may protect something"):
+        load(path, [])
 
 
 @pytest.mark.parametrize(("key", "value", "settings"), CASES, ids=[f"{key}={value}" for key, value, _ in CASES])
@@ -69,7 +87,11 @@ def test_bookie_with_the_last_corner_value_of_a_key_keeps_entries(tmp_path: Path
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("text", [BK_SERVER + BK_SERVER_SHOWN, PULSAR], ids=["bk_server.conf", "bookkeeper.conf"])
+@pytest.mark.parametrize(
+    "text",
+    [BK_SERVER + BK_SERVER_SHOWN, PULSAR, STANDALONE],
+    ids=["bk_server.conf", "bookkeeper.conf", "standalone.conf"],
+)
 def test_published_file_starts_a_bookie(tmp_path: Path, uri: str, text: str) -> None:
     bookie = BookieChild(tmp_path / "bookie", uri)
     path = tmp_path / "bk_server.conf"

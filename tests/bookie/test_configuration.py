@@ -106,6 +106,12 @@ def test_older_keys_stand_in_for_the_newer_ones() -> None:
     assert str(configure({**values, "metadataServiceUri": "zk://k:3/l"}).metadata_uri) == "zk://k:3/l"
 
 
+def test_ledgers_root_counts_without_servers_too() -> None:
+    """A bookie that took the default root in its place would join another cluster."""
+    uri = configure({"zkLedgersRootPath": "/other/ledgers"}).metadata_uri
+    assert str(uri) == "zk+hierarchical://localhost:2181/other/ledgers"
+
+
 @pytest.mark.parametrize(
     ("values", "complaint"),
     [

@@ -17,7 +17,7 @@ from bookie_service.storage.entry_log import ITEM_BYTES_MAX, EntryLogs
 from bookie_service.storage.files import LocalFiles
 from bookie_service.storage.items import Items
 from bookie_service.storage.log_reader import EntryLogReader
-from bookie_service.storage.log_scan import LogScan, stored_positions
+from bookie_service.storage.log_scan import LogScan, live_rows, stored_positions
 
 LARGE = 1 << 30
 GAP_MAX = 256 * 1024
@@ -144,6 +144,19 @@ def test_items_as_far_apart_as_a_gap_may_be_come_with_one_read(log: OneLog) -> N
     positions = np.append(positions, log.put(item(5, 1, 30)))
     log.file.write([bytes(GAP_MAX)], log.end)
     check(log.read(positions), [first, item(5, 1, 30)], 0, is_full=False)
+
+
+def test_last_item_of_equal_size_is_left_out_where_the_log_ends_within_it(log: OneLog) -> None:
+    """Its ids may be whole all the same."""
+    items = [item(5, entry) for entry in range(3)]
+    positions = log.put(*items)
+    log.file.truncate(log.end - 5)
+    check(log.read(positions), items[:2], 0, is_full=False)
+
+
+def test_smallest_item_at_the_end_of_a_log_is_read_with_longer_ones(log: OneLog) -> None:
+    items = [item(5, 0, 5), item(5, 1, 0)]
+    check(log.read(log.put(*items)), items, 0, is_full=False)
 
 
 # ---- what a read refuses ----
@@ -324,3 +337,30 @@ def test_entries_that_the_index_lacks_have_position_0() -> None:
     assert stored_positions(Index(7), 5, np.array([3, 6, 7, 8])).tolist() == [4, 7, 0, 0]  # type: ignore[arg-type]
     assert stored_positions(Index(7), 5, np.array([9])).tolist() == [0]  # type: ignore[arg-type]
     assert stored_positions(Index(7), 5, np.empty(0, np.int64)).tolist() == []  # type: ignore[arg-type]
+
+
+def test_items_that_the_index_points_to_are_live(log: OneLog) -> None:
+    """A torn log may hold two copies of an entry; the index names one of them."""
+    positions = log.put(item(5, 1), item(5, 0), item(5, 1), item(5, 9))
+    (window,) = LogScan(log.file, 1)
+    assert window.positions.tolist() == positions.tolist()
+
+    class OneOfTwo(Index):
+        def positions(self, ledger_id: int, first_entry: int, count: int) -> np.ndarray:
+            held = np.array([positions[1], positions[2]])
+            return held[first_entry : first_entry + count]
+
+    live = live_rows(window, OneOfTwo(2))  # type: ignore[arg-type]
+    assert live.tolist() == [False, True, True, False]
+
+
+def test_items_of_several_ledgers_are_looked_up_each_in_its_own(log: OneLog) -> None:
+    positions = log.put(item(6, 0), item(5, 0), item(6, 1))
+    (window,) = LogScan(log.file, 1)
+
+    class Two(Index):
+        def positions(self, ledger_id: int, first_entry: int, count: int) -> np.ndarray:
+            held = {5: np.array([positions[1]]), 6: np.array([1, positions[2]])}[ledger_id]
+            return held[first_entry : first_entry + count]
+
+    assert live_rows(window, Two(9)).tolist() == [False, True, True]  # type: ignore[arg-type]

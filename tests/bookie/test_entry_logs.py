@@ -89,6 +89,7 @@ def test_number_after_the_highest_file_and_the_highest_last_id_is_next(disks: Di
 
 def test_unreadable_last_id_leaves_the_files_to_count(disks: Disks) -> None:
     disks.files.replace("/a/lastId", b"nonsense")
+    assert disks.logs().create().log_id == 1
     disks.files.replace("/a/9.log", b"")
     assert disks.logs().create().log_id == 10
 

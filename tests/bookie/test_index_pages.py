@@ -139,6 +139,7 @@ def test_forget_lets_go_of_the_clean_pages_of_one_ledger(pages: IndexPages) -> N
 
 
 def test_memory_is_what_all_pages_cost(pages: IndexPages) -> None:
+    assert pages.positions_per_page == EACH
     change(pages, 7, 0, (0,), (1,))
     change(pages, 7, 1, (EACH - 1,), (1,))
     assert pages.bytes == 2 * PAGE_COST + 8 * 16 + 8 * EACH

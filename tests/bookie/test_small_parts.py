@@ -296,6 +296,21 @@ def test_space_is_reserved_ahead_and_what_is_left_of_it_given_back(tmp_path: Pat
     log.seal()
     assert path.stat().st_blocks * 512 < (1 << 20) + 16384
     log.close()
+    header = log_format.decode_header(read(tmp_path)[:HEADER_BYTES], 7)
+    assert header is not None
+    assert header.map_offset == log.end == HEADER_BYTES + 2 + (1 << 20)
+    assert log_format.decode_map(read(tmp_path)[log.end :], header) is not None
+
+
+def test_no_space_is_reserved_unless_asked_for(tmp_path: Path) -> None:
+    log = new_log(LocalFiles(), tmp_path)
+    log.write([b"x"])
+    assert (tmp_path / log_format.file_name(7)).stat().st_blocks * 512 <= 8192
+    log.close()
+    plain = LogWriter(8, LocalFiles().create(str(tmp_path / "8.log")))
+    plain.write([b"x"])
+    assert (tmp_path / "8.log").stat().st_blocks * 512 <= 8192
+    plain.close()
 
 
 class NothingToReserve(File):

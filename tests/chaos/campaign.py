@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -62,17 +63,22 @@ def run_campaign(
 ) -> Report:
     """Start five bookies and a ZooKeeper, strike for `budget_s`, heal, and check; write the history to a file."""
     about = {"seed": seed, "budget_s": budget_s}
-    with Cluster(directory, BOOKIES) as cluster, Recorder(history, about) as recorder:
-        return asyncio.run(Campaign(cluster, recorder, seed).run(budget_s, pause_s, writers))
+    with (
+        ThreadPoolExecutor(1) as starter,
+        Cluster(directory, BOOKIES) as cluster,
+        Recorder(history, about) as recorder,
+    ):
+        return asyncio.run(Campaign(cluster, recorder, seed, starter).run(budget_s, pause_s, writers))
 
 
 class Campaign:
     """One seed on one cluster. Three clients: one writes, one recovers, one reads; each is cut off by itself."""
 
-    def __init__(self, cluster: Cluster, recorder: Recorder, seed: int) -> None:
+    def __init__(self, cluster: Cluster, recorder: Recorder, seed: int, starter: Executor) -> None:
         self._seed = seed
         self._random = Random(seed)
         self._cluster = cluster
+        self._starter = starter
         self._recorder = recorder
         self._metadata = Metadata()
         self._audits: dict[int, Audit] = {}
@@ -83,7 +89,7 @@ class Campaign:
         for site in self._sites:
             await site.start()
         try:
-            faults = Faults(Random(self._random.random()), self._cluster, self._sites)
+            faults = Faults(Random(self._random.random()), self._cluster, self._sites, self._starter)
             ledgers = [LedgerLoad(self._recorder, self._sites, self._randomness(number)) for number in range(writers)]
             logs = [
                 LogLoad(self._recorder, f"log-{number}", self._sites, self._randomness(writers + number))

@@ -17,7 +17,7 @@ Seen = Callable[[int, Versioned], None]
 
 class Gate:
     """A TCP relay on 127.0.0.1 to one server. A direction that is shut forwards nothing and closes nothing, as a
-    partition does; `reset` drops every connection."""
+    partition does; `reset` drops every connection. `delay_s` is how long it holds each piece back."""
 
     def __init__(self, host: str, port: int) -> None:
         self._target = (host, port)
@@ -26,6 +26,7 @@ class Gate:
         self._tasks: set[asyncio.Task[None]] = set()
         self._open = {"up": asyncio.Event(), "down": asyncio.Event()}
         self.port = 0
+        self.delay_s = 0.0
         self.heal()
 
     async def start(self) -> None:
@@ -47,6 +48,7 @@ class Gate:
             self._open[direction].clear()
 
     def heal(self) -> None:
+        self.delay_s = 0.0
         for opened in self._open.values():
             opened.set()
 
@@ -79,6 +81,10 @@ class Gate:
         with contextlib.suppress(OSError):
             while received := await reader.read(PIECE_BYTES):
                 await self._open[direction].wait()
+                if self.delay_s:
+                    await asyncio.sleep(self.delay_s)
+                if writer.transport.is_closing():
+                    break
                 writer.write(received)
                 await writer.drain()
         writer.transport.abort()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from concurrent.futures import Executor
 from random import Random
 
 from bkspark.client import Client
 from bkspark.client.writer import WriterOptions
 from bkspark.core.add_pipeline import WriterLimits
+from bkspark.errors import BookieUnavailable
 from bkspark.metadata.ledgers import Versioned
 from bkspark.metadata.uri import MetadataUri
 from bkspark.metadata.zookeeper import open_tree
@@ -18,7 +20,13 @@ from tests.cluster import Cluster, ClusterBookie
 
 CALL_TIMEOUT_S = 2.0
 SECOND_NS = 1_000_000_000
-FAULTS = ("kill", "kill", "pause", "pause", "reset", "cut", "cut", "cut one way", "isolate", "zookeeper")
+FAULTS = (
+    *("kill", "kill", "kill two", "pause", "pause", "pause two"),
+    *("reset", "cut", "cut", "cut one way", "slow", "isolate"),
+    *("zookeeper", "zookeeper killed"),
+)
+DELAYS_S = (0.05, 0.3, 1.5)
+ZOOKEEPER_DOWN_S = 1.0
 
 
 class Site:
@@ -60,12 +68,16 @@ class Site:
 class Faults:
     """Strikes at random until told to stop; each fault heals after a while, and `heal` ends all."""
 
-    def __init__(self, random: Random, cluster: Cluster, sites: list[Site]) -> None:
+    def __init__(self, random: Random, cluster: Cluster, sites: list[Site], starter: Executor) -> None:
+        """`starter` starts ZooKeeper, which ends with the thread that does so: it must outlive the cluster."""
         self.struck: Counter[str] = Counter()
         self._random = random
         self._cluster = cluster
         self._sites = sites
+        self._starter = starter
         self._busy: set[str] = set()
+        self._zookeeper_runs = asyncio.Lock()
+        """Held while it does not."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def strike_until(self, end_s: float, pause_s: float) -> None:
@@ -92,6 +104,15 @@ class Faults:
         gate = site.gates[bookie.id]
         if kind in ("kill", "pause"):
             await self._stop(kind, bookie, seconds)
+        elif kind in ("kill two", "pause two"):
+            two = self._random.sample(self._cluster.bookies, 2)
+            await asyncio.gather(*(self._stop(kind.partition(" ")[0], one, seconds) for one in two))
+        elif kind == "zookeeper killed":
+            await self._kill_zookeeper()
+        elif kind == "slow":
+            gate.delay_s = self._random.choice(DELAYS_S)
+            await asyncio.sleep(seconds)
+            gate.delay_s = 0.0
         elif kind == "reset":
             gate.reset()
         elif kind == "zookeeper":
@@ -111,13 +132,31 @@ class Faults:
             if kind == "kill":
                 bookie.kill()
                 await asyncio.sleep(seconds)
-                await asyncio.to_thread(bookie.restart)
+                await self._restart(bookie)
             else:
                 bookie.pause()
                 await asyncio.sleep(seconds)
                 bookie.resume()
         finally:
             self._busy.discard(bookie.id)
+
+    async def _restart(self, bookie: ClusterBookie) -> None:
+        """Start a bookie; one that finds no ZooKeeper ends, and is started again when there is one."""
+        while True:
+            async with self._zookeeper_runs:
+                times_killed = self.struck["zookeeper killed"]
+            try:
+                return await asyncio.to_thread(bookie.restart)
+            except BookieUnavailable:
+                if self.struck["zookeeper killed"] == times_killed:
+                    raise
+
+    async def _kill_zookeeper(self) -> None:
+        """Kill ZooKeeper and start it again on its files, before a session of a bookie is over."""
+        async with self._zookeeper_runs:
+            self._cluster.zookeeper.kill()
+            await asyncio.sleep(ZOOKEEPER_DOWN_S)
+            await asyncio.get_running_loop().run_in_executor(self._starter, self._cluster.zookeeper.start)
 
     async def _shut(self, gates: list[Gate], directions: tuple[str, ...], seconds: float) -> None:
         for gate in gates:

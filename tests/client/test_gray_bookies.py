@@ -23,7 +23,8 @@ from bkspark.metadata.uri import MetadataUri
 from bkspark.net.pool import NetOptions
 from bkspark.wire.framing import scan_frames
 from tests.crash.images import Loss
-from tests.simulation.full_cluster import URI, Cluster, FullBookie, Link
+from tests.simulation.full_cluster import URI, Cluster, FullBookie
+from tests.simulation.full_links import Link
 from tests.simulation.virtual_loop import VirtualLoop
 
 MILLISECOND = 1_000_000
@@ -56,7 +57,7 @@ class GrayLink(Link):
         self._free_at = 0.0
         self._replies = itertools.count()
 
-    def _arrive(self, way: int, deliver: Callable[[bytes], None], data: bytes) -> None:
+    def _deliver(self, way: int, deliver: Callable[[bytes], None], data: bytes) -> None:
         if way in self._gray.cut:
             self._held.append((way, deliver, data))
             return
@@ -75,7 +76,7 @@ class GrayLink(Link):
     def heal(self) -> None:
         held, self._held = self._held, []
         for way, deliver, data in held:
-            self._arrive(way, deliver, data)
+            self._deliver(way, deliver, data)
 
 
 class GrayCluster(Cluster):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import warnings
 
 import pytest
@@ -189,3 +190,23 @@ def test_range_at_the_end_of_63_bits_is_refused_or_read_without_numpys_errors():
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)
         play(test)
+
+
+def test_recovery_that_a_bookie_never_lets_end_can_be_given_up():
+    """The protocol has no bound: a bookie may have another entry each time."""
+
+    def answer(asked: Asked) -> bytes:
+        if asked.opcode == v2.ADD:
+            return reply(asked)
+        return reply(asked, body=sealed(asked.ledger_id, max(5, asked.entry_id)))
+
+    async def test(world: World) -> None:
+        async with HostileBookie(answer) as bookie:
+            client, ledger_id = world.client(), await world.ledger(bookie)
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.5):
+                    await client.recover(ledger_id)
+            assert not (await client.metadata(ledger_id)).is_closed
+            assert (await client.open(ledger_id)).last_entry == 4
+
+    play(test)

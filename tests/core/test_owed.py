@@ -59,3 +59,11 @@ def test_nothing_owed_is_taken_away_from():
     assert without_answered((), np.arange(3)) == ((), 0)
     assert without_answered(((5, 7),), np.arange(0)) == (((5, 7),), 0)
     assert without_answered(((5, 7),), np.arange(0, 5)) == (((5, 7),), 0)
+
+
+def test_answers_with_any_ids_overflow_nothing():
+    """A hostile bookie answers for entries that cannot exist."""
+    with np.errstate(all="raise"):
+        for ids in ([-(2**63), 5], [-(2**63), -(2**63) + 1, 2**63 - 1], [2**63 - 1, -(2**63)], [2**63 - 1]):
+            expected = (((6, 8),), 1) if 5 in ids else (((5, 8),), 0)
+            assert without_answered(((5, 8),), np.array(ids)) == expected

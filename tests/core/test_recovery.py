@@ -7,7 +7,7 @@ import pytest
 
 from bkspark.core import effects
 from bkspark.core.metadata import Fragment, LedgerMetadata, LedgerState
-from bkspark.core.recovery import WINDOW_BYTES_MAX, WINDOW_ENTRIES_MAX, RecoveryCore, RecoveryState
+from bkspark.core.recovery import WINDOW_BYTES_MAX, WINDOW_ENTRIES_MAX, WINDOW_FIRST, RecoveryCore, RecoveryState
 from bkspark.core.recovery_window import Answer
 from bkspark.errors import BookieUnavailable, LedgerRecoveryFailed, ReadFailed, UnauthorizedAccess
 
@@ -406,6 +406,158 @@ def test_impossible_length_in_an_entry_does_not_end_the_recovery(length):
     assert rewrite.length_before >= 0
     (written,) = core.on_rewritten()
     assert 0 <= written.metadata.length < 2**63
+
+
+def fencing(quorums=(3, 3, 2), first_entry=0):
+    """A core whose ledger is claimed, waiting for fences."""
+    fragments = (Fragment(0, BOOKIES),) if not first_entry else (Fragment(0, BOOKIES), Fragment(first_entry, BOOKIES))
+    core = RecoveryCore(5, LedgerMetadata(*quorums, fragments, state=LedgerState.IN_RECOVERY), 0)
+    fences = core.start()
+    assert fences == [effects.Fence(slot, bookie) for slot, bookie in enumerate(BOOKIES)]
+    return core
+
+
+@pytest.mark.parametrize("lacs", [(5, 3), (3, 5), (5, 5)])
+def test_lac_never_falls_with_a_later_answer(lacs):
+    core = fencing()
+    core.on_fence_answer(0, Answer.FOUND, lacs[0], 70, last_entry=6)
+    core.on_fence_answer(1, Answer.FOUND, lacs[1], 70, last_entry=6)
+    assert core.state is RecoveryState.READING
+    assert core.lac == 5
+    assert core.last_entry == 5
+
+
+def test_lac_below_the_last_fragment_does_not_lower_where_reading_begins():
+    core = fencing(first_entry=100)
+    for slot in range(2):
+        core.on_fence_answer(slot, Answer.FOUND, 40, 500, last_entry=101)
+    assert (core.lac, core.last_entry) == (99, 99)
+
+
+def test_length_is_that_of_the_entry_with_the_highest_lac():
+    """It is the ledger's length when nothing is rewritten and the last entry cannot be read."""
+    core = fencing()
+    core.on_fence_answer(0, Answer.FOUND, 4, 55, last_entry=5)
+    todo = core.on_fence_answer(1, Answer.FOUND, 3, 44, last_entry=4)
+    while core.state is RecoveryState.READING:
+        read = todo.pop(0)
+        todo += read_answer(core, read.slot, read.entry_ids, Answer.NEGATIVE)
+    assert core.state is RecoveryState.MEASURING
+    (written,) = core.on_length(None)
+    assert (written.metadata.last_entry, written.metadata.length) == (4, 55)
+
+
+def test_states_of_a_recovery_are_told_as_it_goes():
+    metadata = LedgerMetadata(3, 3, 2, (Fragment(0, BOOKIES),))
+    closed = RecoveryCore(5, metadata.closed(7, 70), 3)
+    closed.start()
+    assert closed.state is RecoveryState.DONE
+    core = RecoveryCore(5, metadata, 0)
+    (claim,) = core.start()
+    assert (core.state, claim.metadata.state, claim.expected_version) == (
+        RecoveryState.CLAIMING,
+        LedgerState.IN_RECOVERY,
+        0,
+    )
+    core.on_metadata_written(claim.metadata, 8)
+    assert (core.state, core.version) == (RecoveryState.FENCING, 8)
+    core.on_metadata_conflict(metadata.closed(7, 70), 9)
+    assert core.state is RecoveryState.DONE
+
+
+def test_recovery_fails_when_the_metadata_store_cannot_be_asked():
+    core = fencing()
+    assert core.on_metadata_failed(AWAY) == [effects.Fail(AWAY)]
+    assert core.state is RecoveryState.FAILED
+    assert core.on_fence_answer(0, Answer.NEGATIVE) == []
+    assert core.on_fence_answer(1, Answer.NEGATIVE) == []
+    assert core.state is RecoveryState.FAILED
+
+
+def reading(last_entry=3):
+    """A core that reads entries from 0 on; slots 0 and 1 are fenced."""
+    core = fencing()
+    for slot in range(2):
+        core.on_fence_answer(slot, Answer.FOUND, -1, 10 * (last_entry + 1), last_entry=last_entry)
+    assert core.state is RecoveryState.READING
+    return core
+
+
+def test_answers_after_the_end_of_reading_change_nothing():
+    core = reading(last_entry=0)
+    (rewrite,) = [
+        *core.on_read_answers(0, np.array([0]), np.full(1, Answer.FOUND, np.uint8), [b"x" * 10], np.array([10])),
+        *core.on_read_answers(1, np.array([1]), np.full(1, Answer.NEGATIVE, np.uint8)),
+        *core.on_read_answers(2, np.array([1]), np.full(1, Answer.NEGATIVE, np.uint8)),
+        *core.on_read_answers(0, np.array([1]), np.full(1, Answer.NEGATIVE, np.uint8)),
+    ][-1:]
+    assert isinstance(rewrite, effects.RewriteEntries)
+    assert core.state is RecoveryState.REWRITING
+    assert core.on_read_answers(2, np.array([0, 1]), np.full(2, Answer.NEGATIVE, np.uint8)) == []
+    assert core.state is RecoveryState.REWRITING
+    assert core.on_rested(2) == []
+
+
+def test_error_of_one_bookie_in_the_middle_of_reading_is_made_up_for_by_the_next():
+    core = reading(last_entry=0)
+    done = read_answer(core, 0, 0, Answer.FAILED, error=AWAY)
+    (read,) = [effect for effect in done if isinstance(effect, effects.RecoveryRead) and 0 in effect.entry_ids][:1]
+    assert read.slot == 1
+
+
+def test_lengths_of_several_entries_together_stay_below_63_bits():
+    core = RecoveryCore(5, LedgerMetadata(1, 1, 1, (Fragment(0, ("b1",)),), state=LedgerState.IN_RECOVERY), 0)
+    core.start()
+    core.on_fence_answer(0, Answer.FOUND, -1, 10, last_entry=2)
+    found = np.array([Answer.FOUND] * 3 + [Answer.NEGATIVE], np.uint8)
+    lengths = np.array([2**63 - 1] * 3 + [0])
+    (rewrite,) = core.on_read_answers(0, np.arange(4), found, [b"x" * 10] * 3 + [None], lengths)
+    assert rewrite.length_before == 2**63 - 1 - 30
+    (written,) = core.on_rewritten()
+    assert written.metadata.length == 2**63 - 1
+
+
+def alone(last_entry, length):
+    """A core with one bookie that told of its last entry; return it and the ids that it reads first."""
+    core = RecoveryCore(5, LedgerMetadata(1, 1, 1, (Fragment(0, ("b1",)),), state=LedgerState.IN_RECOVERY), 0)
+    core.start()
+    (read,) = core.on_fence_answer(0, Answer.FOUND, -1, length, last_entry=last_entry)
+    return core, read.entry_ids.tolist()
+
+
+@pytest.mark.parametrize(
+    ("last_entry", "length", "count"),
+    [
+        (0, 10, 2),
+        (100, WINDOW_BYTES_MAX, 102),
+        (100, WINDOW_BYTES_MAX + 1, WINDOW_FIRST),
+        (WINDOW_ENTRIES_MAX - 2, 10, WINDOW_ENTRIES_MAX),
+        (WINDOW_ENTRIES_MAX - 1, 10, WINDOW_FIRST),
+    ],
+)
+def test_all_that_a_bookie_told_of_is_one_window_unless_that_is_large(last_entry, length, count):
+    assert alone(last_entry, length)[1] == list(range(count))
+
+
+def test_bytes_that_were_read_already_do_not_count_for_the_next_window():
+    """The length that a bookie tells is cumulative."""
+    core, first = alone(WINDOW_FIRST + 99, WINDOW_BYTES_MAX + 10)
+    found = np.full(len(first), Answer.FOUND, np.uint8)
+    payloads = [b"x"] * len(first)
+    core.on_read_answers(0, np.array(first), found, payloads, np.arange(1, len(first) + 1) + 100)
+    assert core.length == len(first) + 100
+    (read,) = core.on_rewritten()
+    assert read.entry_ids.tolist() == list(range(WINDOW_FIRST, WINDOW_FIRST + 101))
+
+
+def test_entry_that_was_refused_is_read_again_after_the_pause():
+    core, _ = alone(0, 10)
+    answers = np.array([Answer.FOUND, Answer.REFUSED], np.uint8)
+    (rest,) = core.on_read_answers(0, np.arange(2), answers, [b"x" * 10, None], np.array([10, 0]))
+    assert rest == effects.Rest(0, 5_000_000)
+    (read,) = core.on_rested(0)
+    assert (read.slot, read.entry_ids.tolist()) == (0, [1])
+    assert core.on_rested(0) == []
 
 
 def test_ensemble_too_large_for_masks_is_a_failed_recovery():

@@ -380,3 +380,54 @@ def test_answer_to_an_earlier_force_counts_for_nothing():
     assert writer.core.lac == -1
     writer.forced(0)
     assert writer.core.lac == 0
+
+
+def test_time_without_progress_counts_from_the_last_confirmation():
+    writer = Writer((1, 1, 1), force_interval_ns=SECOND_NS)
+    writer.take(writer.core.on_tick(5 * SECOND_NS))
+    writer.add()
+    writer.reply(0, 0)
+    assert writer.take(writer.core.on_tick(6 * SECOND_NS - 1)) == []
+    (force,) = writer.take(writer.core.on_tick(6 * SECOND_NS))
+    writer.add()
+    writer.reply(0, 1)
+    assert writer.take(writer.core.on_forced(force, 7 * SECOND_NS)) == [effects.Confirm(0)]
+    assert writer.take(writer.core.on_tick(8 * SECOND_NS - 1)) == []
+    assert writer.take(writer.core.on_tick(8 * SECOND_NS)) == [effects.Force(0, "b1", 2)]
+
+
+def test_bookies_are_not_forced_for_time_where_no_interval_is_set():
+    writer = Writer((1, 1, 1), force_interval_ns=0)
+    writer.add()
+    writer.reply(0, 0)
+    assert writer.take(writer.core.on_tick(1000 * SECOND_NS)) == []
+    assert writer.sync() == [0]
+
+
+def test_answer_to_a_force_of_a_bookie_that_was_replaced_counts_for_nothing():
+    writer = Writer((1, 1, 1))
+    writer.add()
+    writer.reply(0, 0)
+    writer.sync()
+    force = next(effect for effect in writer.log if isinstance(effect, effects.Force))
+    for wrong in (effects.Force(0, "b9", force.number), effects.Force(0, "b1", force.number + 1)):
+        assert writer.core.on_forced(wrong, 0) == []
+        assert writer.core.on_force_lost(wrong, 0) == []
+    assert writer.core.lac == -1
+    assert writer.core.on_forced(force, 0) == [effects.Confirm(0)]
+
+
+def test_what_a_replaced_bookie_says_it_synced_counts_for_nothing():
+    """Its answer comes when another bookie has its slot: metadata name that one, which has synced nothing yet."""
+    writer = Writer(changes_ensemble=True)
+    writer.add(2)
+    writer.reply(0, 0, 1)
+    writer.reply(1, 0, 1, synced=1)
+    writer.reply(2, 0, 1)
+    writer.fail(0)
+    writer.writable("b4")
+    assert writer.core.ensemble[0] == "b4"
+    assert writer.reply(0, synced=1, bookie="b1") == []
+    writer.reply(0, 0, 1, synced=-1)
+    assert writer.core.lac == -1
+    assert writer.reply(0, synced=1) == [effects.Confirm(1)]

@@ -311,3 +311,65 @@ def test_look_that_failed_for_good_ends_the_tail_at_once():
     tail.on_metadata_changed(1)
     gone = NoSuchLedger("deleted")
     assert tail.on_look_failed(gone, 2, may_pass=False) == [effects.Fail(gone)]
+
+
+def test_pauses_double_up_to_their_limit():
+    tail = Tail(metadata_of((1, 1, 1)), -1)
+    tail.wait(0)
+    todo = tail.on_poll_failed("b0", 0)
+    now, pauses = 0, []
+    while LIMITS.pause_ns_max not in pauses:
+        (delay,) = ticks(todo)
+        pauses.append(delay)
+        now += delay
+        tail.on_tick(now)
+        tail.on_poll_failed("b0", now)
+        todo = tail.on_looked(tail.metadata, -1, now)
+    expected = [LIMITS.pause_ns_min]
+    while expected[-1] < LIMITS.pause_ns_max:
+        expected.append(min(2 * expected[-1], LIMITS.pause_ns_max))
+    assert pauses == expected
+
+
+def test_nothing_is_asked_while_nobody_waits_or_the_ledger_is_closed():
+    tail = Tail(metadata_of(), -1)
+    assert tail.on_tick(0) == tail.on_metadata_changed(0) == []
+    assert not tail.is_waiting
+    tail.wait(0)
+    assert tail.is_waiting
+    assert tail.on_looked(metadata_of().closed(3, 30), 3, 0) == []
+    assert (tail.is_closed, tail.is_waiting, tail.lac) == (True, False, 3)
+    assert tail.wait(0) == []
+
+
+def test_news_end_the_wait_and_the_next_wait_asks_again():
+    tail = Tail(metadata_of((1, 1, 1)), 4)
+    assert polls(tail.wait(0)) == ["b0"]
+    hears(tail, "b0", 7, SECOND)
+    assert (tail.lac, tail.is_waiting) == (7, False)
+    (poll,) = [effect for effect in tail.wait(2 * SECOND) if isinstance(effect, effects.LongPoll)]
+    assert poll == effects.LongPoll("b0", 7, LIMITS.poll_ns)
+
+
+def test_search_for_bookies_begins_at_the_readers_own_slot():
+    """Readers spread over an ensemble."""
+    for first_slot in range(5):
+        tail = Tail(metadata_of((5, 5, 5)), -1, first_slot=first_slot)
+        assert polls(tail.wait(0)) == [f"b{first_slot}"]
+
+
+def test_bookie_that_answers_polls_keeps_the_patience_though_looks_fail():
+    tail = Tail(metadata_of((1, 1, 1)), -1)
+    tail.wait(0)
+    heard = LIMITS.patience_ns - SECOND
+    tail.on_polled("b0", None, heard)
+    todo = tail.on_look_failed(AWAY, heard + LIMITS.patience_ns, may_pass=True)
+    assert effects.Fail(AWAY) not in todo
+    assert tail.on_look_failed(AWAY, heard + LIMITS.patience_ns + 1, may_pass=True) == [effects.Fail(AWAY)]
+
+
+def test_poll_that_took_half_its_time_is_sent_again_at_once_and_a_shorter_one_after_a_pause():
+    for took, again in ((LIMITS.poll_ns // 2, ["b0"]), (LIMITS.poll_ns // 2 - 1, [])):
+        tail = Tail(metadata_of((1, 1, 1)), -1)
+        tail.wait(0)
+        assert polls(tail.on_polled("b0", -1, took)) == again

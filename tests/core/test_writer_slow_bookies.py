@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from bkspark.core import effects
 from bkspark.core.add_pipeline import WriterLimits
 from bkspark.core.writer import WriterState
@@ -249,3 +251,17 @@ def test_lag_counts_bytes_too_and_what_is_not_acknowledged_is_no_lag():
     writer.take(writer.core.on_tick(2 * SECOND_NS))
     (search,) = writer.take(writer.core.on_tick(4 * SECOND_NS))
     assert search.failed == ("b3",)
+
+
+@pytest.mark.parametrize("limits", [WriterLimits(), WriterLimits(delay_ensemble_change=True)], ids=["", "delayed"])
+def test_bytes_kept_for_a_bookie_that_is_lost_are_let_go_though_no_answer_is_to_come(limits):
+    """Callers who wait for room would wait for ever: the others have answered for all there is."""
+    writer = Writer(limits=limits)
+    writer.add(3)
+    writer.reply(0, 0, 1, 2)
+    writer.reply(1, 0, 1, 2)
+    assert (writer.acknowledged, writer.core.kept_bytes) == (2, 3)
+    writer.fail(2)
+    if limits.delay_ensemble_change is False:
+        writer.change_to()
+    assert writer.core.kept_bytes == 0

@@ -32,7 +32,7 @@ from bookie_service.entry_lists import StepReport
 from bookie_service.formats.marks import JournalPosition
 from bookie_service.lone_adds import decode_lone_add
 from bookie_service.outbox import Parts
-from bookie_service.reads import ids_of
+from bookie_service.reads import ReadOptions, ids_of
 from bookie_service.single_reads import SingleReads
 from bookie_service.storage import checkpoint as checkpoint_steps
 from bookie_service.storage.byte_source import Fetched, Place
@@ -61,6 +61,8 @@ class Setup:
     journal: JournalOptions = field(
         default_factory=lambda: JournalOptions(file_bytes_max=2000, preallocate_bytes=1024, backups_max=0)
     )
+
+    reads: ReadOptions = field(default_factory=ReadOptions)
 
     collection: CollectionOptions = field(
         default_factory=lambda: CollectionOptions(deleted_share_max=1.0, entries_per_s=0, bytes_per_s=0)
@@ -307,7 +309,13 @@ class BookieTwin:
         self.checkpoints = CheckpointTwin(self.store, self._storage.marks, self.journals)
         self.disks = DiskWatch(files, setup.ledger_paths, setup.journal_paths, DiskOptions())
         self.bookie = Bookie(
-            self.store, self.journals, self.checkpoints, self.disks, AtHand(), BookieOptions(alone_after=1), AtOnce()
+            self.store,
+            self.journals,
+            self.checkpoints,
+            self.disks,
+            AtHand(),
+            BookieOptions(alone_after=1, reads=setup.reads),
+            AtOnce(),
         )
         self.bookie.look_at_disks()
         self.checkpoints.bookie = self.bookie

@@ -88,6 +88,14 @@ def test_ledgers_are_judged_apart_from_each_other(judge: Path, tmp_path: Path) -
             '{"op":"append","client":"a","ledger":1,"call":1,"return":2,"result":"ok","first":0,"values":["x"]}',
             'value "x" is not BYTES:DIGEST',
         ),
+        ('{"op":"close","client":"a","ledger":1,"call":1,"return":2,"result":"ok"}', "last_entry is missing"),
+        ('{"op":"lac","client":"a","ledger":1,"call":1,"return":2,"result":"ok","lac":null}', "lac is missing"),
+        ('{"op":"open","client":"a","log":"l","call":1,"return":2,"result":"ok"}', "writer is missing"),
+        (
+            '{"op":"append","client":"a","ledger":1,"call":1,"return":null,"result":"unknown","values":[]}',
+            "first is missing",
+        ),
+        ('{"op":"read","client":"a","ledger":1,"call":1,"return":2,"result":"denied"}', "entry is missing"),
         (
             '{"op":"sync","client":"a","log":"l","call":1,"return":2,"result":"ok","last_entry":3}',
             "sync is of ledgers",

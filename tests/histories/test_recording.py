@@ -123,6 +123,27 @@ def test_every_call_of_recorded_clients_is_in_the_history_with_its_outcome(tmp_p
     _all_documented(recorder.operations)
 
 
+@pytest.mark.cluster
+def test_of_a_relaxed_ledger_what_was_synced_counts_as_promised(tmp_path: Path, cluster: Cluster) -> None:
+    async def act(recorder: Recorder) -> None:
+        async with Client(cluster.uri) as client:
+            writer = await client.create(ledger_type="VD_JOURNAL")
+            owner = RecordedWriter(recorder, writer)
+            await (await owner.submit([b"one", b"two"]))
+            await owner.sync()
+            await (await owner.submit([b"three"]))
+            writer.abandon()
+
+    with Recorder(tmp_path / "h") as recorder:
+        asyncio.run(act(recorder))
+    appended, synced, later = recorder.operations
+    assert [operation.op for operation in (appended, synced, later)] == ["append", "sync", "append"]
+    assert appended.facts["relaxed"]
+    assert synced.facts == {"last_entry": 1}
+    assert [last for last, _ in ledger_history(recorder.operations).acknowledged] == [1]
+    _all_documented(recorder.operations)
+
+
 def _all_documented(operations: list[Operation]) -> None:
     """Every operation, result and member that was recorded is named by docs/histories.md."""
     page = DOCS.read_text()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import numpy as np
 import pytest
 
 from bkspark.client import Client
@@ -15,6 +16,7 @@ from bkspark.errors import (
 )
 from bkspark.log import LedgerFacts, Owner, Position
 from bkspark.log.positions import BEGINNING
+from bkspark.wire.digest import EntryDigest
 from tests.client.in_process import URI, InProcessCluster, run
 from tests.log.logs import ONE, NotingTree, numbers, publish, read_all, until
 
@@ -151,3 +153,41 @@ def test_a_follower_sees_every_entry_once_through_rolls_jobs_and_takeovers(tmp_p
         assert seen == numbers(0, 60)
 
     run(tmp_path, test)
+
+
+def test_a_read_to_the_end_keeps_the_end_that_it_found_when_other_bookies_answer_later(tmp_path):
+    """Two bookies lag behind the one that told the end of an open ledger, which dies before that ledger's turn."""
+
+    async def test(cluster: InProcessCluster) -> None:
+        ahead, *lagging = cluster.bookies
+        writer = await cluster.client().log("clicks").open_for_writing()
+        await writer.append_many(numbers(0, 5))
+        await writer.roll()
+        for number in range(5, 15):
+            position = await writer.append(b"%06d" % number)
+        for bookie in lagging:
+            await bookie.stop()
+        # Tells that entry 9 of this ledger is confirmed, and reaches one bookie.
+        pending = await writer.submit([b"on its way"])
+        await until_held(cluster.client(), ahead.id, position.ledger_id, 10)
+        writer.abandon()
+        await asyncio.wait([pending])
+        await lagging[0].start()
+
+        found = []
+        async for batch in cluster.client().log("clicks").read():
+            found += batch
+            if len(found) == 5:
+                await ahead.stop()
+                await lagging[1].start()
+        assert found == numbers(0, 15)
+
+    run(tmp_path, test)
+
+
+async def until_held(client: Client, bookie: str, ledger_id: int, entry_id: int) -> None:
+    """Wait until a bookie holds an entry."""
+    channel = await (await client.services()).pool.channel(bookie)
+    digest = EntryDigest((await client.metadata(ledger_id)).digest, b"")
+    while (await channel.read_entries(ledger_id, np.array([entry_id]), digest)).payloads[0] is None:
+        await asyncio.sleep(0.01)

@@ -560,7 +560,7 @@ def _arguments(node: ast.expr) -> Iterator[ast.expr]:
 
 
 def _keywords(node: ast.expr) -> Iterator[ast.expr]:
-    if isinstance(node, ast.Call):
+    if isinstance(node, ast.Call) and not (isinstance(node.func, ast.Name) and node.func.id == "TypeVar"):
         for index, keyword in enumerate(node.keywords):
             if keyword.arg is not None:
                 yield ast.Call(node.func, node.args, [*node.keywords[:index], *node.keywords[index + 1 :]])

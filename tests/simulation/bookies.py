@@ -14,9 +14,11 @@ import numpy as np
 from bkspark.wire.v2 import Status
 from bookie_service.sync_cursor import Run, SyncCursor, runs_of
 from tests.simulation.history import History
-from tests.simulation.world import EXPONENTIAL, UNIFORM, Node, World, place
+from tests.simulation.world import EXPONENTIAL, MILLISECOND, UNIFORM, Node, World, place
 
 FENCE = -1
+SLOW_NS = 100 * MILLISECOND
+"""A sync that takes longer may look like a bookie that does not answer."""
 DEFERRED_SYNCS = 6
 """A deferred record waits so many times as long as another one for its sync."""
 
@@ -63,10 +65,16 @@ class ModelBookie:
         self._cursors: dict[int, SyncCursor] = {}
         # Deferred adds that the cursors do not count yet: (the place of the last record in the journal, ledger, runs).
         self._unsynced: list[tuple[int, int, list[Run]]] = []
+        self.was_slow = False
+        # (ledger, entry) of adds by an owner that a fence refused.
+        self.fenced_out: set[tuple[int, int]] = set()
 
     def _delay(self) -> int:
         self._syncs += 1
-        return int(EXPONENTIAL[place(self._salt, self._syncs)] * self._sync_mean)
+        delay = int(EXPONENTIAL[place(self._salt, self._syncs)] * self._sync_mean)
+        if delay > SLOW_NS:
+            self.was_slow = True
+        return delay
 
     def _sync_time(self) -> int:
         """Return when a record that is written now is durable: never before those in front of it."""
@@ -102,6 +110,7 @@ class ModelBookie:
             status = self.refusal
         elif ledger is not None and ledger.fenced and not recovery:
             status = Status.EFENCED
+            self.fenced_out.update((ledger_id, entry_id) for entry_id in ids)
         if status is not Status.EOK:
             return np.array(ids, np.int64), np.full(len(ids), status, np.int32), now
         if ledger is None:
@@ -211,6 +220,11 @@ class ModelBookie:
         """Say whether the ledger would still be fenced after a crash now."""
         now = self._world.now
         return any(it[1] == ledger_id and it[3] is None and it[0] <= now for it in self._journal)
+
+    def holds(self, ledger_id: int, entry_id: int) -> bool:
+        """Say whether the bookie has an entry, durably or not yet."""
+        ledger = self.ledgers.get(ledger_id)
+        return ledger is not None and entry_id in ledger.entries
 
     def durable(self, ledger_id: int) -> dict[int, Stored]:
         """Return the entries that no crash now would lose."""

@@ -14,12 +14,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.simulation.full_schedule import FullOutcome
 from tests.simulation.plan import Plan, plan_of
 from tests.simulation.schedule import Outcome, run_plan
 
 VIOLATIONS_MAX = 20
 """Failing seeds that a campaign keeps; the count goes on."""
-_COLLECT_EVERY = 20
+COLLECT_EVERY = 20
 _RUNS_PER_SCHEDULE_MAX = 10
 """A simulator that hardly ever runs a schedule that counts is broken, and must not run for ever."""
 
@@ -44,7 +45,7 @@ class Tally:
     faults: Counter[str] = field(default_factory=Counter)
     failing: dict[int, list[str]] = field(default_factory=dict)
 
-    def count(self, seed: int, outcome: Outcome, is_control: bool) -> None:
+    def count(self, seed: int, outcome: Outcome | FullOutcome, is_control: bool) -> None:
         """Add one schedule."""
         history = outcome.history
         self.runs += 1
@@ -124,7 +125,7 @@ def run_seeds(
             plan = plans(seed)
             tally.count(seed, run_plan(plan), plan.is_control)
             seed += step
-            if tally.runs % _COLLECT_EVERY == 0:
+            if tally.runs % COLLECT_EVERY == 0:
                 gc.collect()
     finally:
         gc.unfreeze()

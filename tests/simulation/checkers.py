@@ -2,7 +2,11 @@
 
 Names are those of the reliability notes: C1 acknowledged is durable, C2 one end, C3 one value an id, C4 the LAC, C5 one
 writer, C6 fences, C7 the metadata register, C8 replicas, C11 what is confirmed survives the loss of everything
-unsynced, C12 everything ends after the faults do.
+unsynced, C12 everything ends after the faults do, and without faults soon.
+
+C1, C5 and the first half of C8 ask for what survives the loss of Qa - 1 bookies. The rest asks for what is due where no
+fault excuses less: every copy that could be written, a LAC that readers of an open ledger can follow, the sum of the
+payloads as length, and no wait for a time-out.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 from bkspark.core.metadata import LedgerMetadata, LedgerState
+from bkspark.core.striping import write_set
 from tests.simulation.history import LedgerHistory
 
 _LEGAL = {
@@ -34,12 +39,33 @@ def acknowledged_is_durable(ledger: LedgerHistory) -> Iterator[str]:
 
 
 def one_end(ledger: LedgerHistory) -> Iterator[str]:
-    """C2: all who learned that the ledger is closed learned the same, and it stays so."""
+    """C2: all who learned that the ledger is closed learned the same, and the length is the sum of the payloads."""
     ends = {(close.last_entry, close.length) for close in ledger.closes}
     if len(ends) > 1:
         yield "different ends: " + ", ".join(
             f"{close.who} {close.last_entry} ({close.length} bytes)" for close in ledger.closes
         )
+    for last_entry, length in ends:
+        entries = [ledger.invoked.get(entry_id) for entry_id in range(last_entry + 1)]
+        stored = sum(len(entry[0]) for entry in entries if entry is not None)
+        if None not in entries and length != stored and not _hides_its_length(ledger, last_entry):
+            yield f"the length is {length}, and entries up to {last_entry} have {stored} bytes"
+    for bookie, entry_id, length in ledger.wrong_lengths:
+        yield f"entry {entry_id} at {bookie} says that {length} bytes end with it"
+
+
+def _hides_its_length(ledger: LedgerHistory, last_entry: int) -> bool:
+    """Whether a recovery found nothing above its LAC, and a fault struck every bookie of the entry there.
+
+    The length stands in the last entry; a recovery does not fail where nobody returns that.
+    """
+    closed = [(stored.metadata, by) for _, stored, by in ledger.changes if stored.metadata.is_closed]
+    if not closed or last_entry < 0 or last_entry in ledger.rewritten.get(closed[0][1], ()):
+        return False
+    metadata, closer = closed[0]
+    bookies = metadata.fragment_of(last_entry).bookies
+    slots = write_set(last_entry, metadata.ensemble_size, metadata.write_quorum)
+    return closer in ledger.rewritten and all(ledger.is_disturbed(closer, bookies[slot]) for slot in slots)
 
 
 def one_value(ledger: LedgerHistory) -> Iterator[str]:
@@ -56,7 +82,7 @@ def one_value(ledger: LedgerHistory) -> Iterator[str]:
 
 
 def confirmed_stays(ledger: LedgerHistory) -> Iterator[str]:
-    """C4: a reader's LAC never falls; what anybody was told is confirmed stays readable, and below the end."""
+    """C4: a reader's LAC never falls and is not stale; what was confirmed stays readable, and at or below the end."""
     highest: dict[str, int] = {}
     for who, lac, _ in ledger.lacs:
         if lac < highest.get(who, -1):
@@ -68,6 +94,12 @@ def confirmed_stays(ledger: LedgerHistory) -> Iterator[str]:
     for close in ledger.closes:
         if told > close.last_entry:
             yield f"{told} was confirmed, and the end that {close.who} learned is {close.last_entry}"
+    for look in ledger.looks:
+        if look.lac < look.owed:
+            yield f"{look.who} was told LAC {look.lac}, and {look.owed} had been confirmed before it asked"
+    for attempt, lacs in ledger.recovery_lacs.items():
+        if len(lacs) > 1:
+            yield f"{attempt} wrote entries back with the LACs {sorted(lacs)}, and a recovery's LAC is frozen"
 
 
 def single_writer(ledger: LedgerHistory) -> Iterator[str]:
@@ -91,6 +123,11 @@ def fences_cover(ledger: LedgerHistory) -> Iterator[str]:
             if unfenced >= audit.ack_quorum:
                 yield f"{audit.what}: {unfenced} bookies of a write set are not fenced, fenced slots {audit.fenced}"
                 break
+    end = min((close.last_entry for close in ledger.closes), default=None)
+    for who, bookie, entry_id in ledger.unfenced_negatives:
+        # What lies below the end a recovery may ask without a fence, for its length.
+        if end is not None and entry_id > end:
+            yield f"{bookie} told {who} that it lacks entry {entry_id}, and was not fenced durably"
 
 
 def metadata_register(ledger: LedgerHistory) -> Iterator[str]:
@@ -123,7 +160,10 @@ def _step(before: LedgerMetadata, after: LedgerMetadata) -> Iterator[str]:
 
 
 def replicas(ledger: LedgerHistory) -> Iterator[str]:
-    """C8: when acknowledged, at the close and from then on Qa durable copies of an entry lie where metadata says."""
+    """C8: when acknowledged, at the close and from then on Qa durable copies of an entry are where metadata says.
+
+    In the end all Qw are, except on bookies that a fault kept from it.
+    """
     for entry_id, ack_quorum, copies in ledger.copies_at_ack:
         if copies.valid + copies.damaged < ack_quorum:
             yield f"entry {entry_id} was acknowledged with {copies.valid} copies of {ack_quorum}"
@@ -131,6 +171,35 @@ def replicas(ledger: LedgerHistory) -> Iterator[str]:
         for entry_id, copies in enumerate(audit.copies[: audit.last_entry + 1]):
             if copies.valid + copies.damaged < audit.ack_quorum:
                 yield f"{audit.what}: entry {entry_id} has {copies.valid} copies of {audit.ack_quorum}"
+    final = ledger.audits[-1] if ledger.audits else None
+    for entry_id, copies in enumerate(final.copies[: final.last_entry + 1] if final else ()):
+        for bookie in copies.missing:
+            if not _is_excused(ledger, bookie, entry_id):
+                yield f"{bookie} does not hold entry {entry_id}, and no fault kept it from that"
+
+
+def _is_excused(ledger: LedgerHistory, bookie: str, entry_id: int) -> bool:
+    """Whether something explains that a bookie of an entry's write set does not hold it.
+
+    What a recovery wrote back it sent to the whole write set. Everything else its owner did, unless the bookie's fence
+    was faster.
+    """
+    closer = next((by for _, stored, by in ledger.changes if stored.metadata.is_closed), "")
+    if entry_id in ledger.rewritten.get(closer, ()):
+        # It does not wait for a bookie that refuses load while Qa others took the entry.
+        return ledger.is_disturbed(closer, bookie) or bookie in ledger.loaded
+    owner = ledger.changes[0][2]
+    if ledger.is_disturbed(owner, bookie) or (bookie, entry_id) in ledger.fenced_out:
+        return True
+    return bookie in ledger.loaded and not (ledger.is_settled and _stays(ledger, bookie, entry_id))
+
+
+def _stays(ledger: LedgerHistory, bookie: str, entry_id: int) -> bool:
+    """Whether a bookie kept its slot from the fragment of an entry on."""
+    fragments = ledger.changes[-1][1].metadata.fragments
+    at = max(i for i, fragment in enumerate(fragments) if fragment.first_entry <= entry_id)
+    slots = {fragment.bookies.index(bookie) if bookie in fragment.bookies else -1 for fragment in fragments[at:]}
+    return len(slots) == 1 and -1 not in slots
 
 
 def confirmed_is_synced(ledger: LedgerHistory) -> Iterator[str]:
@@ -145,8 +214,20 @@ def confirmed_is_synced(ledger: LedgerHistory) -> Iterator[str]:
 
 
 def everything_ends(ledger: LedgerHistory) -> Iterator[str]:
-    """C12: a bounded time after the faults nothing is pending."""
+    """C12: a bounded time after the faults nothing is pending; without silent faults nothing waits for a time-out."""
     yield from ledger.pending
+    if ledger.prompt_ns is None:
+        return
+    next_entry = 0
+    for last_entry, when in ledger.acknowledged:
+        for entry_id in ledger.invoked.keys() & set(range(next_entry, last_entry + 1)):
+            waited_ms = (when - ledger.invoked[entry_id][1]) / 1e6
+            if waited_ms * 1e6 > ledger.prompt_ns:
+                yield f"entry {entry_id} was acknowledged after {waited_ms:.0f} ms, and nothing held it up"
+        next_entry = max(next_entry, last_entry + 1)
+    for wait in ledger.waits if not ledger.prompt_adds_only else ():
+        if wait.ended - wait.began > ledger.prompt_ns:
+            yield f"{wait.what} took {(wait.ended - wait.began) / 1e6:.0f} ms, and nothing held it up"
 
 
 CHECKERS: dict[str, Callable[[LedgerHistory], Iterator[str]]] = {

@@ -1,189 +1,41 @@
 """The full tier's world: the client as it is shipped, sockets aside, against the real bookie code and storage.
 
-A connection is a pair of queues of bytes with delays; a bookie is `tests.crash.twins.BookieTwin` on a simulated disk,
-whose journal is made durable and whose checkpoints run after simulated delays. A crash takes a legal crash image of
-the disk. The metadata store is the in-memory tree behind delays, with answers lost before or after the change.
+A connection is a pair of queues of bytes with delays (`full_links`); a bookie is `tests.crash.twins.BookieTwin` on a
+simulated disk, whose journal is made durable and whose checkpoints run after simulated delays. A crash takes a legal
+crash image of the disk. The metadata store is the in-memory tree behind delays, with answers lost before or after the
+change.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+import struct
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
-import numpy as np
-
-from bkspark.errors import MetadataError, ProtocolError
+from bkspark.errors import MetadataError
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.memory import Fault, MemoryStore, MemoryTree
 from bkspark.metadata.registration import BookieAddress
-from bkspark.metadata.tree import Operation, Stat
+from bkspark.metadata.tree import Operation, Set, Stat
 from bkspark.metadata.uri import MetadataUri
-from bkspark.wire import v2, v3
-from bkspark.wire.framing import scan_frames
-from bookie_service.adds import AddRun
-from bookie_service.requests import Runs
-from bookie_service.v2_requests import V2Runs
-from bookie_service.v3_requests import V3Runs
+from bkspark.wire.framing import LENGTH_BYTES
+from bkspark.wire.v2 import Status
 from tests.crash import history as storage_history
 from tests.crash.images import Loss, crash_image
-from tests.crash.twins import BookieTwin, Setup, TakingClient
+from tests.crash.simulated_files import Directory, Inode
+from tests.crash.twins import BookieTwin, Setup
+from tests.simulation.full_links import Link, Observer
 
 URI = "zk://simulated:2181/ledgers"
 HOST = "127.0.0.1"
 _FIRST_PORT = 1
-
-
-class Link(asyncio.Transport):
-    """The client's end of a connection; `BookieChannel` takes it for a TCP transport."""
-
-    def __init__(self, cluster: Cluster, bookie: FullBookie, protocol: asyncio.BufferedProtocol) -> None:
-        super().__init__()
-        self.bookie = bookie
-        self._cluster = cluster
-        self._protocol = protocol
-        self._served = Served(self, bookie)
-        self._arrivals = [0.0, 0.0]
-        self._is_open = True
-        self.number = cluster.count_link()
-        # Once set, nothing arrives any more on that way, and nobody is told: 0 to the bookie, 1 back.
-        self.is_cut = [False, False]
-
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return _NoSocket()
-
-    def get_write_buffer_size(self) -> int:
-        return 0
-
-    def write(self, data: Any) -> None:
-        if self._is_open:
-            self._carry(0, self._served.receive, bytes(data))
-
-    def answer(self, data: bytes) -> None:
-        """Carry a reply to the client."""
-        self._carry(1, self._hear, data)
-
-    def _carry(self, way: int, deliver: Callable[[bytes], None], data: bytes) -> None:
-        loop = asyncio.get_running_loop()
-        arrival = max(self._arrivals[way], loop.time() + self._cluster.delay_s())
-        self._arrivals[way] = arrival
-        loop.call_at(arrival, self._arrive, way, deliver, data)
-
-    def _arrive(self, way: int, deliver: Callable[[bytes], None], data: bytes) -> None:
-        # What is on its way when the client drops a connection arrives all the same.
-        if not self.is_cut[way]:
-            deliver(data)
-
-    def _hear(self, data: bytes) -> None:
-        at = 0
-        while at < len(data) and self._is_open:
-            space = memoryview(self._protocol.get_buffer(len(data) - at))
-            count = min(len(space), len(data) - at)
-            space[:count] = data[at : at + count]
-            self._protocol.buffer_updated(count)
-            at += count
-
-    def abort(self) -> None:
-        if self._is_open:
-            self._is_open = False
-            self._cluster.links.discard(self)
-            asyncio.get_running_loop().call_soon(self._protocol.connection_lost, None)
-
-    def close(self) -> None:
-        self.abort()
-
-
-class _NoSocket:
-    def setsockopt(self, *_: Any) -> None:
-        """There is nothing to set."""
-
-
-class Served(TakingClient):
-    """The bookie's end: frames to runs of requests, as `bookie_service.connection` does."""
-
-    def __init__(self, link: Link, bookie: FullBookie) -> None:
-        self._link = link
-        self._bookie = bookie
-        self._life = bookie.life
-        self._waiting: list[tuple[np.ndarray, Runs]] = []
-        self._is_v3 = False
-
-    def receive(self, data: bytes) -> None:
-        """Take whole frames: a client writes nothing else at once, and one protocol on a connection."""
-        if self._bookie.twin is None or self._bookie.life != self._life:
-            return
-        buffer = bytearray(data)
-        octets = np.frombuffer(buffer, np.uint8)
-        door: Any = _Door(self._bookie)
-        try:
-            table = scan_frames(buffer, len(buffer))
-            self._is_v3 = v3.count_frames(octets, table) == len(table)
-            runs: Runs = V3Runs(door, self, table) if self._is_v3 else V2Runs(door, self, octets, table)
-        except ProtocolError:
-            self._link.abort()
-            return
-        self._waiting.append((octets, runs))
-        self.resume()
-
-    @property
-    def is_open(self) -> bool:
-        return self._bookie.twin is not None and self._bookie.life == self._life
-
-    def call_later(self, seconds: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
-        """Call back after a time, if the process still runs then."""
-        return asyncio.get_running_loop().call_later(seconds, lambda: callback() if self.is_open else None)
-
-    def resume(self) -> None:
-        """Serve what waits, as far as the bookie has room."""
-        twin = self._bookie.twin
-        if twin is None or self._bookie.life != self._life:
-            return
-        while self._waiting:
-            octets, runs = self._waiting[0]
-            if not runs.serve(octets):
-                self._bookie.work()
-                return
-            self._waiting.pop(0)
-        self._bookie.work()
-
-    def send(self, parts: Sequence[Any]) -> None:
-        """Send a reply."""
-        if self._bookie.life == self._life:
-            data = b"".join(bytes(part) for part in parts)
-            self._link.answer(_damaged(data) if self._bookie.is_damaging and not self._is_v3 else data)
-
-
-def _damaged(replies: bytes) -> bytes:
-    """Return replies in which the last byte of every entry is another one."""
-    buffer = bytearray(replies)
-    frames = scan_frames(buffer, len(buffer))
-    opcodes = v2.decode_replies(replies, frames).opcodes
-    has_entries = (opcodes != v2.ADD) & (frames.ends - frames.starts > v2.BATCH_REPLY_BYTES)
-    for end in frames.ends[has_entries].tolist():
-        buffer[end - 1] ^= 1
-    return bytes(buffer)
-
-
-class _Door:
-    """The bookie, as requests see it: at times it refuses adds."""
-
-    def __init__(self, bookie: FullBookie) -> None:
-        self._bookie = bookie
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._bookie.twin.bookie, name)
-
-    def add(self, client: Served, octets: np.ndarray, run: AddRun) -> int:
-        """Take adds, or refuse them."""
-        if self._bookie.is_refusing:
-            client.send((run.replies(v2.Status.ETOOMANYREQUESTS),))
-            return len(run)
-        if self._bookie.is_read_only and not (run.flags & v2.HIGH_PRIORITY).all():
-            client.send((run.replies(v2.Status.EREADONLY),))
-            return len(run)
-        return self._bookie.twin.bookie.add(client, octets, run)
+_ENTRY_HEAD_BYTES = 36
+"""Ledger, entry, LAC, length and digest (CRC32C), before the payload."""
+SOCKET_BYTES = 64 * 1024
+"""What the buffers of both sockets of a link have room for."""
 
 
 class FullBookie:
@@ -200,6 +52,18 @@ class FullBookie:
         self.is_read_only = False
         # Reads are answered with damaged entries.
         self.is_damaging = False
+        # What reads and fences are answered with instead, and adds.
+        self.read_error: Status | None = None
+        self.add_error: Status | None = None
+        # The share of its replies that it does not send.
+        self.forgets = 0.0
+        # The process does nothing, and its session lives on; `wake` ends it.
+        self.is_hung = False
+        # Its journal's disk does nothing; by what factor it is slower than others.
+        self.is_journal_hung = False
+        self.slowness = 1.0
+        # (ledger, entry) that is damaged on its disk.
+        self.damaged: set[tuple[int, int]] = set()
         # Its disk is gone for ever.
         self.is_lost = False
         # When it crashed first since somebody said None here, on the event loop's clock.
@@ -225,7 +89,9 @@ class FullBookie:
         registry = BookieRegistry(self._tree, MetadataUri.parse(URI))
         while True:
             try:
-                await registry.register(self.id, BookieAddress(HOST, self.port), read_only=self.is_read_only)
+                await registry.register(
+                    self.id, BookieAddress(HOST, self.port), read_only=self.is_read_only, take_over=True
+                )
                 return await registry.unregister(self.id, read_only=not self.is_read_only)
             except MetadataError:
                 # A fault that was meant for a client; each strikes once.
@@ -239,15 +105,17 @@ class FullBookie:
 
     def work(self) -> None:
         """Let journal and checkpoints go on, a delay from now."""
-        if not self._is_working and self.twin is not None:
+        if not self._is_working and self.twin is not None and not self.is_hung and not self.is_journal_hung:
             self._is_working = True
-            asyncio.get_running_loop().call_later(self._cluster.sync_s(), self._work, self.life)
+            asyncio.get_running_loop().call_later(self.slowness * self._cluster.sync_s(), self._work, self.life)
 
     def _work(self, life: int) -> None:
         twin = self.twin
         if twin is None or life != self.life:
             return
         self._is_working = False
+        if self.is_hung or self.is_journal_hung:
+            return
         for journal in twin.journals:
             if not journal.is_idle:
                 journal.step()
@@ -258,23 +126,129 @@ class FullBookie:
         if any(not journal.is_idle for journal in twin.journals) or not twin.checkpoints.is_idle:
             self.work()
 
-    async def crash(self, loss: Loss) -> None:
-        """Die at once; of what was not synced the disk keeps what the policy says."""
+    def mend(self) -> None:
+        """The journal's disk is as quick as others again, for what it is at, too."""
+        self.slowness = 1.0
+        self._is_working = False
+        self.wake()
+
+    def wake(self) -> None:
+        """The process, or its journal's disk, goes on."""
+        self.is_hung = self.is_journal_hung = False
+        for link in sorted((it for it in self._cluster.links if it.bookie is self), key=lambda it: it.number):
+            link.served.wake()
+        self.work()
+
+    async def crash(self, loss: Loss, lingers_s: float = 0.0) -> None:
+        """Die at once; of what was not synced the disk keeps what the policy says.
+
+        Args:
+            lingers_s: how long its session at the metadata store lives on, and with it its registration.
+        """
         if self.twin is None:
             return
         self.life += 1
         self.twin = None
+        self.is_hung = self.is_journal_hung = False
         self.crashed_s = self.crashed_s or asyncio.get_running_loop().time()
         self.disk = crash_image(self.disk, loss, self._cluster.random)
         for link in sorted((it for it in self._cluster.links if it.bookie is self), key=lambda it: it.number):
             link.abort()
         if self._tree is not None:
-            await self._tree.close()
+            if lingers_s:
+                self._cluster.ending.add(task := asyncio.ensure_future(_close_later(self._tree, lingers_s)))
+                task.add_done_callback(self._cluster.ending.discard)
+            else:
+                await self._tree.close()
 
     def settle(self) -> None:
         """Make everything durable."""
         if self.twin is not None:
             self.twin.settle()
+
+    # ---- what is on the disk ----
+
+    def is_fenced(self, ledger_id: int) -> bool:
+        """Whether the process refuses adds to a ledger by its owner."""
+        ledger = self.twin.store.ledger(ledger_id) if self.twin is not None else None
+        return ledger is not None and ledger.fenced
+
+    def is_fenced_durably(self, ledger_id: int) -> bool:
+        """Whether it would also do so after a crash now."""
+        if self.twin is None:
+            header = BookieTwin(self._image(), self.setup, storage_history.History()).header(ledger_id)
+            return header is not None and header.fenced
+        ledger = self.twin.store.ledger(ledger_id)
+        # `fence_sequence` is that of the journal record, 0 where the fence was there when the process began.
+        return ledger is not None and ledger.fenced and ledger.fence_sequence <= self.twin.bookie._durable[0]
+
+    def _image(self) -> Any:
+        return crash_image(self.disk, Loss.LOST, self._cluster.random)
+
+    def holds_durably(self, ledger_id: int, entry_id: int, payload: bytes) -> bool:
+        """Whether a crash now would leave an entry on the disk: its bytes, in a file whose name is durable."""
+        head = struct.pack(">qq", ledger_id, entry_id)
+        for inode in _durable_files(self.disk.root):
+            at = inode.durable.find(head)
+            while at >= 0:
+                begin = at + _ENTRY_HEAD_BYTES
+                if inode.durable[begin : begin + len(payload)] == payload:
+                    return True
+                at = inode.durable.find(head, at + 1)
+        return False
+
+    def damage(self, ledger_id: int, entry_id: int) -> bool:
+        """Change the last byte of an entry in the entry log; return False where it is not there."""
+        if self.twin is None:
+            return False
+        self.twin.checkpoint()
+        found = False
+        for path, inode in self.disk.visible_files().items():
+            if not path.endswith(".log"):
+                continue
+            at = inode.cached.find(struct.pack(">qq", ledger_id, entry_id))
+            if at < LENGTH_BYTES or at + _ENTRY_HEAD_BYTES > len(inode.cached):
+                continue
+            end = at + int.from_bytes(inode.cached[at - LENGTH_BYTES : at], "big")
+            for content in (inode.cached, inode.durable):
+                if at + _ENTRY_HEAD_BYTES < end <= len(content):
+                    content[end - 1] ^= 1
+                    found = True
+        if found:
+            self.damaged.add((ledger_id, entry_id))
+        return found
+
+
+async def _close_later(tree: MemoryTree, seconds: float) -> None:
+    await asyncio.sleep(seconds)
+    await tree.close()
+
+
+def _durable_files(directory: Directory) -> list[Inode]:
+    """Return the files below a directory whose names no crash takes away."""
+    found: list[Inode] = []
+    for node in directory.durable.values():
+        found += [node] if isinstance(node, Inode) else _durable_files(node)
+    return found
+
+
+class ObservedStore(MemoryStore):
+    """A metadata store that tells of changed data: `observe(path, before, after, version)`."""
+
+    def __init__(self, observe: Callable[[str, bytes, bytes, int], None]) -> None:
+        super().__init__()
+        self._observe = observe
+
+    def write(self, operations: Sequence[Operation], owner: int, sequential: bool) -> list[str]:
+        before = {it.path: node.data for it in operations if isinstance(it, Set) and (node := self.find(it.path))}
+        try:
+            return super().write(operations, owner, sequential)
+        finally:
+            # Also when only the answer is lost.
+            for path, data in before.items():
+                node = self.find(path)
+                if node is not None and node.data != data:
+                    self._observe(path, data, node.data, node.version)
 
 
 class Cluster:
@@ -284,11 +258,24 @@ class Cluster:
         self.random = random
         self.store = MemoryStore()
         self.links: set[Link] = set()
+        # Sessions of bookies that have died, which live on for a while.
+        self.ending: set[asyncio.Future[None]] = set()
+        self.observer = Observer()
+        self.observes = False
+        # How often a bookie answers twice; how much the sockets' buffers take.
+        self.repeats = 0.0
+        self.socket_bytes = SOCKET_BYTES
         self._links_made = 0
         self.bookies = [FullBookie(self, _FIRST_PORT + i) for i in range(bookies)]
         self.network_s = random.choice((0.0005, 0.002, 0.01))
+        # What it takes to connect, besides the network's delay.
+        self.connect_s = 0.0
         self.journal_s = random.choice((0.0005, 0.002, 0.02))
         self.metadata_s = random.choice((0.0005, 0.005, 0.05))
+
+    def bookie(self, name: str) -> FullBookie:
+        """Return a bookie by its id."""
+        return next(bookie for bookie in self.bookies if bookie.id == name)
 
     def count_link(self) -> int:
         self._links_made += 1
@@ -302,7 +289,7 @@ class Cluster:
 
     async def connect(self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int) -> tuple[Link, Any]:
         """Connect a client, as the event loop's `create_connection`."""
-        await asyncio.sleep(self.delay_s())
+        await asyncio.sleep(self.connect_s + self.delay_s())
         bookie = self.bookies[port - _FIRST_PORT]
         if bookie.twin is None:
             raise ConnectionRefusedError(f"nobody listens at {host}:{port}")

@@ -18,7 +18,7 @@ import asyncio
 import contextlib
 import itertools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 
@@ -29,9 +29,7 @@ from bkspark.errors import BookKeeperError, NoSuchLedger
 from bkspark.metadata import encoding, paths
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.ledgers import LedgerStore
-from bkspark.metadata.memory import MemoryStore
 from bkspark.metadata.paths import parse_ledger_path
-from bkspark.metadata.tree import Operation, Set
 from bkspark.metadata.underreplication import UnderreplicationStore
 from bkspark.metadata.uri import MetadataUri
 from bkspark.wire.digest import EntryDigest
@@ -44,32 +42,13 @@ from tests.crash import history as storage_history
 from tests.crash.images import Loss, crash_image
 from tests.crash.twins import BookieTwin
 from tests.planting import changed
-from tests.simulation.full_cluster import URI, DelayedTree, FullBookie
+from tests.simulation.full_cluster import URI, DelayedTree, FullBookie, ObservedStore
 from tests.simulation.full_schedule import FullOutcome, FullSchedule
 
 WHOLE_S = 300.0
 """Virtual seconds after the faults in which everything must be repaired."""
 
 _ROOT = MetadataUri.parse(URI).root
-
-
-class ObservedStore(MemoryStore):
-    """A metadata store that tells of changed data: `observe(path, before, after)`."""
-
-    def __init__(self, observe: Callable[[str, bytes, bytes], None]) -> None:
-        super().__init__()
-        self._observe = observe
-
-    def write(self, operations: Sequence[Operation], owner: int, sequential: bool) -> list[str]:
-        before = {it.path: node.data for it in operations if isinstance(it, Set) and (node := self.find(it.path))}
-        try:
-            return super().write(operations, owner, sequential)
-        finally:
-            # Also when only the answer is lost.
-            for path, data in before.items():
-                node = self.find(path)
-                if node is not None and node.data != data:
-                    self._observe(path, data, node.data)
 
 
 @dataclass(slots=True)
@@ -88,6 +67,8 @@ class RepairSchedule(FullSchedule):
 
     QUORUMS = ((3, 3, 2), (3, 3, 2), (3, 2, 2), (2, 2, 2), (4, 3, 2), (3, 3, 3))
     SPARES = (2, 3)
+    KINDS = ("crash", "crash", "reset", "cut", "metadata", "refuse")
+    PROTOCOLS = ("v2",)
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
@@ -307,7 +288,7 @@ class RepairSchedule(FullSchedule):
 
     # ---- what must hold ----
 
-    def _changed(self, path: str, before: bytes, after: bytes) -> None:
+    def _changed(self, path: str, before: bytes, after: bytes, version: int) -> None:
         ledger_id = parse_ledger_path(path.removeprefix(f"{_ROOT}/"))
         if ledger_id is None:
             return

@@ -30,10 +30,12 @@ AGAIN_S = 0.05
 class TailSchedule(FullSchedule):
     """One seed."""
 
+    PROTOCOLS = ("v2", "v3")
+
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
         self.ledger_type = self.random.choice(TYPES)
-        self._protocol = self.random.choice(("v2", "v3"))
+        self.protocol = self.random.choice(self.PROTOCOLS)
         self._explicit_lac_s = self.random.choice((0.0, 0.005, 0.05))
         self._followers: list[asyncio.Task[None]] = []
         self._positions: dict[str, int] = {}
@@ -44,7 +46,7 @@ class TailSchedule(FullSchedule):
         return Client(
             URI,
             tree=tree or self.cluster.session(),
-            wire_protocol=self._protocol,
+            wire_protocol=self.protocol,
             net=NetOptions(connect_timeout_s=1.0, read_timeout_s=1.0),
             writer=WriterOptions(
                 close_timeout_s=10.0, force_timeout_s=5.0, explicit_lac_interval_s=self._explicit_lac_s
@@ -101,12 +103,18 @@ class TailSchedule(FullSchedule):
         """The power goes: what no bookie has synced is gone everywhere."""
         self.history.count_fault("power")
         for bookie in self.cluster.bookies:
+            self.ledger.disturbed.add(("", bookie.id))
             await bookie.crash(self.random.choice(list(Loss)))
         for bookie in self.cluster.bookies:
             await bookie.start()
 
     def _recoverers(self) -> int:
         return self.random.choice((0, 0, 0, 1))
+
+    def _note_how_prompt_all_must_be(self) -> None:
+        # What is acknowledged is told by `sync`, when somebody calls it.
+        if not self.ledger_type.is_relaxed:
+            super()._note_how_prompt_all_must_be()
 
     # ---- readers that follow ----
 

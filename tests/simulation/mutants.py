@@ -9,16 +9,21 @@ from __future__ import annotations
 import argparse
 import functools
 import gc
+import inspect
 import multiprocessing
 import os
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from bkspark.wire.v2 import Status
+from tests.core import test_relaxed
 from tests.simulation import planted, planted_metadata
+from tests.simulation import planted_copies as copies
 from tests.simulation import planted_relaxed as rx
 from tests.simulation.plan import Plan, plan_of, relaxed_plan_of
 from tests.simulation.schedule import run_plan
@@ -128,6 +133,40 @@ MUTANTS = (
     Mutant("unknown not fenced", "I6: a fence is not kept for an unknown ledger", planted.unknown_ledger_not_fenced),
     Mutant("answered before synced", "B1: an add is answered from memory", planted.answered_before_synced),
     Mutant("recovery adds refused", "I8: a fenced bookie refuses write-backs", planted.recovery_adds_refused),
+    Mutant("last replica left out", "an owner sends entries to Qa bookies alone", copies.last_replica_left_out),
+    Mutant("rewritten to Qa", "entries are written back to Qa bookies alone", copies.rewritten_to_ack_quorums),
+    Mutant(
+        "forgotten at Qa",
+        "the bytes of an entry are dropped at Qa answers, though a bookie may yet refuse them",
+        copies.bytes_forgotten_at_ack_quorum,
+        first_seed=3_750,
+    ),
+    Mutant(
+        "repeated answer counted",
+        "an answer that comes twice counts for the next slot",
+        copies.repeated_answer_counts_for_the_next_slot,
+        first_seed=340,
+    ),
+    Mutant("LAC never sent", "entries carry -1 as LAC", copies.lac_never_sent),
+    Mutant("LAC heard last", "a reader takes the LAC heard last", copies.reader_takes_the_lac_heard_last),
+    Mutant("owner's length", "the owner closes with too short a length", copies.owner_closes_with_a_length_too_short),
+    Mutant(
+        "length heard",
+        "recovery closes with the length that came with the LAC",
+        copies.recovery_closes_with_the_length_heard,
+    ),
+    Mutant("loss not told", "a lost connection with adds under way is no failure", copies.lost_connection_not_told),
+    Mutant(
+        "too few left: set 0",
+        "striped: too few bookies left is judged by the first write set",
+        copies.too_few_left_judged_by_one_write_set,
+    ),
+    Mutant(
+        "rewritten by ticks",
+        "written-back entries are acknowledged by the clock's ticks alone",
+        copies.rewritten_entries_acknowledged_by_ticks,
+        first_seed=360,
+    ),
     _relaxed("confirmed by one less", "Qa - 1 bookies have synced what is confirmed", rx.confirmed_by_one_less),
     _relaxed("confirmed by the quickest", "LAC from the highest LastAddSynced", rx.confirmed_by_the_quickest),
     _relaxed("striping ignored", "E > Qw: the rule of E = Qw over all slots", rx.striping_ignored),
@@ -140,7 +179,15 @@ MUTANTS = (
     _relaxed("cursor over a hole", "LastAddSynced passes an entry that never came", rx.cursor_over_a_hole, 580),
     _relaxed("cursor when taken", "LastAddSynced counts what is not synced", rx.cursor_when_taken),
     _relaxed("cursor outlives a crash", "LastAddSynced counts what a crash took", rx.cursor_outlives_a_crash, 960),
+    _relaxed("older force counts", "the answer to an older force counts", rx.older_force_counts),
+    _relaxed("replaced bookie confirms", "LastAddSynced of a replaced bookie counts", rx.replaced_bookie_confirms),
 )
+
+DIRECTED: dict[str, Callable[..., None]] = {
+    "relaxed: older force counts": test_relaxed.test_answer_to_an_earlier_force_counts_for_nothing,
+    "relaxed: replaced bookie confirms": test_relaxed.test_what_a_replaced_bookie_says_it_synced_counts_for_nothing,
+}
+"""Tests that fail with a defect that random schedules do not notice."""
 
 EQUIVALENT = {
     "acknowledged after 'fenced'": "an add that Qa bookies took although one answered 'fenced' is found by every "
@@ -186,29 +233,85 @@ def hunt(
     return Kill(mutant.name, None, schedules_max, "")
 
 
-def _hunt_by_index(first_seed: int, schedules_max: int, index: int) -> Kill:
-    gc.disable()
-    return hunt(MUTANTS[index], first_seed, schedules_max)
+def complaint_of(test: Callable[..., None]) -> str | None:
+    """Return why a test fails; None: it passes. An error that is no failed assertion is not taken for a kill."""
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = {"tmp_path": Path(folder)} if "tmp_path" in inspect.signature(test).parameters else {}
+        try:
+            test(**arguments)
+        except AssertionError as error:
+            return str(error) or "its assertion fails"
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Hunt:
+    """Planted defects, and what looks for them.
+
+    judge: what is wrong with the schedule of a seed under a mutant. directed: tests for those that no schedule notices.
+    """
+
+    mutants: Sequence[Mutant]
+    judge: Callable[[Mutant, int], list[str]]
+    directed: Mapping[str, Callable[..., None]] = field(default_factory=dict)
+
+    def kill(self, first_seed: int, schedules_max: int, index: int) -> Kill:
+        """Hunt one mutant: by schedules, and where none notices it, by its directed test."""
+        gc.disable()
+        mutant = self.mutants[index]
+        kill = hunt(mutant, first_seed, schedules_max, lambda seed: self.judge(mutant, seed))
+        test = self.directed.get(mutant.name)
+        if kill.seed is None and test is not None:
+            with mutant.plant():
+                complaint = complaint_of(test)
+            if complaint is not None:
+                return Kill(mutant.name, None, schedules_max, f"{test.__name__}: {complaint}")
+        return kill
+
+    def run(self, options: argparse.Namespace) -> int:
+        """Hunt all mutants that `options` choose, print a line for each, and return the exit code."""
+        chosen = [index for index, mutant in enumerate(self.mutants) if options.name in mutant.name]
+        by_schedules = by_tests = 0
+        search = functools.partial(self.kill, options.seed, options.schedules)
+        # Plants cannot be sent to another process: the processes have them because they are forks of this one.
+        with multiprocessing.get_context("fork").Pool(options.processes, _adopt, (search,)) as pool:
+            for index, kill in zip(chosen, pool.imap(_search_in_a_fork, chosen)):
+                by_schedules += kill.seed is not None
+                by_tests += kill.seed is None and bool(kill.said)
+                print(row(kill, self.mutants[index].bug, options.markdown), flush=True)
+        print(f"of {len(chosen)} killed: {by_schedules} by random schedules, {by_tests} by directed tests")
+        return 0 if by_schedules + by_tests == len(chosen) else 1
+
+
+_searching: list[Callable[[int], Kill]] = []
+
+
+def _adopt(search: Callable[[int], Kill]) -> None:
+    _searching.append(search)
+
+
+def _search_in_a_fork(index: int) -> Kill:
+    return _searching[-1](index)
+
+
+def add_options(parser: argparse.ArgumentParser, schedules_max: int) -> None:
+    """Add the options of a hunt."""
+    parser.add_argument("--name", default="", help="only mutants whose name contains this")
+    parser.add_argument("--seed", type=int, default=1, help="the first seed (default 1)")
+    parser.add_argument("--schedules", type=int, default=schedules_max, help="how many a mutant may survive")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="default: one a core")
+    parser.add_argument("--markdown", action="store_true", help="print the table of docs/simulation.md")
+
+
+PROTOCOL_HUNT = Hunt(MUTANTS, lambda mutant, seed: run_plan(mutant.plans(seed)).violations, DIRECTED)
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.mutants", description=__doc__.split("\n")[0])
-    parser.add_argument("--name", default="", help="only mutants whose name contains this")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--schedules", type=int, default=SCHEDULES_MAX, help="how many a mutant may survive")
-    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--markdown", action="store_true", help="print the table of docs/simulation.md")
-    options = parser.parse_args(arguments)
-    chosen = [index for index, mutant in enumerate(MUTANTS) if options.name in mutant.name]
-    bugs = {mutant.name: mutant.bug for mutant in MUTANTS}
-    killed = 0
-    with multiprocessing.get_context("fork").Pool(options.processes) as pool:
-        search = functools.partial(_hunt_by_index, options.seed, options.schedules)
-        for kill in pool.imap(search, chosen):
-            killed += kill.seed is not None
-            print(row(kill, bugs[kill.name], options.markdown), flush=True)
-    print(f"{killed} of {len(chosen)} killed by random schedules; {len(EQUIVALENT)} equivalent, by argument")
-    return 0 if killed == len(chosen) else 1
+    add_options(parser, SCHEDULES_MAX)
+    code = PROTOCOL_HUNT.run(parser.parse_args(arguments))
+    print(f"{len(EQUIVALENT)} equivalent, by argument")
+    return code
 
 
 def row(kill: Kill, bug: str, is_markdown: bool) -> str:

@@ -2,7 +2,7 @@
 
 A connection keeps its order, as TCP does: once a message is lost nothing behind it arrives, until either side notices.
 A new connection knows nothing of the order of the old one, whose messages may still be on their way. In a schedule
-with `datagrams` each message is lost by itself, which is harsher.
+with `datagrams` each message is lost by itself, which is harsher. A request that is repeated is answered twice.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ class Network:
         self.repeats = 0.0
         self.datagrams = False
         self.probe: Callable[[str, str, str], None] = lambda what, client, bookie: None
+        # (client, bookie) whose messages were lost or late.
+        self.disturbed: set[tuple[str, str]] = set()
         self._salt = salt
         self._connections: list[Connection] = []
 
@@ -101,11 +103,11 @@ class Connection:
         arrival = self._arrival(UP, world.now)
         if arrival < 0:
             return
-        world.at(arrival, self.bookie.node, self._arrive, request, arguments, reply, False)
+        world.at(arrival, self.bookie.node, self._arrive, request, arguments, reply)
         if self._network.repeats and UNIFORM[place(self._salt ^ 0x2C1B, self._count)] < self._network.repeats:
             self._network.history.count_fault("repeated")
             again = arrival + int(50 * EXPONENTIAL[place(self._salt ^ 0x77, self._count)] * MILLISECOND)
-            world.at(again, self.bookie.node, self._arrive, request, arguments, reply, True)
+            world.at(again, self.bookie.node, self._arrive, request, arguments, reply)
 
     def _arrival(self, direction: int, departure: int) -> int:
         """Return when a message arrives; -1 when it is lost."""
@@ -115,6 +117,7 @@ class Connection:
         if (self._wedged and not network.datagrams) or (network.loss and UNIFORM[where ^ 2] < network.loss):
             if not self._wedged:
                 network.history.count_fault("lost")
+                network.disturbed.add((self.client.name, self.bookie.name))
             self._wedged = not network.datagrams
             return -1
         arrival = max(self._last[direction], departure + int(EXPONENTIAL[where] * self.means[direction]))
@@ -125,26 +128,21 @@ class Connection:
         network = self._network
         if network.cut and (self.client.name, self.bookie.name, direction) in network.cut:
             network.history.count_fault("cut")
+            network.disturbed.add((self.client.name, self.bookie.name))
             self._wedged = not network.datagrams
             return True
         return False
 
     def _arrive(
-        self,
-        request: Callable[..., tuple[Any, int]],
-        arguments: tuple[Any, ...],
-        reply: Callable[..., None],
-        is_repeat: bool,
+        self, request: Callable[..., tuple[Any, int]], arguments: tuple[Any, ...], reply: Callable[..., None]
     ) -> None:
         if not self.bookie.node.is_up or self._is_cut(UP):
             return
         if self._network.world.now < self._clogged_until:
             until = self._clogged_until
-            self._network.world.at(until, self.bookie.node, self._arrive, request, arguments, reply, is_repeat)
+            self._network.world.at(until, self.bookie.node, self._arrive, request, arguments, reply)
             return
         answer, leaves = request(*arguments)
-        if is_repeat:
-            return
         arrival = self._arrival(DOWN, leaves)
         if arrival >= 0:
             node = self.bookie.node
@@ -158,6 +156,7 @@ class Connection:
 
     def lose(self) -> None:
         """The client learns, a moment later, that the connection is gone; what was sent may still arrive."""
+        self._network.disturbed.add((self.client.name, self.bookie.name))
         if not self._wedged and (self.client.name, self.bookie.name, DOWN) in self._network.cut:
             self._wedged = True
             return
@@ -172,6 +171,7 @@ class Connection:
         """Let nothing that is sent from now on, or is on its way, arrive before a time."""
         self._last[UP] = max(self._last[UP], until)
         self._clogged_until = until
+        self._network.disturbed.add((self.client.name, self.bookie.name))
 
     def close(self) -> None:
         """Forget the connection."""

@@ -20,6 +20,7 @@ from bkspark.wire.digest import SealedEntries
 from bkspark.wire.v2 import Status
 from tests.simulation.bookies import ModelBookie, Stored
 from tests.simulation.clients import Client, Site
+from tests.simulation.history import Wait
 from tests.simulation.metadata import AVAILABLE
 from tests.simulation.network import Connection
 from tests.simulation.world import MILLISECOND, start_task
@@ -248,6 +249,7 @@ class Owner(Client):
             )
         self._ledger = site.history.ledger(site.ledger_id)
         self._wants_close = False
+        self._close_began = 0
 
     @property
     def is_done(self) -> bool:
@@ -257,6 +259,11 @@ class Owner(Client):
             return True
         return core.state is WriterState.ACTIVE and core.lac == core.next_entry - 1 and not self._wants_close
 
+    @property
+    def is_waiting(self) -> bool:
+        """Entries that it added are neither acknowledged nor failed."""
+        return self.core.error is None and self.core.lac < self.core.next_entry - 1
+
     def add(self, count: int) -> None:
         """Add entries, unless the writer has ended."""
         core = self.core
@@ -264,8 +271,10 @@ class Owner(Client):
             return
         first = core.next_entry
         payloads = [b"%d by %s" % (first + i, self.name.encode()) for i in range(count)]
+        lac = self._ledger.last_acknowledged
         for i, payload in enumerate(payloads):
             self._ledger.invoked[first + i] = (payload, self.site.world.now)
+            self._ledger.acknowledged_before[first + i] = lac
         entries = SimulatedEntries.of(first, payloads, core.length, core.lac)
         self._pipeline.perform(core.add(entries, sum(map(len, payloads)), self.now_ns))
 
@@ -277,6 +286,7 @@ class Owner(Client):
         """Close the ledger once what is pending is acknowledged."""
         if self.core.error is None and self.core.state is not WriterState.CLOSED:
             self._wants_close = True
+            self._close_began = self.site.world.now
             self._try_close()
 
     def stop(self) -> None:
@@ -298,6 +308,7 @@ class Owner(Client):
         if self.core.state is WriterState.CLOSED:
             self._wants_close = False
             self.learned_end(self.core.metadata)
+            self._ledger.waits.append(Wait("the owner's close", self._close_began, self.site.world.now))
         elif self.core.error is None:
             self.later(TICK_NS // 4, self._await_close)
         else:

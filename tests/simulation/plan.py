@@ -44,6 +44,10 @@ BEGINNINGS = (
 )
 """What a recovery may begin upon: a probe, and the highest number of its passing."""
 CONTROL_SHARE = 0.12
+SPECIAL_EVERY = 50
+"""One schedule in so many is an outage, and one has bookies that refuse load, and nothing else."""
+OUTAGE_NS = 1_000 * MILLISECOND
+"""Longer than the sessions of bookies that went away live on, and it takes to go on or to give up then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +93,10 @@ class Plan:
     recovers_at_once: bool = False
     delays_changes: bool = False
     """The owner has `delay_ensemble_change`."""
+    is_outage: bool = False
+    """Bookies go away until the end of the faults, and nothing else happens: an owner must not wait for them."""
+    looks_in_the_end: bool = False
+    """An owner that is left adds an entry in the end, and a reader of the open ledger looks for those before it."""
     relaxed: RelaxedDurability | None = None
     """The ledger's durability is relaxed (`relaxed_plan_of`)."""
     ensemble: tuple[str, ...] | None = None
@@ -106,6 +114,7 @@ class Plan:
         ]
         ends = f"heal_at={self.heal_at} owner_closes={self.owner_closes} recovers_at_once={self.recovers_at_once}"
         ends += f" begins_quietly={self.begins_quietly} delays_changes={self.delays_changes} relaxed={self.relaxed}"
+        ends += f" is_outage={self.is_outage} looks_in_the_end={self.looks_in_the_end}"
         items = [f"  {item}" for item in (*self.slow, *self.steps, *self.triggers)]
         return "\n".join([f"seed {self.seed}: " + " ".join(knobs), "  " + ends, *items])
 
@@ -157,6 +166,7 @@ def plan_of(seed: int) -> Plan:
         owner_closes=random.random() < 0.4,
         recovers_at_once=random.random() < 0.5,
         delays_changes=seed % 6 == 5,
+        looks_in_the_end=seed % 16 == 3,
     )
     gap = MILLISECOND * random.choice((0.3, 2, 5, 15))
     draft = _Draft(random, plan, 0)
@@ -175,7 +185,11 @@ def plan_of(seed: int) -> Plan:
     if plan.is_control:
         if random.random() < 0.3:
             draft.steps.append(Step(draft.sometime(), "recover", ("recoverer0", 3)))
-        return _finished(draft, plan)
+        return _finished(draft, replace(plan, looks_in_the_end=seed % 2 == 0))
+    if seed % SPECIAL_EVERY == 1:
+        return _with_outage(draft, plan)
+    if seed % SPECIAL_EVERY == 2:
+        return _with_load(draft, plan)
     return _finished(draft, _with_faults(draft, plan))
 
 
@@ -218,6 +232,30 @@ def _finished(draft: _Draft, plan: Plan) -> Plan:
     steps = tuple(sorted(draft.steps, key=lambda step: step.when))
     heal_at = draft.span + int(MILLISECOND * (20 if plan.is_control else draft.random.choice((60, 200, 450, 700))))
     return replace(plan, steps=steps, triggers=tuple(draft.triggers), heal_at=heal_at)
+
+
+def _with_outage(draft: _Draft, plan: Plan) -> Plan:
+    """Take bookies away at one moment until the faults end: too many of them, or not."""
+    random = draft.random
+    steps = [step for step in draft.steps if step.what == "add"]
+    bookies = plan.quorums[0] + random.choice((0, 0, 0, 1))
+    plan = replace(plan, bookies=bookies, is_outage=True, metadata_delay=MILLISECOND)
+    when = max(0, random.choice(steps).when - int(MILLISECOND * random.choice((0, 0.2, 1))))
+    for name in random.sample(plan.names, random.randint(1, plan.quorums[0])):
+        steps.append(Step(when, "outage", (name, random.choice((0, 20, 300)) * MILLISECOND)))
+    steps.sort(key=lambda step: step.when)
+    return replace(plan, steps=tuple(steps), heal_at=steps[-1].when + OUTAGE_NS, recovers_at_once=False)
+
+
+def _with_load(draft: _Draft, plan: Plan) -> Plan:
+    """Let bookies refuse load while the owner adds, some with answers that come late."""
+    random = draft.random
+    names = plan.names[: plan.quorums[0]]
+    for name in random.sample(names, random.randint(1, len(names))):
+        refusal = (name, "ETOOMANYREQUESTS", random.choice((3, 15, 60)) * MILLISECOND)
+        draft.steps.append(Step(draft.sometime(), "refuse", refusal))
+    late = tuple((OWNER, name, 1, 5.0) for name in random.sample(names, random.randint(0, len(names))))
+    return replace(_finished(draft, plan), sync_mean=MILLISECOND // 5, slow=late, recovers_at_once=False)
 
 
 def _read_often(draft: _Draft) -> None:

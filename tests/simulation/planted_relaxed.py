@@ -8,7 +8,7 @@ from typing import Any
 from bkspark.core import effects, relaxed
 from bkspark.core.relaxed import SyncProgress, confirmed_up_to
 from bkspark.core.relaxed_writer import RelaxedWriterCore
-from bkspark.core.writer import WriterCore
+from bkspark.core.writer import WriterCore, WriterState
 from bkspark.wire.v2 import Status
 from bookie_service.sync_cursor import Run, SyncCursor
 from tests.planting import Plant, changed, replaced
@@ -68,7 +68,26 @@ def force_not_synced() -> Plant:
     return replaced(ModelBookie, "on_force", on_force)
 
 
+def older_force_counts() -> Plant:
+    def awaits(self: RelaxedWriterCore, force: effects.Force) -> bool:
+        is_over = self.state in (WriterState.FAILED, WriterState.CLOSED)
+        return not is_over and self._ensemble[force.slot] == force.bookie
+
+    return replaced(RelaxedWriterCore, "_awaits", awaits)
+
+
 # ---- bookies that go away ----
+
+
+def replaced_bookie_confirms() -> Plant:
+    def replies(
+        old: Any, self: RelaxedWriterCore, slot: int, bookie: str, ids: Any, codes: Any, now_ns: int, synced: Any = None
+    ) -> Any:
+        if synced is not None:
+            self._syncs.on_last_synced(slot, synced)
+        return old(self, slot, bookie, ids, codes, now_ns, synced)
+
+    return _around(RelaxedWriterCore, "on_add_replies", replies)
 
 
 def lost_connection_ignored() -> Plant:

@@ -6,12 +6,13 @@ import functools
 from collections.abc import Callable
 
 from bkspark.core.last_confirmed import LastConfirmed
-from bkspark.core.metadata import LedgerMetadata
+from bkspark.core.metadata import LedgerMetadata, LedgerState
 from bkspark.core.reader import GroupRead, groups, spans
 from bkspark.errors import BookKeeperError, MetadataError, NoSuchEntry, ReadFailed
 from bkspark.wire.v2 import Status
 from tests.simulation.bookies import Stored
 from tests.simulation.clients import NEGATIVE, READ_TIMEOUT_NS, Client, Site, plain_reads, read_of_last_entry
+from tests.simulation.history import Look
 from tests.simulation.world import start_task
 
 SPECULATIVE_NS = READ_TIMEOUT_NS // 4
@@ -55,6 +56,9 @@ class Reader(Client):
             return
         core = LastConfirmed(self.site.ledger_id, metadata)
         told = False
+        # Who goes by older metadata may ask bookies that take part no more.
+        is_current = self.site.metadata.current(self.site.ledger_id).metadata.fragments == metadata.fragments
+        owed = self._ledger.lac_owed if is_current else -1
 
         def on_answer(slot: int, answer: tuple[Status, int, Stored | None]) -> None:
             nonlocal told
@@ -65,10 +69,17 @@ class Reader(Client):
                 core.on_nothing(slot)
             if core.is_covered and not told:
                 told = True
-                self._adopt_lac(core.result().lac, metadata)
+                lac = core.result().lac
+                self._note_look(lac, owed)
+                self._adopt_lac(lac, metadata)
 
         for slot, bookie in enumerate(metadata.last_fragment.bookies):
             self.ask(bookie, read_of_last_entry, (), functools.partial(on_answer, slot), core.on_failure)
+
+    def _note_look(self, lac: int, owed: int) -> None:
+        # What a recovery writes back carries its own LAC, which may be a lower one.
+        if self.site.metadata.current(self.site.ledger_id).metadata.state is LedgerState.OPEN:
+            self._ledger.looks.append(Look(self.name, lac, owed, self.site.world.now))
 
     def _adopt_lac(self, lac: int, metadata: LedgerMetadata) -> None:
         # A reader's LAC never falls: it keeps the highest one that it heard, as `LedgerReader.refresh` does.

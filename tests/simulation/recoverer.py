@@ -19,6 +19,7 @@ from bkspark.wire.v2 import Status
 from tests.simulation import clients
 from tests.simulation.bookies import Stored
 from tests.simulation.clients import NEGATIVE, Client, Site
+from tests.simulation.history import Wait
 from tests.simulation.owner import LIMITS, Pipeline, SimulatedEntries
 from tests.simulation.world import MILLISECOND, start_task
 
@@ -34,10 +35,13 @@ class Recoverer(Client):
         self._core: RecoveryCore
         self._pipeline: Pipeline | None = None
         self._rewriting_to = -1
+        self._began = 0
+        self._ledger = site.history.ledger(site.ledger_id)
 
     def start(self) -> None:
         """Begin an attempt."""
         self._attempts_left -= 1
+        self._began = self.site.world.now
         self._pipeline = None
         self.site.history.recoveries_begun += 1
         self.site.probe("recovery begins", self.name, "")
@@ -54,6 +58,7 @@ class Recoverer(Client):
             self._failed(stored)
             return
         self._core = RecoveryCore(self.site.ledger_id, stored.metadata, stored.version)
+        self._ledger.rewritten[self.name] = set()
         self._perform(self._core.start())
 
     def _perform(self, todo: list[effects.Effect]) -> None:
@@ -67,6 +72,7 @@ class Recoverer(Client):
             elif type(effect) is effects.RewriteEntries:
                 self._rewrite(effect)
             elif type(effect) is effects.AbandonRewriting:
+                self._ledger.rewritten[self.name] = set()
                 self._drop_pipeline()
             elif type(effect) is effects.ReadLength:
                 self._read_length(effect)
@@ -79,6 +85,7 @@ class Recoverer(Client):
                 self.is_done = True
                 self.error = None
                 self.learned_end(effect.metadata)
+                self._ledger.waits.append(Wait(f"the recovery by {self.name}", self._began, self.site.world.now))
                 self.site.probe("recovered", self.name, "")
             elif type(effect) is effects.Fail:
                 self._failed(effect.error)
@@ -176,7 +183,7 @@ class Recoverer(Client):
         self._ask(effect.bookie, clients.fencing_reads, (ids,), answered, failed)
 
     def _note_read(self, entry_id: int, stored: Stored) -> None:
-        self.site.history.ledger(self.site.ledger_id).reads.append((self.name, entry_id, stored.payload))
+        self._ledger.reads.append((self.name, entry_id, stored.payload))
 
     def _rewrite(self, effect: effects.RewriteEntries) -> None:
         core, recovery = self._core, self._core
@@ -201,6 +208,7 @@ class Recoverer(Client):
         batch = effect.payloads
         entries = SimulatedEntries.of(batch.first_entry, batch, effect.length_before, effect.lac)
         self._rewriting_to = batch.last_entry
+        self._ledger.rewritten[self.name].update(range(batch.first_entry, batch.end_entry))
         pipeline.perform(pipeline.core.on_silent(effect.silent, self.now_ns))
         pipeline.perform(pipeline.core.add(entries, batch.payload_bytes, self.now_ns))
 

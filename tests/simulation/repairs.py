@@ -12,26 +12,22 @@ something, something happened too seldom (QUOTAS), or a defect was not noticed.
 from __future__ import annotations
 
 import argparse
-import functools
-import inspect
 import json
 import logging
 import multiprocessing
 import os
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from tests.interop import test_traps
 from tests.metadata import test_underreplication
 from tests.replication import test_repair
 from tests.simulation import planted_repairs as planted
 from tests.simulation.full_repairs import RepairSchedule
-from tests.simulation.mutants import Kill, Mutant, hunt, row
+from tests.simulation.mutants import Hunt, Mutant
 
 SCHEDULES_MAX = 1_000
 """What a mutant may survive before it counts as not noticed."""
@@ -147,26 +143,7 @@ def violations_of(seed: int) -> list[str]:
     return RepairSchedule(seed).run().violations
 
 
-def complaint_of(test: Callable[..., None]) -> str | None:
-    """Return why a test fails; None: it passes. An error that is no failed assertion is not taken for a kill."""
-    with tempfile.TemporaryDirectory() as folder:
-        arguments = {"tmp_path": Path(folder)} if "tmp_path" in inspect.signature(test).parameters else {}
-        try:
-            test(**arguments)
-        except AssertionError as error:
-            return str(error) or "its assertion fails"
-    return None
-
-
-def _hunt_by_index(first_seed: int, schedules_max: int, index: int) -> Kill:
-    mutant = MUTANTS[index]
-    kill = hunt(mutant, first_seed, schedules_max, violations_of)
-    if kill.seed is None and (test := DIRECTED.get(mutant.name)) is not None:
-        with mutant.plant():
-            complaint = complaint_of(test)
-        if complaint is not None:
-            return Kill(mutant.name, None, schedules_max, f"{test.__name__}: {complaint}")
-    return kill
+HUNT = Hunt(MUTANTS, lambda mutant, seed: violations_of(seed), DIRECTED)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -187,7 +164,10 @@ def main(arguments: list[str] | None = None) -> int:
         found = violations_of(options.replay)
         print("\n".join(found) or "nothing is wrong")
         return 1 if found else 0
-    return _hunt_all(options) if options.mutants else _campaign(options)
+    if not options.mutants:
+        return _campaign(options)
+    options.schedules = options.schedules or SCHEDULES_MAX
+    return HUNT.run(options)
 
 
 def _campaign(options: argparse.Namespace) -> int:
@@ -210,19 +190,6 @@ def _campaign(options: argparse.Namespace) -> int:
     }
     print(json.dumps(report) if options.json else "\n".join(f"{name:10} {value}" for name, value in report.items()))
     return 1 if tally.failing or report["quotas missed"] else 0
-
-
-def _hunt_all(options: argparse.Namespace) -> int:
-    chosen = [index for index, mutant in enumerate(MUTANTS) if options.name in mutant.name]
-    by_schedules = by_tests = 0
-    with multiprocessing.get_context("fork").Pool(options.processes) as pool:
-        search = functools.partial(_hunt_by_index, options.seed, options.schedules or SCHEDULES_MAX)
-        for index, kill in zip(chosen, pool.imap(search, chosen)):
-            by_schedules += kill.seed is not None
-            by_tests += kill.seed is None and bool(kill.said)
-            print(row(kill, MUTANTS[index].bug, options.markdown), flush=True)
-    print(f"of {len(chosen)} killed: {by_schedules} by random schedules, {by_tests} by directed tests")
-    return 0 if by_schedules + by_tests == len(chosen) else 1
 
 
 if __name__ == "__main__":

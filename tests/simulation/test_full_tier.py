@@ -19,7 +19,8 @@ from bkspark.metadata.uri import MetadataUri
 from bkspark.net.pool import NetOptions
 from bkspark.wire.framing import LENGTH_BYTES, scan_frames
 from tests.planting import around, changed
-from tests.simulation.full_cluster import URI, Cluster, FullBookie, Link
+from tests.simulation.full_cluster import URI, Cluster, FullBookie
+from tests.simulation.full_links import Link
 from tests.simulation.full_schedule import run_full
 from tests.simulation.virtual_loop import VirtualLoop
 

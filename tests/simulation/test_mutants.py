@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.mutants import EQUIVALENT, MUTANTS, Mutant, hunt
+from tests.simulation.mutants import DIRECTED, EQUIVALENT, MUTANTS, Mutant, complaint_of, hunt
 from tests.simulation.plan import plan_of
 from tests.simulation.schedule import run_plan
 from tests.simulation.shrink import complaint, shrink
@@ -12,14 +12,22 @@ from tests.simulation.shrink import complaint, shrink
 QUICK_SCHEDULES = 4_000
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize("mutant", [it for it in MUTANTS if it.name not in DIRECTED], ids=lambda mutant: mutant.name)
 def test_mutant_is_killed_by_random_schedules(mutant: Mutant) -> None:
     assert hunt(mutant, mutant.first_seed, QUICK_SCHEDULES).seed is not None, f"{mutant.bug}: nothing noticed it"
+
+
+@pytest.mark.parametrize("mutant", [it for it in MUTANTS if it.name in DIRECTED], ids=lambda mutant: mutant.name)
+def test_mutant_that_no_schedule_notices_fails_its_directed_test(mutant: Mutant) -> None:
+    assert complaint_of(DIRECTED[mutant.name]) is None
+    with mutant.plant():
+        assert complaint_of(DIRECTED[mutant.name]) is not None
 
 
 def test_there_are_at_least_thirty_five_and_each_has_its_own_name() -> None:
     names = [mutant.name for mutant in MUTANTS]
     assert len(set(names)) == len(names) >= 35
+    assert DIRECTED.keys() <= set(names)
     assert all(len(argument) > 40 for argument in EQUIVALENT.values())
 
 

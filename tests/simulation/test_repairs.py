@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.simulation.mutants import Mutant, hunt
-from tests.simulation.repairs import DIRECTED, MUTANTS, complaint_of, run_seeds, violations_of
+from tests.simulation.mutants import Mutant, complaint_of, hunt
+from tests.simulation.repairs import DIRECTED, MUTANTS, run_seeds, violations_of
 
 SCHEDULES = 40
 _PARTS = 2

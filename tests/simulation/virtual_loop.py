@@ -18,8 +18,10 @@ class _Jumping(selectors.SelectSelector):
     def __init__(self) -> None:
         super().__init__()
         self.now_s = 0.0
+        self.turns = 0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        self.turns += 1
         if timeout is None:
             raise Stuck("the simulated processes wait for each other")
         self.now_s += max(0.0, timeout)
@@ -33,6 +35,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._jumping = _Jumping()
         self._connect = connect
         super().__init__(self._jumping)
+
+    @property
+    def turns(self) -> int:
+        """How many turns the loop has taken."""
+        return self._jumping.turns
 
     def time(self) -> float:
         return self._jumping.now_s

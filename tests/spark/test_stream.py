@@ -17,6 +17,9 @@ from tests.polling import wait_until
 pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 
 SECONDS = 120
+RUNS_AFTER_A_CRASH = 1 if HAS_ADMISSION_CONTROL else 2
+"""Runs that a query with `availableNow` needs to reach its end. Before Spark 4.2, the first one ends after the
+micro-batch that it repeats."""
 
 
 class Sink:
@@ -343,7 +346,8 @@ def test_query_that_begins_with_its_last_epoch_again_publishes_it_once(spark, ta
         copied(table, target, checkpoint, **options)
     forget_commit(checkpoint, 1)
     numbers(table, 6, 9)
-    copied(table, target, checkpoint, **options)
+    for _ in range(RUNS_AFTER_A_CRASH):
+        copied(table, target, checkpoint, **options)
     assert written(target) == list(range(9))
 
 
@@ -364,7 +368,8 @@ def test_foreach_batch_of_another_checkpoint_fails_and_a_repeated_batch_does_not
         run("second")
     forget_commit(tmp_path / "first", 1)
     numbers(table, 6, 9)
-    run("first")
+    for _ in range(RUNS_AFTER_A_CRASH):
+        run("first")
     assert written(target) == list(range(9))
 
 

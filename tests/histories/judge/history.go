@@ -93,7 +93,38 @@ var results = map[string][]string{
 	"truncate": {"ok", "failed", "unknown"},
 }
 
-func (r *record) check() error {
+// required returns the members without which the operation says nothing.
+func (r *record) required() []string {
+	ofLog := r.Log != ""
+	switch {
+	case r.Op == "append" && ofLog:
+		return []string{"writer", "first", "values"}
+	case r.Op == "append":
+		return []string{"first", "values"}
+	case r.Op == "open":
+		return []string{"writer"}
+	case r.Op == "close" && ofLog:
+		return []string{"writer"}
+	case r.Op == "truncate":
+		return []string{"at"}
+	case r.Op == "read" && r.Result == "denied":
+		return []string{"entry"}
+	case !r.isOk():
+		return nil
+	case r.Op == "read" && ofLog:
+		return []string{"runs"}
+	case r.Op == "read":
+		return []string{"first", "values"}
+	case r.Op == "lac":
+		return []string{"lac"}
+	case r.Op == "sync" || (!ofLog && (r.Op == "close" || r.Op == "recover" || r.Op == "end")):
+		return []string{"last_entry"}
+	}
+	return nil
+}
+
+// check refuses what is no operation; members are those that the line has.
+func (r *record) check(members map[string]json.RawMessage) error {
 	if (r.Ledger == nil) == (r.Log == "") {
 		return fmt.Errorf("it must name either a ledger or a log")
 	}
@@ -116,8 +147,10 @@ func (r *record) check() error {
 	if r.Op == "sync" && r.Ledger == nil {
 		return fmt.Errorf("sync is of ledgers")
 	}
-	if r.Op == "truncate" && r.At == nil {
-		return fmt.Errorf("at is missing")
+	for _, name := range r.required() {
+		if text, isGiven := members[name]; !isGiven || string(text) == "null" {
+			return fmt.Errorf("%s is missing", name)
+		}
 	}
 	for _, value := range r.values() {
 		if _, err := size(value); err != nil {
@@ -158,11 +191,14 @@ func readHistory(from io.Reader) ([]*record, error) {
 	}
 	var all []*record
 	for number := 2; lines.Scan(); number++ {
-		one := &record{}
+		one, members := &record{}, map[string]json.RawMessage{}
 		if err := json.Unmarshal(lines.Bytes(), one); err != nil {
 			return nil, fmt.Errorf("line %d: %v", number, err)
 		}
-		if err := one.check(); err != nil {
+		if err := json.Unmarshal(lines.Bytes(), &members); err != nil {
+			return nil, fmt.Errorf("line %d: %v", number, err)
+		}
+		if err := one.check(members); err != nil {
 			return nil, fmt.Errorf("line %d: %v", number, err)
 		}
 		all = append(all, one)

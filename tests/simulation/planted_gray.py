@@ -1,0 +1,61 @@
+"""Defects in how a writer goes on without a bookie that does not do its work, and takes it back; for `full_gray`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from bkspark.client.writer import LedgerWriter
+from bkspark.core.left_out import LeftOutBookies
+from bkspark.core.writer import WriterCore, WriterState
+from tests.planting import Plant, both, replaced
+
+
+@dataclass(frozen=True, slots=True)
+class GrayMutant:
+    """A planted defect; `first_seed` of the schedules that hunt it."""
+
+    name: str
+    plant: Callable[[], Plant]
+    first_seed: int = 1
+
+
+def _taken_back_unasked() -> Plant:
+    def look_after(self: WriterCore) -> Any:
+        if not self._absent or self.state is not WriterState.ACTIVE:
+            return []
+        back = set(self._absent)
+        for slot in back:
+            self._take_back(slot)
+        return self._resume(back)
+
+    return replaced(LeftOutBookies, "_look_after_absent", look_after)
+
+
+def _never_left_out() -> Plant:
+    return replaced(LeftOutBookies, "_leave_out_lagging", lambda self: [])
+
+
+def _lost_probe_is_awaited() -> Plant:
+    return replaced(LeftOutBookies, "_on_probe_failed", lambda self, slot: [])
+
+
+def _dead_connection_is_kept() -> Plant:
+    return replaced(LedgerWriter, "_drop_if_silent", lambda self, bookie: None)
+
+
+def _trial_without_end() -> Plant:
+    return both(
+        replaced(LeftOutBookies, "_passes", lambda self, slot, trial: False),
+        replaced(LeftOutBookies, "_fails", lambda self, slot, trial: False),
+    )
+
+
+GRAY_MUTANTS = (
+    GrayMutant("a bookie is taken back because it is registered", _taken_back_unasked),
+    GrayMutant("a bookie that holds callers back is not left out", _never_left_out, 14),
+    GrayMutant("a probe that was lost is awaited for ever", _lost_probe_is_awaited),
+    GrayMutant("probes go on over a dead connection", _dead_connection_is_kept, 10),
+    GrayMutant("a trial has no end", _trial_without_end),
+)

@@ -1,0 +1,40 @@
+"""A writer goes on without a bookie that does not do its work, and takes it back: random schedules of the full tier."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from tests.simulation.full_gray import GRAY_KINDS, run_gray
+from tests.simulation.planted_gray import GRAY_MUTANTS, GrayMutant
+
+SCHEDULES = 12
+MUTANT_SCHEDULES = 24
+
+
+@pytest.fixture(autouse=True)
+def quiet_bookies() -> Iterator[None]:
+    """Bookies log each error that they answer."""
+    logging.disable()
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def test_writer_is_not_held_back_by_a_gray_bookie_and_takes_it_back() -> None:
+    faults: Counter[str] = Counter()
+    for seed in range(1, SCHEDULES + 1):
+        outcome = run_gray(seed)
+        assert outcome.violations == [], f"seed {seed}"
+        faults.update(outcome.history.faults)
+    assert set(faults) <= set(GRAY_KINDS)
+    assert len(faults) >= len(GRAY_KINDS) - 1
+
+
+@pytest.mark.parametrize("mutant", GRAY_MUTANTS, ids=lambda mutant: mutant.name)
+def test_defect_is_noticed_by_random_schedules(mutant: GrayMutant) -> None:
+    with mutant.plant():
+        seeds = range(mutant.first_seed, mutant.first_seed + MUTANT_SCHEDULES)
+        assert any(run_gray(seed).violations for seed in seeds)
