@@ -35,6 +35,7 @@ from bkspark.client import Client
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.ledgers import LedgerStore
 from bkspark.metadata.memory import MemoryStore, MemoryTree
+from bkspark.metadata.tree import Stat
 from bkspark.metadata.uri import MetadataUri
 from bkspark.metadata.zookeeper import open_tree
 
@@ -164,6 +165,10 @@ class MadeUpTree(MemoryTree):
     """A tree that names any number of ledgers and keeps none."""
 
     ledgers = 0
+
+    async def get(self, path: str) -> tuple[bytes, Stat]:
+        await asyncio.sleep(0)
+        return await super().get(path)
 
     async def children(self, path: str) -> list[str]:
         # As a real one, that waits for the network.
