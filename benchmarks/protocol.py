@@ -35,6 +35,7 @@ from bkspark.client import Client
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.ledgers import LedgerStore
 from bkspark.metadata.memory import MemoryStore, MemoryTree
+from bkspark.metadata.tree import Stat
 from bkspark.metadata.uri import MetadataUri
 from bkspark.metadata.zookeeper import open_tree
 
@@ -165,7 +166,13 @@ class MadeUpTree(MemoryTree):
 
     ledgers = 0
 
+    async def get(self, path: str) -> tuple[bytes, Stat]:
+        await asyncio.sleep(0)
+        return await super().get(path)
+
     async def children(self, path: str) -> list[str]:
+        # As a real one, that waits for the network.
+        await asyncio.sleep(0)
         below = path.removeprefix("/ledgers")
         depth, folders = below.count("/"), -(-self.ledgers // LEDGERS_PER_FOLDER)
         if depth == 0:

@@ -23,6 +23,8 @@ from bookie_service import collection
 from bookie_service.collection import HeldShare, LedgerShare
 
 _READS_AT_ONCE = 64
+_LISTED_PER_TURN = 256
+"""So many ledgers of a listing are taken before the event loop serves requests again."""
 
 
 class Census:
@@ -56,6 +58,9 @@ class Census:
         found = array.array("q")
         async for ledger_id in self._ledgers.ids():
             found.append(ledger_id)
+            if not len(found) % _LISTED_PER_TURN:
+                # One answer of the store may name 10,000 of them.
+                await asyncio.sleep(0)
         await self._check_instance()
         return await asyncio.to_thread(_ascending, found)
 

@@ -24,11 +24,14 @@ class DbLedgerStorage(LedgerStore):
 
     def __init__(self, files: LocalFiles, directories: Sequence[str], options: StoreOptions) -> None:
         """Raises StorageDamaged when the key-value store is, or has lost what was durable."""
-        super().__init__(files, directories, options, KeyValueIndex(files, directories[0], options.key_values))
+        super().__init__(files, directories, options)
         ahead = options.read_ahead
         self._ahead_entries = ahead.batch_entries if ahead.cache_bytes else 0
         self._ahead_bytes = ahead.batch_bytes if ahead.batch_bytes > 0 else ahead.cache_bytes // 16
         self._read_ahead = ReadAheadCache(ahead.cache_bytes)
+
+    def _open_index(self, files: LocalFiles, directories: Sequence[str], options: StoreOptions) -> KeyValueIndex:
+        return KeyValueIndex(files, directories[0], options.key_values)
 
     def _log_order(self, addresses: np.ndarray) -> slice:
         return slice(None)

@@ -7,7 +7,7 @@ block, whatever the number of ledgers; reading one ledger back passes over the o
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -19,12 +19,10 @@ from bookie_service.storage.ledger_store import LedgerStore, StoreOptions
 class _FileStorage(LedgerStore):
     """A storage with index files, which move where the disk of one takes no writes."""
 
-    def __init__(self, files: LocalFiles, directories: Sequence[str], options: StoreOptions) -> None:
-        def doubt(ledger_ids: Collection[int]) -> None:
-            self.limbo.begin(ledger_ids)
-
-        index = FileIndex(files, directories, options.pages, options.reader_files_max, doubt, self.known_header)
-        super().__init__(files, directories, options, index)
+    def _open_index(self, files: LocalFiles, directories: Sequence[str], options: StoreOptions) -> FileIndex:
+        return FileIndex(
+            files, directories, options.pages, options.reader_files_max, self.limbo.begin, self.known_header
+        )
 
 
 class SortedLedgerStorage(_FileStorage):

@@ -68,7 +68,10 @@ class IndexMoves:
         return None
 
     def find(self) -> None:
-        """Look where all index files lie, as nothing tells that; a ledger that has two is in limbo."""
+        """Look where all index files lie, as of some it is not noted; a ledger that has two is in limbo.
+
+        Of two the one counts whose place is noted. After a crash that tore the last record that is the right one.
+        """
         places: dict[int, list[int]] = {}
         for place, ledger_id in self._paths.places_of_all(self._files):
             places.setdefault(ledger_id, []).append(place)
@@ -76,8 +79,8 @@ class IndexMoves:
         if doubtful and self._doubt is not None:
             self._doubt(doubtful)
         for ledger_id, some in places.items():
-            sizes = {place: self._files.file_size(self._paths.path_in(place, ledger_id)) or 0 for place in some}
-            self._paths.move(ledger_id, max(sizes, key=lambda place: sizes[place]) if len(some) > 1 else some[0])
+            if self._paths.place(ledger_id) not in some:
+                self._paths.move(ledger_id, some[0])
 
     def noted(self) -> None:
         """Remove the old files, as it is durable where the new ones are."""

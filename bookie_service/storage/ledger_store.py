@@ -94,12 +94,9 @@ class StoreOptions:
 class LedgerStore(ABC):
     """A `LedgerStorage`, but for the order in which entries go to the log; see there what each method guarantees."""
 
-    def __init__(
-        self, files: LocalFiles, directories: Sequence[str], options: StoreOptions, index: LedgerIndex
-    ) -> None:
+    def __init__(self, files: LocalFiles, directories: Sequence[str], options: StoreOptions) -> None:
         """`directories`: the `current` directories of all ledger directories, in configured order."""
         self.logs = EntryLogs(files, directories, options.disks, reserves=options.append.reserves)
-        self.index = index
         self.tombstones = Tombstones(files, directories)
         self._appender = EntryLogAppender(self.logs, options.append)
         self.limbo = Limbo(files, directories)
@@ -117,6 +114,12 @@ class LedgerStore(ABC):
         """Ledgers of flushes, of the one that runs too, since the marks last moved."""
         self._unmarked_bytes = 0
         self.writing = threading.Lock()
+        # The last: what it finds may put ledgers into limbo.
+        self.index = self._open_index(files, directories, options)
+
+    @abstractmethod
+    def _open_index(self, files: LocalFiles, directories: Sequence[str], options: StoreOptions) -> LedgerIndex:
+        """Return the index of this kind of storage. Raises StorageDamaged when it is not whole."""
 
     # ---- ledgers ----
 
