@@ -75,6 +75,12 @@ def _simple(
     return Target(name, decoded, (ValueError,), holds, lambda: [b"\0" + seed for seed in seeds()])
 
 
+def _limbo(text: bytes) -> tuple[np.ndarray, int] | None:
+    """Return what names ledgers in limbo; None for an older version, which is written as the present one."""
+    found = limbo.decode_limbo(text)
+    return found if text[4:8] == limbo.VERSION.to_bytes(4, "big") else None
+
+
 # ---- journal ----
 
 
@@ -278,7 +284,7 @@ def _index_seeds() -> Iterator[bytes]:
 def _index_file_rows(data: bytes) -> tuple[bytes, tuple[np.ndarray, np.ndarray, int]]:
     """Records are cut off the input; those that it says get right checksums."""
     draw = Draw(data)
-    text = index_files.HEAD if draw.below(8) else b""
+    text = index_files.encode_head(1) if draw.below(8) else b""
     while not draw.is_empty and len(text) < 8192:
         if draw.flag():
             count = 1 + draw.below(4)
@@ -295,7 +301,9 @@ def _rows_encode_again(found: tuple[bytes, tuple[np.ndarray, np.ndarray, int]]) 
     assert 0 <= end <= len(text)
     assert len(ledger_ids) == len(file_bytes)
     if len(ledger_ids):
-        ids, sizes, whole = index_files.decode(index_files.HEAD + index_files.encode_rows(ledger_ids, file_bytes))
+        ids, sizes, whole = index_files.decode(
+            index_files.encode_head(1) + index_files.encode_rows(ledger_ids, file_bytes)
+        )
         assert whole > 0
         assert (ids.tolist(), sizes.tolist()) == (ledger_ids.tolist(), file_bytes.tolist())
 
@@ -356,7 +364,12 @@ TARGETS = (
         key_value_index.encode_commit,
         lambda: [key_value_index.encode_commit(17)],
     ),
-    _simple("format-limbo", limbo.decode_limbo, limbo.encode_limbo, lambda: [limbo.encode_limbo(np.array([3, 7]))]),
+    _simple(
+        "format-limbo",
+        _limbo,
+        lambda found: limbo.encode_limbo(*found),
+        lambda: [limbo.encode_limbo(np.array([3, 7]))],
+    ),
     Target(
         "format-tombstones",
         lambda data: tombstones.decode(_maybe_sealed(data)),
