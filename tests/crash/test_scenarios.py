@@ -399,21 +399,40 @@ def test_s30_half_is_flushed_once_and_serves_until_it_is_on_disk() -> None:
     audit(twin, twin.history)
 
 
-@pytest.mark.parametrize("place", ["/journal0", "/ledgers0"])
-def test_s31_full_disk_refuses_to_start_with_the_path_and_loses_nothing(place: str) -> None:
-    twin = new_bookie()
-    put(twin, 1, range(5))
+def full_image(twin: BookieTwin, place: str) -> SimulatedDisk:
+    """Return what a crash leaves of a bookie's disk, with no space below `place`."""
     image = crash_image(twin.disk, Loss.LOST, Random(0))
     grows = ("create", "write", "preallocate", "create_directory")
     image.fault = lambda operation, path: (
         os_error(errno.ENOSPC, path) if operation in grows and path.startswith(place) else None
     )
+    return image
+
+
+def test_s31_full_journal_disk_refuses_to_start_with_the_path_and_loses_nothing() -> None:
+    twin = new_bookie()
+    put(twin, 1, range(5))
+    image = full_image(twin, "/journal0")
     with pytest.raises(OSError) as caught:
         BookieTwin(image, twin.setup, History())
-    assert caught.value.filename.startswith(place)
+    assert caught.value.filename.startswith("/journal0")
     image.fault = None
     history = twin.history.after_crash()
     audit(reopened(image, twin.setup, history), history)
+
+
+def test_s31_bookie_whose_ledger_disk_is_full_starts_read_only_and_loses_nothing() -> None:
+    twin = new_bookie()
+    put(twin, 1, range(5))
+    image = full_image(twin, "/ledgers0")
+    history = twin.history.after_crash()
+    again = BookieTwin(image, twin.setup, history)
+    assert again.disks.is_stuck
+    assert [again.read(1, entry_id)[0] for entry_id in range(5)] == [Status.EOK] * 5
+    # A crash before there is space finds the entries in the journal once more.
+    crashed = crash_image(image, Loss.LOST, Random(0))
+    history = history.after_crash()
+    audit(reopened(crashed, twin.setup, history), history)
 
 
 def new_cluster() -> MemoryStore:
