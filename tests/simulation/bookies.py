@@ -17,8 +17,9 @@ from tests.simulation.history import History
 from tests.simulation.world import EXPONENTIAL, MILLISECOND, UNIFORM, Node, World, place
 
 FENCE = -1
-SLOW_NS = 100 * MILLISECOND
-"""A sync that takes longer may look like a bookie that does not answer."""
+SLOW_NS = 40 * MILLISECOND
+"""A sync that takes longer may make a writer go on without the bookie: its `hold_back_ns_max` is 50 ms, and an add and
+its answer take some of that on their way."""
 DEFERRED_SYNCS = 6
 """A deferred record waits so many times as long as another one for its sync."""
 
