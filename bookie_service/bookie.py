@@ -473,13 +473,14 @@ class Bookie:
         self._durable[journal_index] = max(self._durable[journal_index], sequence)
         self._deferrals.on_durable(journal_index, sequence)
         reads = self._send_up_to(sequence, self._waiting[journal_index], self._deferred[journal_index])
-        turn = self._turns.begin()
-        for read in reads:
-            if turn.is_over:
-                self.reads.later(read)
-            else:
-                self.reads.promise(read, turn)
-                turn.spend()
+        if reads:
+            turn = self._turns.begin(self)
+            for read in reads:
+                if turn.is_over:
+                    self.reads.later(read)
+                else:
+                    self.reads.promise(read, turn)
+                    turn.spend()
         self._resume_blocked()
 
     def on_written(self, journal_index: int, sequence: int) -> None:

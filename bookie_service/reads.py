@@ -212,7 +212,7 @@ class Reads:
 
     def promise(self, reading: Reading, turn: Turn | None = None) -> None:
         """Answer all of a reading, now or later."""
-        turn = turn or self._turns.begin()
+        turn = turn or self._turns.begin(reading.client)
         place = self._proceed(reading, None, turn) if reading.client.is_taking else None
         if len(reading):
             self._answer_later(reading, place)
@@ -245,11 +245,11 @@ class Reads:
     def _wait(self, reading: Reading, place: Place | None) -> None:
         """Go on when a place is fetched; None: when the peer takes replies, in the next turn of the connection."""
         if place is not None:
-            self._fetch(place, lambda fetched: self._go_on(reading, fetched, self._turns.begin()))
+            self._fetch(place, lambda fetched: self._go_on(reading, fetched, self._turns.begin(reading.client)))
         elif reading.client.is_taking:
             self._turns.go_on(reading.client, lambda turn: self._go_on(reading, None, turn))
         else:
-            reading.client.when_taking(lambda: self._go_on(reading, None, self._turns.begin()))
+            reading.client.when_taking(lambda: self._go_on(reading, None, self._turns.begin(reading.client)))
 
     def _go_on(self, reading: Reading, fetched: Fetched | None, turn: Turn) -> None:
         before = len(reading)

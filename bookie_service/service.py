@@ -159,7 +159,7 @@ class BookieService:
             self._bookie.on_checkpoint_stuck()
             self._checkpoints.submit(Checkpoint(self._storage.stuck, []))
         self._bookie.look_at_disks()
-        self._listener = Listener(listener, self._connect, self._on_failure, self._turns.begin)
+        self._listener = Listener(listener, self._connect, self._on_failure, partial(self._turns.begin, self))
         self._listener.start()
         self._served = listener.getsockname()
         self._timers = [

@@ -7,6 +7,9 @@ clients have sent. Where very many sockets become ready at once, those that come
 in the queue as well (`is_crowded`).
 
 A run of requests that is served as arrays counts as one request: it costs little more.
+
+Short turns cost: each ends with a send of its own. A connection that has the bookie to itself gets long ones, until
+another connection sends something.
 """
 
 from __future__ import annotations
@@ -20,12 +23,16 @@ from dataclasses import dataclass
 class TurnLimits:
     """How much one turn may do: requests, or runs of them, and seconds.
 
+    alone_requests, alone_seconds: the same of a connection while no other one has sent anything for `shared_seconds`.
     queue_seconds: after so much of a turn of the event loop no further turn of the queue is begun in it.
     crowded_seconds: after so much of it, sockets that are ready wait for a turn of the queue.
     """
 
     requests: int = 64
     seconds: float = 0.0005
+    alone_requests: int = 1024
+    alone_seconds: float = 0.004
+    shared_seconds: float = 1.0
     queue_seconds: float = 0.0005
     crowded_seconds: float = 0.001
 
@@ -35,11 +42,11 @@ class Turn:
 
     __slots__ = ("_clock", "_end", "_requests")
 
-    def __init__(self, clock: Callable[[], float], limits: TurnLimits) -> None:
-        """`clock` returns seconds."""
+    def __init__(self, clock: Callable[[], float], requests: int, end: float) -> None:
+        """`clock` returns seconds; the turn is over at `end`."""
         self._clock = clock
-        self._end = clock() + limits.seconds
-        self._requests: float = limits.requests
+        self._end = end
+        self._requests: float = requests
 
     def spend(self, requests: float = 1) -> None:
         """Count requests that were served."""
@@ -57,7 +64,7 @@ class EndlessTurn(Turn):
     __slots__ = ()
 
     def __init__(self) -> None:
-        super().__init__(lambda: 0.0, TurnLimits(1, 1.0))
+        super().__init__(lambda: 0.0, 1, 1.0)
 
     def spend(self, requests: float = 1) -> None:
         """There is no limit to count against."""
@@ -88,10 +95,26 @@ class Turns:
         self._limits = limits or TurnLimits()
         self._waiting: OrderedDict[Hashable, deque[GoOn]] = OrderedDict()
         self._is_called = False
+        self.latest: Hashable = None
+        """The owner that was served last."""
+        self._shared_until = 0.0
 
-    def begin(self) -> Turn:
-        """Return a new turn."""
-        return Turn(self._clock, self._limits)
+    def begin(self, owner: Hashable) -> Turn:
+        """Return a new turn of an owner."""
+        now, limits = self._clock(), self._limits
+        if owner is not self.latest:
+            self._share(owner, now)
+        if now < self._shared_until:
+            return Turn(self._clock, limits.requests, now + limits.seconds)
+        return Turn(self._clock, limits.alone_requests, now + limits.alone_seconds)
+
+    def note(self, owner: Hashable) -> None:
+        """Note that an owner is served without a turn, if it is not the `latest`."""
+        self._share(owner, self._clock())
+
+    def _share(self, owner: Hashable, now: float) -> None:
+        self.latest = owner
+        self._shared_until = now + self._limits.shared_seconds
 
     @property
     def is_crowded(self) -> bool:
@@ -120,6 +143,6 @@ class Turns:
             if self._waiting:
                 # Before the callback: it may raise.
                 self._call()
-            callback(self.begin())
+            callback(self.begin(owner))
             if self._clock() >= end:
                 break

@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 from bookie_service.admission import Admission
@@ -146,8 +146,9 @@ class CountingTurns(Turns):
         self._loop = loop
         self._limits = limits
 
-    def begin(self) -> Turn:
-        turn = CountedTurn(self._loop.time, self._limits)
+    def begin(self, owner: Hashable) -> Turn:
+        """Return a short turn: others are about."""
+        turn = CountedTurn(self._loop.time, self._limits.requests, self._loop.time() + self._limits.seconds)
         self._begun.append(turn)
         return turn
 
@@ -162,8 +163,8 @@ class CountedTurn(Turn):
 
     __slots__ = ("spent",)
 
-    def __init__(self, clock: Callable[[], float], limits: TurnLimits) -> None:
-        super().__init__(clock, limits)
+    def __init__(self, clock: Callable[[], float], requests: int, end: float) -> None:
+        super().__init__(clock, requests, end)
         self.spent = 0.0
 
     def spend(self, requests: float = 1) -> None:

@@ -38,7 +38,7 @@ def loop() -> Loop:
 
 
 def test_a_turn_is_over_after_its_requests(loop: Loop) -> None:
-    turn = Turn(lambda: loop.now, TurnLimits(requests=3, seconds=1.0))
+    turn = Turn(lambda: loop.now, 3, 1.0)
     for _ in range(3):
         assert not turn.is_over
         turn.spend()
@@ -46,11 +46,45 @@ def test_a_turn_is_over_after_its_requests(loop: Loop) -> None:
 
 
 def test_a_turn_is_over_after_its_time(loop: Loop) -> None:
-    turn = Turn(lambda: loop.now, TurnLimits(requests=1000, seconds=0.002))
+    turn = Turn(lambda: loop.now, 1000, 0.002)
     loop.now = 0.0019
     assert not turn.is_over
     loop.now = 0.002
     assert turn.is_over
+
+
+def how_long(loop: Loop, turn: Turn) -> float:
+    """Return after how many seconds a turn is over in which nothing is counted."""
+    began = loop.now
+    while not turn.is_over:
+        loop.now += 0.5
+    took, loop.now = loop.now - began, began
+    return took
+
+
+ALONE = TurnLimits(seconds=1.0, alone_seconds=4.0, shared_seconds=10.0)
+
+
+def test_turns_are_long_while_one_connection_has_the_bookie_to_itself(loop: Loop) -> None:
+    turns = Turns(loop.call_soon, lambda: loop.now, ALONE)
+    assert how_long(loop, turns.begin("a")) == 1.0, "who else is here is not known yet"
+    loop.now = 11.0
+    assert how_long(loop, turns.begin("a")) == 4.0
+    assert how_long(loop, turns.begin("b")) == 1.0, "there are two"
+    loop.now = 20.0
+    assert how_long(loop, turns.begin("b")) == 1.0, "the other one was here less than 10 seconds ago"
+    loop.now = 22.0
+    assert how_long(loop, turns.begin("b")) == 4.0
+
+
+def test_an_owner_that_is_served_without_a_turn_ends_the_long_turns_of_another(loop: Loop) -> None:
+    """An honest writer with one add in flight is served without a turn of its own."""
+    turns = Turns(loop.call_soon, lambda: loop.now, ALONE)
+    turns.begin("flood")
+    loop.now = 11.0
+    assert turns.latest == "flood"
+    turns.note("honest")
+    assert how_long(loop, turns.begin("flood")) == 1.0
 
 
 def serving(loop: Loop, served: list[Any], seconds: float = 0.001) -> Callable[[Any], Callable[[Turn], None]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -443,7 +443,7 @@ class AtOnce(Turns):
     def __init__(self) -> None:
         super().__init__(lambda callback: callback(), lambda: 0.0)
 
-    def begin(self) -> Turn:
+    def begin(self, owner: Hashable) -> Turn:
         return ENDLESS
 
 
