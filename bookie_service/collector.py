@@ -27,7 +27,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from bkspark.errors import BookKeeperError, StorageDamaged
-from bookie_service import collection
+from bookie_service import collection, ledger_id_sets
 from bookie_service.collection import CompactionLevel, DiskRoom, LogUsage
 from bookie_service.deletion_proofs import DeletionCensus, DeletionProofs
 from bookie_service.formats.compaction import Intent
@@ -288,7 +288,7 @@ class Collector:
         await self._apart(self._store.limbo.end, dropped)
 
     def _held(self) -> np.ndarray:
-        return np.union1d(self._store.index.ledger_ids(), self._store.limbo.ledger_ids())
+        return ledger_id_sets.union(self._store.index.ledger_ids(), self._store.limbo.ledger_ids())
 
     # ---- logs ----
 

@@ -17,7 +17,7 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-from bookie_service import collection
+from bookie_service import collection, ledger_id_sets
 from bookie_service.collection import BRAKE_PASSES, MissingLedgers
 from bookie_service.storage.ledger_storage import LedgerIndex
 
@@ -71,7 +71,7 @@ class DeletionProofs:
             again = await self._round(pace, now_s)
         else:
             again = self._missing.proven_before(now_s)
-        return await self._apart(np.intersect1d, proven, again)
+        return await self._apart(ledger_id_sets.common, proven, again)
 
     async def _round(self, pace: Callable[[], Awaitable[None]], now_s: float) -> np.ndarray:
         own = await self._apart(self._index.ledger_ids)
@@ -102,7 +102,7 @@ class DeletionProofs:
         return proven
 
     def _note_proven(self, missing: np.ndarray, proven: np.ndarray, now_s: float) -> None:
-        self._missing.forget(np.setdiff1d(missing, proven))
+        self._missing.forget(ledger_id_sets.without(missing, proven))
         self._missing.note_proven(proven, now_s)
 
     def _brake(self, own: np.ndarray, missing: np.ndarray, listed_count: int) -> str | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bookie_service import ledger_id_sets
 from bookie_service.formats.index import LedgerHeader
 from bookie_service.storage.files import LocalFiles, is_out_of_space, refuses_writes
 from bookie_service.storage.index import ENTRIES_END, Extent, IndexPaths, IndexReader, LedgerUpdate
@@ -86,12 +87,12 @@ class FileIndex:
         return IndexReader(self._files, self._paths, self._pages, open_files_max, keeps_pages=False)
 
     def ledger_ids(self) -> np.ndarray:
-        return np.union1d(self._paths.ledgers(self._files), self._known.all()[0])
+        return ledger_id_sets.union(self._paths.ledgers(self._files), self._known.all()[0])
 
     def holding_entries(self, ledger_ids: np.ndarray) -> np.ndarray:
         known, file_bytes = self._known.all()
-        holding = np.union1d(known[has_positions(file_bytes)], self._writer.unsynced_with_positions())
-        return np.intersect1d(ledger_ids, holding, assume_unique=True)
+        holding = ledger_id_sets.union(known[has_positions(file_bytes)], self._writer.unsynced_with_positions())
+        return ledger_id_sets.common(ledger_ids, holding)
 
     def has(self, ledger_id: int) -> bool:
         return self._paths.size(self._files, ledger_id) is not None

@@ -21,6 +21,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from bkspark.errors import StorageDamaged
+from bookie_service import ledger_id_sets
 from bookie_service.formats import limbo as limbo_format
 from bookie_service.storage.files import LocalFiles, is_disk_failure, refuses_writes
 from bookie_service.storage.placed_file import PlacedFile
@@ -67,12 +68,12 @@ class Limbo:
     def begin(self, ledger_ids: Collection[int] | np.ndarray) -> None:
         """Add ledgers; durable on return. Raises OSError: nothing changed."""
         with self._changing:
-            self._write(np.union1d(self._ledgers, _array(ledger_ids)))
+            self._write(ledger_id_sets.union(self._ledgers, _array(ledger_ids)))
 
     def end(self, ledger_ids: Collection[int] | np.ndarray) -> None:
         """Take ledgers out; durable on return. Raises OSError: nothing changed."""
         with self._changing:
-            self._write(np.setdiff1d(self._ledgers, _array(ledger_ids)))
+            self._write(ledger_id_sets.without(self._ledgers, ledger_id_sets.unique(_array(ledger_ids))))
 
     def _write(self, ledgers: np.ndarray) -> None:
         if not np.array_equal(ledgers, self._ledgers):

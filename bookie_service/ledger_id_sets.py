@@ -1,0 +1,36 @@
+"""Sets of ledger ids as arrays: int64, ascending, none twice. A million of them keep nobody else from running.
+
+numpy's own functions for sets hash whole numbers since 2.3, and keep the interpreter's lock meanwhile: 0.25 s for a
+million, in which a bookie's event loop serves nobody, whatever thread the call is made on. Sorting releases the lock.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def unique(ids: np.ndarray) -> np.ndarray:
+    """Return the ids of an array in any order, each once."""
+    ids = np.sort(ids)
+    return ids[np.append(True, ids[1:] != ids[:-1])] if len(ids) else ids
+
+
+def union(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Return the ids that are in either set."""
+    return unique(np.concatenate([first, second]))
+
+
+def common(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Return the ids that are in both sets."""
+    return first[_are_in(second, first)]
+
+
+def without(ids: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Return the ids that are not in the other set."""
+    return ids[~_are_in(others, ids)]
+
+
+def _are_in(ids: np.ndarray, asked: np.ndarray) -> np.ndarray:
+    if not len(ids):
+        return np.zeros(len(asked), bool)
+    return ids[np.minimum(ids.searchsorted(asked), len(ids) - 1)] == asked
