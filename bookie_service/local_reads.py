@@ -125,7 +125,7 @@ class LocalReads:
             # Also who does not take its replies.
             self._drop(peer)
         except Exception:
-            # Nothing is changed here: whoever asked has the network, where the same request is answered or refused.
+            # Nothing is changed here. The client reads over the network instead, which answers or refuses.
             logger.exception("a local read failed: this is a defect of the bookie")
             self._drop(peer)
 

@@ -133,7 +133,7 @@ class LongPolls:
             lac = self._lac_of(ledger_id)
         except Exception:
             # It reads only, so nothing is half changed; the polls wait on.
-            logger.exception("the LAC of ledger %d cannot be told to those who wait for it", ledger_id)
+            logger.exception("the LAC of ledger %d cannot be sent to the polls that wait for it", ledger_id)
             lac = NO_ENTRY
         for waiter in waiters:
             if waiter.poll.previous_lac < lac:

@@ -13,7 +13,7 @@ _T = TypeVar("_T")
 
 
 class Turn:
-    """One caller's place; `async with` it once. It must be entered, or nobody after it is served."""
+    """One caller's place; `async with` it once. Enter it always: later callers wait for it."""
 
     __slots__ = ("_turns", "_waiting")
 

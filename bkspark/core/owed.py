@@ -47,7 +47,7 @@ class Stripe:
     def run(self, entry_ids: np.ndarray) -> tuple[int, int] | None:
         """Return (first rank, after the last) of ascending entries that are all that the slot stores in their range.
 
-        None: they are not. Ids that the slot does not store are taken for those that it does: nobody answers for them.
+        None: they are not. Ids that the slot does not store count as stored: no bookie answers for them.
         """
         first, end = self.rank(entry_ids.item(0)), self.rank(entry_ids.item(-1) + 1)
         is_whole = end - first == len(entry_ids) and bool((entry_ids[1:] > entry_ids[:-1]).all())

@@ -186,7 +186,7 @@ async def ranges(
     A shared ledger may be open, and its reader's last confirmed entry may lie in front of what was published.
 
     Args:
-        is_latest: `end` is what `latest` returned. Then it is confirmed, whatever bookies that lag behind say now.
+        is_latest: `end` is what `latest` returned. Then it is confirmed, even if slower bookies answer less now.
 
     Raises:
         DataLoss: the start or a ledger is gone.

@@ -286,7 +286,7 @@ def is_trusted(uid: int, *, own: int, of_port: int | None) -> bool:
 
 
 def listener_uid(host: bytes, port: int) -> int | None:
-    """Return the user who listens at an IPv4 address (four bytes) and port of this host; None if nobody does."""
+    """Return the user who listens at an IPv4 address (four bytes) and port of this host; None: no user does."""
     wanted = {f"{int.from_bytes(address, sys.byteorder):08X}:{port:04X}" for address in (host, bytes(4))}
     with _TCP_SOCKETS.open() as sockets:
         for line in sockets:

@@ -283,7 +283,7 @@ class RowAssembler:
         try:
             found = columns_of(self._format, [payload]).names
         except ValueError:
-            return  # malformed, and told or passed over as `mode` says
+            return  # malformed: `mode` says whether it is an error
         if self._format == "msgpack" and found[:1] == ["_1"]:
             return  # an array, whose cells have no names
         alike = {name.lower() if self._format == "arrow" else name: name for name in found}
