@@ -166,10 +166,10 @@ class Connection:
         self._is_scanned = False
         if self._is_v2 and self._is_writable and self._inbox.end == received and self._add_alone():
             self._inbox.end = 0
-            if self._turns.latest is not self:
-                self._turns.note(self)
         else:
             self._go_on(self._turns.begin(self))
+        if not self._waiting:
+            self._turns.note(self)
 
     def _end(self) -> None:
         """The peer sends no more: send what it is owed already, then close."""

@@ -16,7 +16,7 @@ from bookie_service.storage.byte_source import Fetched, NotCached, Place
 from bookie_service.storage.ledger_storage import Ledger
 from bookie_service.turns import Turn
 
-_LEDGERS_PER_LOOK = 32
+_LEDGERS_PER_LOOK = 8
 _ABSENT_COST = 1 / 16
 """What an answer for a ledger that is not here costs, in requests."""
 
@@ -60,21 +60,36 @@ class LacReads(Reading):
 
     def proceed(self, view: View, fetched: Fetched | None, turn: Turn) -> Place | None:
         while len(self) and self.client.is_taking and self.client.is_open and not turn.is_over:
+            parts: list[bytes | memoryview] = []
+            try:
+                self._answer_some(view, fetched, turn, parts)
+            except NotCached as miss:
+                return miss.place
+            finally:
+                # Also what comes before a read that failed.
+                if parts:
+                    self.client.send(parts)
+        return None
+
+    def _answer_some(self, view: View, fetched: Fetched | None, turn: Turn, parts: list[bytes | memoryview]) -> None:
+        """Add answers to `parts`: of about `replies_bytes_max` bytes, or what the turn has time for.
+
+        Raises:
+            NotCached: the next last entry is not at hand.
+        """
+        room = view.options.replies_bytes_max
+        while len(self) and room > 0 and not turn.is_over:
             absent = view.absent(self.ledger_ids[self.row : self.row + _LEDGERS_PER_LOOK])
             count = len(absent) if absent.all() else int(np.argmin(absent))
             if count:
+                parts.append(self._refusal(self.row, self.row + count, Status.ENOLEDGER))
                 turn.spend(count * _ABSENT_COST)
-                self.row += count
-                self.client.send((self._refusal(self.row - count, self.row, Status.ENOLEDGER),))
-                continue
-            try:
-                answer = self._answer(view, fetched)
-            except NotCached as miss:
-                return miss.place
-            turn.spend()
-            self.row += 1
-            self.client.send((answer,))
-        return None
+            else:
+                parts.append(self._answer(view, fetched))
+                count = 1
+                turn.spend()
+            self.row += count
+            room -= len(parts[-1])
 
     def _answer(self, view: View, fetched: Fetched | None) -> bytes:
         """Return the answer to the next request: what is known of the explicit LAC, and the last entry."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import functools
 import logging
 import socket
 import time
@@ -108,7 +109,9 @@ class BookieService:
         self._limbo_check: LimboCheck | None = None
         self._flushed: list[asyncio.Future[None]] = []
         self._admission = Admission(self._loop, options.received_bytes_max, options.reply_bytes_max)
-        self._turns = Turns(self._loop.call_soon, time.monotonic, loop_turn_began=turn_began(self._loop))
+        # asyncio calls timers that are due after what became ready.
+        call_last = functools.partial(self._loop.call_later, 0)
+        self._turns = Turns(call_last, time.monotonic, loop_turn_began=turn_began(self._loop))
         self._fetches = FetchThreads(files, options.fetch_threads, self._post, self._on_failure)
         self._listener: Listener | None = None
         self._local_reads: LocalReads | None = None

@@ -16,7 +16,7 @@ from bookie_service.turns import Turn
 
 _ROWS_PER_LOOK = 8192
 """How many requests are divided into runs at once: dividing all of them in each turn would cost more than the turn."""
-_LEDGERS_PER_LOOK = 32
+_LEDGERS_PER_LOOK = 8
 """How many ledgers are looked for at once; those that are not here are answered together, at the price of a few."""
 _RUNS_PER_CHECK = 4
 """How many runs are read before it is asked again whether the turn is over."""

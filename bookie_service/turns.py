@@ -1,15 +1,15 @@
 """Turns: how much one connection may do before others get the event loop, and who goes on afterwards.
 
 A connection that receives requests begins a turn. The turn is over after so many requests, or after so much time. What
-is left waits in a queue, from which little is taken per turn of the event loop; in between, sockets that became ready
-are served. So a client that sends one request waits for little more than one turn of the queue, however much other
-clients have sent. Where very many sockets become ready at once, those that come late in a turn of the event loop wait
-in the queue as well (`is_crowded`).
+is left waits in a queue, from which little is taken per turn of the event loop, after the sockets that are ready. So a
+client that sends one request waits for little more than one turn of the queue, however much other clients have sent.
+Where very many sockets become ready at once, those that come late in a turn of the event loop wait in the queue as well
+(`is_crowded`).
 
 A run of requests that is served as arrays counts as one request: it costs little more.
 
-Short turns cost: each ends with a send of its own. A connection that has the bookie to itself gets long ones, until
-another connection sends something.
+Short turns cost throughput: each ends with a send of its own. Turns are long unless another connection is served as
+its requests come: only such a client notices how long others' turns are.
 """
 
 from __future__ import annotations
@@ -23,17 +23,18 @@ from dataclasses import dataclass
 class TurnLimits:
     """How much one turn may do: requests, or runs of them, and seconds.
 
-    alone_requests, alone_seconds: the same of a connection while no other one has sent anything for `shared_seconds`.
+    long_requests, long_seconds: the same while no other connection was served as its requests came (`Turns.note`) for
+        `shared_seconds`.
     queue_seconds: after so much of a turn of the event loop no further turn of the queue is begun in it.
     crowded_seconds: after so much of it, sockets that are ready wait for a turn of the queue.
     """
 
     requests: int = 64
-    seconds: float = 0.0005
-    alone_requests: int = 1024
-    alone_seconds: float = 0.004
-    shared_seconds: float = 1.0
-    queue_seconds: float = 0.0005
+    seconds: float = 0.0002
+    long_requests: int = 1024
+    long_seconds: float = 0.004
+    shared_seconds: float = 2.0
+    queue_seconds: float = 0.0002
     crowded_seconds: float = 0.001
 
 
@@ -80,41 +81,40 @@ class Turns:
 
     def __init__(
         self,
-        call_soon: Callable[[Callable[[], None]], object],
+        call_last: Callable[[Callable[[], None]], object],
         clock: Callable[[], float],
         limits: TurnLimits | None = None,
         loop_turn_began: Callable[[], float] | None = None,
     ) -> None:
-        """`call_soon(callback)` calls back in the next turn of the event loop; `clock` returns seconds.
+        """`call_last(callback)` calls back in the next turn of the event loop, after the sockets that are ready then.
 
+        `clock` returns seconds.
         `loop_turn_began()` tells when the present turn of the event loop began; without it no turn is crowded.
         """
-        self._call_soon = call_soon
+        self._call_last = call_last
         self._clock = clock
         self._loop_turn_began = loop_turn_began or clock
         self._limits = limits or TurnLimits()
         self._waiting: OrderedDict[Hashable, deque[GoOn]] = OrderedDict()
         self._is_called = False
-        self.latest: Hashable = None
-        """The owner that was served last."""
-        self._shared_until = 0.0
+        self._prompt: Hashable = None
+        """The owner that was noted last."""
+        self._prompt_until = self._prompts_until = 0.0
+        """Until when turns of others are short, and those of all owners, because two were noted."""
 
     def begin(self, owner: Hashable) -> Turn:
         """Return a new turn of an owner."""
         now, limits = self._clock(), self._limits
-        if owner is not self.latest:
-            self._share(owner, now)
-        if now < self._shared_until:
+        if now < (self._prompts_until if owner is self._prompt else self._prompt_until):
             return Turn(self._clock, limits.requests, now + limits.seconds)
-        return Turn(self._clock, limits.alone_requests, now + limits.alone_seconds)
+        return Turn(self._clock, limits.long_requests, now + limits.long_seconds)
 
     def note(self, owner: Hashable) -> None:
-        """Note that an owner is served without a turn, if it is not the `latest`."""
-        self._share(owner, self._clock())
-
-    def _share(self, owner: Hashable, now: float) -> None:
-        self.latest = owner
-        self._shared_until = now + self._limits.shared_seconds
+        """Note that an owner was served as its requests came, with nothing left for the queue."""
+        now = self._clock()
+        if owner is not self._prompt:
+            self._prompts_until, self._prompt = self._prompt_until, owner
+        self._prompt_until = now + self._limits.shared_seconds
 
     @property
     def is_crowded(self) -> bool:
@@ -129,7 +129,7 @@ class Turns:
     def _call(self) -> None:
         if not self._is_called:
             self._is_called = True
-            self._call_soon(self._run)
+            self._call_last(self._run)
 
     def _run(self) -> None:
         """Call back those that wait for longest, one of each owner: until little time has passed, one at least."""

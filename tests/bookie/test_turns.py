@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import gc
+import socket
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -20,7 +24,7 @@ class Loop:
         self.now = 0.0
         self._ready: deque[Callable[[], None]] = deque()
 
-    def call_soon(self, callback: Callable[[], None]) -> None:
+    def call_last(self, callback: Callable[[], None]) -> None:
         self._ready.append(callback)
 
     def turn(self) -> None:
@@ -62,29 +66,38 @@ def how_long(loop: Loop, turn: Turn) -> float:
     return took
 
 
-ALONE = TurnLimits(seconds=1.0, alone_seconds=4.0, shared_seconds=10.0)
+LONG = TurnLimits(seconds=1.0, long_seconds=4.0, shared_seconds=10.0)
 
 
-def test_turns_are_long_while_one_connection_has_the_bookie_to_itself(loop: Loop) -> None:
-    turns = Turns(loop.call_soon, lambda: loop.now, ALONE)
-    assert how_long(loop, turns.begin("a")) == 1.0, "who else is here is not known yet"
+def test_turns_are_long_while_nobody_is_served_as_its_requests_come(loop: Loop) -> None:
+    """Between clients that all have more to do than fits a turn, short turns would only cost throughput."""
+    turns = Turns(loop.call_last, lambda: loop.now, LONG)
+    assert how_long(loop, turns.begin("a")) == how_long(loop, turns.begin("b")) == 4.0
     loop.now = 11.0
-    assert how_long(loop, turns.begin("a")) == 4.0
-    assert how_long(loop, turns.begin("b")) == 1.0, "there are two"
-    loop.now = 20.0
-    assert how_long(loop, turns.begin("b")) == 1.0, "the other one was here less than 10 seconds ago"
-    loop.now = 22.0
-    assert how_long(loop, turns.begin("b")) == 4.0
-
-
-def test_an_owner_that_is_served_without_a_turn_ends_the_long_turns_of_another(loop: Loop) -> None:
-    """An honest writer with one add in flight is served without a turn of its own."""
-    turns = Turns(loop.call_soon, lambda: loop.now, ALONE)
-    turns.begin("flood")
-    loop.now = 11.0
-    assert turns.latest == "flood"
     turns.note("honest")
-    assert how_long(loop, turns.begin("flood")) == 1.0
+    assert how_long(loop, turns.begin("a")) == how_long(loop, turns.begin("b")) == 1.0
+    loop.now = 20.0
+    assert how_long(loop, turns.begin("a")) == 1.0
+    loop.now = 21.0
+    assert how_long(loop, turns.begin("a")) == 4.0, "it was here 10 seconds ago"
+
+
+def test_a_client_that_has_the_bookie_to_itself_gets_long_turns_after_short_requests(loop: Loop) -> None:
+    turns = Turns(loop.call_last, lambda: loop.now, LONG)
+    turns.note("a")
+    assert how_long(loop, turns.begin("a")) == 4.0
+
+
+def test_of_two_clients_that_are_served_as_their_requests_come_each_gets_short_turns(loop: Loop) -> None:
+    turns = Turns(loop.call_last, lambda: loop.now, LONG)
+    turns.note("a")
+    turns.note("b")
+    assert how_long(loop, turns.begin("a")) == how_long(loop, turns.begin("b")) == 1.0
+    loop.now = 9.0
+    turns.note("b")
+    loop.now = 10.0
+    assert how_long(loop, turns.begin("b")) == 4.0, "the other one was here 10 seconds ago"
+    assert how_long(loop, turns.begin("a")) == 1.0
 
 
 def serving(loop: Loop, served: list[Any], seconds: float = 0.001) -> Callable[[Any], Callable[[Turn], None]]:
@@ -102,7 +115,7 @@ def serving(loop: Loop, served: list[Any], seconds: float = 0.001) -> Callable[[
 
 def test_one_long_turn_of_the_queue_is_served_per_turn_of_the_event_loop(loop: Loop) -> None:
     """So an honest request that arrives meanwhile waits for one turn, not for all that others have sent."""
-    turns = Turns(loop.call_soon, lambda: loop.now)
+    turns = Turns(loop.call_last, lambda: loop.now)
     served: list[int] = []
     named = serving(loop, served)
     for owner in range(5):
@@ -113,8 +126,27 @@ def test_one_long_turn_of_the_queue_is_served_per_turn_of_the_event_loop(loop: L
     assert loop.is_idle
 
 
+async def served_in_order() -> list[str]:
+    """Return who was served in which order: a socket that is ready, and an owner that waited for its turn before."""
+    loop, served = asyncio.get_running_loop(), []
+    service_end, peer_end = socket.socketpair()
+    with service_end, peer_end:
+        turns = Turns(functools.partial(loop.call_later, 0), time.monotonic)
+        loop.add_reader(service_end, lambda: (served.append("socket"), loop.remove_reader(service_end)))
+        turns.go_on("flood", lambda _: served.append("flood"))
+        peer_end.send(b"a request")
+        while len(served) < 2:
+            await asyncio.sleep(0)
+    return served
+
+
+def test_a_socket_that_is_ready_is_served_before_the_queue() -> None:
+    """So a request that arrives during a turn of the queue waits for that turn only, not for the next one too."""
+    assert asyncio.run(served_in_order()) == ["socket", "flood"]
+
+
 def test_many_short_turns_are_served_together_but_each_owner_once(loop: Loop) -> None:
-    turns = Turns(loop.call_soon, lambda: loop.now, TurnLimits(queue_seconds=0.0005))
+    turns = Turns(loop.call_last, lambda: loop.now, TurnLimits(queue_seconds=0.0005))
     served: list[str] = []
     named = serving(loop, served, seconds=0.0001)
     for _ in range(2):
@@ -134,7 +166,7 @@ def test_many_short_turns_are_served_together_but_each_owner_once(loop: Loop) ->
 def test_a_long_turn_of_the_event_loop_is_crowded(loop: Loop) -> None:
     """Thousands of sockets that become ready at once are no reason to look at no other socket meanwhile."""
     began = 0.0
-    turns = Turns(loop.call_soon, lambda: loop.now, TurnLimits(crowded_seconds=0.004), lambda: began)
+    turns = Turns(loop.call_last, lambda: loop.now, TurnLimits(crowded_seconds=0.004), lambda: began)
     loop.now = 0.0039
     assert not turns.is_crowded
     loop.now = 0.0041
@@ -144,7 +176,7 @@ def test_a_long_turn_of_the_event_loop_is_crowded(loop: Loop) -> None:
 
 
 def test_an_owner_with_much_in_the_queue_waits_behind_each_other_owner(loop: Loop) -> None:
-    turns = Turns(loop.call_soon, lambda: loop.now)
+    turns = Turns(loop.call_last, lambda: loop.now)
     served: list[str] = []
     named = serving(loop, served)
     for number in range(100):
@@ -156,7 +188,7 @@ def test_an_owner_with_much_in_the_queue_waits_behind_each_other_owner(loop: Loo
 
 
 def test_who_is_not_done_comes_again_behind_the_others(loop: Loop) -> None:
-    turns = Turns(loop.call_soon, lambda: loop.now, TurnLimits(requests=2, seconds=1.0))
+    turns = Turns(loop.call_last, lambda: loop.now, TurnLimits(2, 1.0, long_requests=2, long_seconds=1.0))
     left = {"a": 5, "b": 3}
     served: list[str] = []
 
@@ -176,7 +208,7 @@ def test_who_is_not_done_comes_again_behind_the_others(loop: Loop) -> None:
 
 
 def test_an_error_of_one_does_not_stop_the_queue(loop: Loop) -> None:
-    turns = Turns(loop.call_soon, lambda: loop.now)
+    turns = Turns(loop.call_last, lambda: loop.now)
     served: list[str] = []
 
     def fail(_: Turn) -> None:
