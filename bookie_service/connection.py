@@ -21,7 +21,7 @@ from typing import Protocol
 from bkspark.errors import ProtocolError
 from bkspark.wire import v3
 from bkspark.wire.framing import FRAME_BYTES_MAX, scan_frames
-from bookie_service.admission import Admission
+from bookie_service.admission import WINDOW_BYTES, Admission
 from bookie_service.bookie import Bookie
 from bookie_service.containment import decoded
 from bookie_service.inbox import Inbox
@@ -39,8 +39,9 @@ _UNSENT_BYTES_MAX = 1024 * 1024
 """With more than this unsent, no further request of the connection is served,"""
 _UNSENT_BYTES_LOW = 256 * 1024
 """until no more than this is."""
-_FRAMES_PER_SCAN = 2048
-"""Frames of many sizes are looked at one by one; so many of them at most before they are served."""
+_COSTLY_WINDOW_BYTES = 64 * 1024
+"""What is received at once after requests that took many turns. A whole window of them takes milliseconds to receive,
+divide and keep, in which no other client is answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +105,8 @@ class Connection:
         """Whether no whole frame lies behind that."""
         self._waiting: list[Runs] = []
         """Requests in the inbox that are not all served yet."""
+        self._is_costly = False
+        """Whether what came last had readings that took more than a turn."""
         self._has_turn = False
         """Whether the next turn is waited for."""
         self._is_v2 = False
@@ -146,7 +149,7 @@ class Connection:
             self._receive_now()
 
     def _receive_now(self) -> None:
-        space = self._inbox.space()
+        space = self._inbox.space(_COSTLY_WINDOW_BYTES if self._is_costly else WINDOW_BYTES)
         if space is None:
             self._frame_since = math.inf
             self._pause()
@@ -163,7 +166,7 @@ class Connection:
             return
         self._inbox.end += received
         self._receptions += 1
-        self._is_scanned = False
+        self._is_scanned = self._is_costly = False
         if self._is_v2 and self._is_writable and self._inbox.end == received and self._add_alone():
             self._inbox.end = 0
         else:
@@ -337,12 +340,13 @@ class Connection:
             if self._is_scanned:
                 self._keep_rest()
                 return
-            self._scan()
+            self._scan(turn.frames)
         if self._is_open:
             self._inbox.keep_all()
             self._frame_since = math.inf
             self._pause()
             if turn.is_over:
+                self._is_costly = self._is_costly or self._waiting[0].is_reading
                 self.resume()
 
     def _serve(self, turn: Turn) -> bool:
@@ -364,20 +368,18 @@ class Connection:
             self._frame_since = self._admission.loop.time()
         self._read_on()
 
-    def _scan(self) -> None:
+    def _scan(self, frames_max: int) -> None:
         """Find more requests in the inbox: V3's, as long as no other came, then V2's."""
-        self._waiting = decoded(self, self._runs) or []
+        self._waiting = decoded(self, lambda: self._runs(frames_max)) or []
 
-    def _runs(self) -> list[Runs]:
+    def _runs(self, frames_max: int) -> list[Runs]:
         inbox = self._inbox
-        table = scan_frames(
-            inbox.octets.data, inbox.end, self._options.frame_bytes_max, self._scanned, _FRAMES_PER_SCAN
-        )
+        table = scan_frames(inbox.octets.data, inbox.end, self._options.frame_bytes_max, self._scanned, frames_max)
         if len(table) and not self._has_sent_request:
             self._has_sent_request = True
             self._events.note_request(self)
         self._scanned = table.consumed
-        self._is_scanned = len(table) < _FRAMES_PER_SCAN
+        self._is_scanned = len(table) < frames_max
         v3_frames = 0 if self._is_v2 else v3.count_frames(inbox.octets, table)
         self._is_v2 = self._is_v2 or v3_frames < len(table)
         runs: list[Runs] = []

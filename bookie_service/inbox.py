@@ -29,8 +29,11 @@ class Inbox:
         self.octets = _NOTHING
         self.end = 0
 
-    def space(self) -> memoryview | None:
-        """Return where to receive more, behind `end`. None: there is no room now, `go_on_receiving` will be called."""
+    def space(self, most: int) -> memoryview | None:
+        """Return where to receive more after `end`, `most` bytes beside a large frame.
+
+        None: there is no room now, `go_on_receiving` will be called.
+        """
         if self.end > UNCOUNTED_BYTES:
             return self._space_of_frame()
         window = self._admission.window(self.end)
@@ -40,7 +43,7 @@ class Inbox:
         self.octets = self._admission.scratch
         if self.end:
             self.octets[: self.end] = self._kept[: self.end]
-        return self.octets.data[self.end : self.end + window]
+        return self.octets.data[self.end : self.end + min(window, most)]
 
     def _space_of_frame(self) -> memoryview | None:
         """Return the space for the rest of one large frame."""

@@ -41,6 +41,11 @@ class Runs(ABC):
         self._reading: Reading | None = None
         """What was begun of the requests in front of `_row` and is not answered."""
 
+    @property
+    def is_reading(self) -> bool:
+        """Whether requests that change nothing are answered in part."""
+        return self._reading is not None
+
     @abstractmethod
     def _next(self, octets: np.ndarray) -> tuple[Step, int]:
         """Return the step that begins with request `_row`, and how many requests a reading has. Changes nothing.

@@ -21,18 +21,20 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class TurnLimits:
-    """How much one turn may do: requests, or runs of them, and seconds.
+    """How much one turn may do: requests, or runs of them, and seconds; frames: how many one run has at most.
 
-    long_requests, long_seconds: the same while no other connection was served as its requests came (`Turns.note`) for
-        `shared_seconds`.
+    long_requests, long_seconds, long_frames: the same while no other connection was served as its requests came
+        (`Turns.note`) for `shared_seconds`.
     queue_seconds: after so much of a turn of the event loop no further turn of the queue is begun in it.
     crowded_seconds: after so much of it, sockets that are ready wait for a turn of the queue.
     """
 
     requests: int = 64
     seconds: float = 0.0002
+    frames: int = 512
     long_requests: int = 1024
     long_seconds: float = 0.004
+    long_frames: int = 8192
     shared_seconds: float = 2.0
     queue_seconds: float = 0.0002
     crowded_seconds: float = 0.001
@@ -41,10 +43,13 @@ class TurnLimits:
 class Turn:
     """What may still be done in a turn."""
 
-    __slots__ = ("_clock", "_end", "_requests")
+    __slots__ = ("_clock", "_end", "_requests", "frames")
 
-    def __init__(self, clock: Callable[[], float], requests: int, end: float) -> None:
-        """`clock` returns seconds; the turn is over at `end`."""
+    def __init__(
+        self, clock: Callable[[], float], requests: int, end: float, frames: int = TurnLimits.long_frames
+    ) -> None:
+        """`clock` returns seconds; the turn is over at `end`; one run has at most so many frames."""
+        self.frames = frames
         self._clock = clock
         self._end = end
         self._requests: float = requests
@@ -106,8 +111,8 @@ class Turns:
         """Return a new turn of an owner."""
         now, limits = self._clock(), self._limits
         if now < (self._prompts_until if owner is self._prompt else self._prompt_until):
-            return Turn(self._clock, limits.requests, now + limits.seconds)
-        return Turn(self._clock, limits.long_requests, now + limits.long_seconds)
+            return Turn(self._clock, limits.requests, now + limits.seconds, limits.frames)
+        return Turn(self._clock, limits.long_requests, now + limits.long_seconds, limits.long_frames)
 
     def note(self, owner: Hashable) -> None:
         """Note that an owner was served as its requests came, with nothing left for the queue."""

@@ -17,9 +17,6 @@ from bkspark.errors import ProtocolError
 FRAME_BYTES_MAX = 5 * 1024 * 1024 + 10 * 1024
 """Default limit of a frame body: Apache's 5 MiB, plus the 10 KiB by which Pulsar's brokers exceed it."""
 
-NO_LIMIT = 1 << 62
-"""As a number of frames or items: more than any buffer holds."""
-
 LENGTH_BYTES = 4
 NO_LIMIT = 2**63 - 1
 """A count that no buffer reaches."""
@@ -56,8 +53,8 @@ def scan_frames(
 ) -> FrameTable:
     """Return the complete frames of buffer[start:end]. Half a frame at the end is not an error.
 
-    `consumed` counts from the buffer's beginning: the first byte that belongs to no complete frame. The look ends once
-    there are `frames_max` frames; of a run of equal ones up to `EQUAL_FRAMES_MAX` are taken together.
+    `consumed` counts from the buffer's beginning: the first byte that belongs to no complete frame. There are
+    `frames_max` frames at most.
 
     Raises:
         ProtocolError: a length word is negative or above `frame_bytes_max`.
@@ -83,7 +80,7 @@ def scan_frames(
         run = 1
         # A cheap look at the second frame first: sizes that alternate would make every strided look a waste.
         if fits >= _RUN_PROBE_MIN and _LENGTH.unpack_from(buffer, position + stride)[0] == length:
-            run = _equal_run(np.frombuffer(buffer, np.uint8, end), position, stride, min(fits, EQUAL_FRAMES_MAX))
+            run = _equal_run(np.frombuffer(buffer, np.uint8, end), position, stride, min(fits, EQUAL_FRAMES_MAX, frames_max - found))
         if run == 1:
             singles.append(position + LENGTH_BYTES)
             single_lengths.append(length)

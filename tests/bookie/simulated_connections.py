@@ -148,7 +148,8 @@ class CountingTurns(Turns):
 
     def begin(self, owner: Hashable) -> Turn:
         """Return a short turn: others are about."""
-        turn = CountedTurn(self._loop.time, self._limits.requests, self._loop.time() + self._limits.seconds)
+        limits = self._limits
+        turn = CountedTurn(self._loop.time, limits.requests, self._loop.time() + limits.seconds, limits.frames)
         self._begun.append(turn)
         return turn
 
@@ -163,8 +164,8 @@ class CountedTurn(Turn):
 
     __slots__ = ("spent",)
 
-    def __init__(self, clock: Callable[[], float], requests: int, end: float) -> None:
-        super().__init__(clock, requests, end)
+    def __init__(self, clock: Callable[[], float], requests: int, end: float, frames: int) -> None:
+        super().__init__(clock, requests, end, frames)
         self.spent = 0.0
 
     def spend(self, requests: float = 1) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 
 from bkspark.wire.framing import scan_frames
@@ -84,6 +85,31 @@ def test_connections_that_ask_for_lists_take_turns(served: ServedBookie) -> None
     honest.received += REQUESTS["V3 lists of a sparse ledger"](1)
     served.turns_until(lambda: replies(honest) == 1)
     assert replies(greedy) <= 5
+
+
+def test_readings_that_take_many_turns_are_received_in_small_parts(served: ServedBookie) -> None:
+    """Receiving and keeping a whole window of them takes milliseconds, in which no other client is answered."""
+    greedy = served.connect()
+    greedy.received += REQUESTS["V2 reads of a held ledger"](60_000)
+    served.turn()
+    taken = []
+    while greedy.received:
+        before = len(greedy.received)
+        served.turns_until(lambda: len(greedy.received) < before, turns_max=100_000)  # noqa: B023
+        taken.append(before - len(greedy.received))
+    assert max(taken) <= 64 * 1024
+
+
+def test_a_run_of_adds_is_short_in_a_short_turn() -> None:
+    served = ServedBookie(TurnLimits(requests=1, seconds=1.0, frames=100))
+    greedy = served.connect()
+    greedy.received += adds(7, 0, [b"small"] * 1000)
+    taken = []
+    while not taken or taken[-1] < 999:
+        served.turn()
+        ledger = served.twin.store.ledger(7)
+        taken.append(-1 if ledger is None else ledger.last_entry)
+    assert max(np.diff(taken, prepend=-1)) == 100
 
 
 def test_lists_that_wait_for_a_connection_that_is_gone_are_dropped(served: ServedBookie) -> None:

@@ -15,9 +15,9 @@ from tests.simulation.campaign import RELAXED_QUOTAS, run_seeds
 from tests.simulation.plan import plan_of, relaxed_plan_of
 from tests.simulation.schedule import run_plan
 
-SCHEDULES = 20_000
+SCHEDULES = 8_000
 RELAXED_SCHEDULES = 600
-_PARTS = 8
+_PARTS = 4
 
 
 @pytest.mark.parametrize("part", range(_PARTS))
