@@ -80,7 +80,8 @@ def scan_frames(
         run = 1
         # A cheap look at the second frame first: sizes that alternate would make every strided look a waste.
         if fits >= _RUN_PROBE_MIN and _LENGTH.unpack_from(buffer, position + stride)[0] == length:
-            run = _equal_run(np.frombuffer(buffer, np.uint8, end), position, stride, min(fits, EQUAL_FRAMES_MAX, frames_max - found))
+            most = min(fits, EQUAL_FRAMES_MAX, frames_max - found)
+            run = _equal_run(np.frombuffer(buffer, np.uint8, end), position, stride, most)
         if run == 1:
             singles.append(position + LENGTH_BYTES)
             single_lengths.append(length)
