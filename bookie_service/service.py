@@ -19,27 +19,27 @@ from typing import Protocol
 
 from bkspark.errors import DiskFull
 from bkspark.wire.local_reads import socket_name
-from bookie_service import layout
-from bookie_service.admission import Admission
-from bookie_service.bookie import Bookie, BookieOptions
-from bookie_service.collector import CollectionOptions, Collector, LedgerCensus, PassReport
-from bookie_service.connection import Connection, ConnectionOptions
-from bookie_service.connections import ConnectionLimits, Connections
-from bookie_service.disk_watch import DiskOptions, DiskWatch
-from bookie_service.event_loop import turn_began
-from bookie_service.limbo_check import LimboCheck, ShareCensus
-from bookie_service.listener import Listener
-from bookie_service.local_reads import LocalReads
-from bookie_service.log_limit import no_digits
-from bookie_service.storage.checkpoint import Checkpoint, CheckpointThread, JournalFailed, carry_out
-from bookie_service.storage.fetching import FetchThreads
-from bookie_service.storage.files import LocalFiles, is_out_of_space
-from bookie_service.storage.flush_policy import FlushLimits
-from bookie_service.storage.journal import JournalOptions
-from bookie_service.storage.journal_thread import JournalEvents, JournalThread
-from bookie_service.storage.ledger_store import StoreOptions
-from bookie_service.storage.opening import Storage, open_storage
-from bookie_service.turns import Turns
+from bookie_service.cluster.limbo_check import LimboCheck, ShareCensus
+from bookie_service.engine.bookie import Bookie, BookieOptions
+from bookie_service.engine.disk_watch import DiskOptions, DiskWatch
+from bookie_service.engine.turns import Turns
+from bookie_service.gc.collector import CollectionOptions, Collector, LedgerCensus, PassReport
+from bookie_service.network.admission import Admission
+from bookie_service.network.connection import Connection, ConnectionOptions
+from bookie_service.network.connections import ConnectionLimits, Connections
+from bookie_service.network.event_loop import turn_began
+from bookie_service.network.listener import Listener
+from bookie_service.network.local_reads import LocalReads
+from bookie_service.network.log_limit import no_digits
+from bookie_service.storage import layout
+from bookie_service.storage.io.fetching import FetchThreads
+from bookie_service.storage.io.files import LocalFiles, is_out_of_space
+from bookie_service.storage.journal.checkpoint import Checkpoint, CheckpointThread, JournalFailed, carry_out
+from bookie_service.storage.journal.flush_policy import FlushLimits
+from bookie_service.storage.journal.journal import JournalOptions
+from bookie_service.storage.journal.journal_thread import JournalEvents, JournalThread
+from bookie_service.storage.ledgers.ledger_store import StoreOptions
+from bookie_service.storage.ledgers.opening import Storage, open_storage
 
 logger = logging.getLogger(__name__)
 

@@ -47,7 +47,7 @@ SERVER_IMPORTS = (
 )
 """All of bkspark that bookie_service may import."""
 
-REPAIR = "bookie_service.replication"
+REPAIR = ("bookie_service.replication", "bookie_service.admin.repair_commands")
 REPAIR_IMPORTS = (*SERVER_IMPORTS, "bkspark.core", "bkspark.client")
 """Autorecovery is a client of the cluster, too, and needs its decisions. The rest of the server does without."""
 
@@ -61,8 +61,8 @@ PURE = (
     "bkspark.log.formats",
     "bkspark.log.changes",
     "bookie_service.formats",
-    "bookie_service.rules",
-    "bookie_service.disks",
+    "bookie_service.engine.rules",
+    "bookie_service.storage.disks",
     "bookie_service.replication.lost_bookies",
     "bookie_service.replication.repair",
 )
@@ -77,24 +77,24 @@ PURE_MAY_IMPORT = _words(
 
 HOME_OF = {
     "kazoo": ("bkspark.metadata.zookeeper",),
-    "rocksdict": ("bookie_service.storage.rocks",),
+    "rocksdict": ("bookie_service.storage.io.rocks",),
     "pyspark": ("bkspark.spark", "pyspark_bookkeeper"),
     "bookie_service": ("bookie_service",),
 }
 """Packages that may be imported in these places only."""
 
 READING = "Reading"
-"""Base class of requests that change nothing: an error of theirs is contained (`bookie_service.reads`)."""
+"""Base class of requests that change nothing: an error of theirs is contained (`bookie_service.engine.reads`)."""
 CHANGING = (
-    "bookie_service.bookie",
-    "bookie_service.requests",
+    "bookie_service.engine.bookie",
+    "bookie_service.network.requests",
     "bookie_service.service",
-    "bookie_service.collector",
-    "bookie_service.storage.checkpoint",
-    "bookie_service.storage.compaction",
-    "bookie_service.storage.journal",
-    "bookie_service.storage.journal_thread",
-    "bookie_service.storage.ledger_store",
+    "bookie_service.gc.collector",
+    "bookie_service.storage.journal.checkpoint",
+    "bookie_service.storage.logs.compaction",
+    "bookie_service.storage.journal.journal",
+    "bookie_service.storage.journal.journal_thread",
+    "bookie_service.storage.ledgers.ledger_store",
 )
 """What changes a bookie's state; a module with a request that changes nothing has no way to it."""
 CHANGING_CALLS = _words(
@@ -103,10 +103,10 @@ CHANGING_CALLS = _words(
 )
 
 SERVER_FILE_MODULES = (
-    "bookie_service.storage.files",
-    "bookie_service.configuration_file",
-    "bookie_service.address",
-    "bookie_service.control",
+    "bookie_service.storage.io.files",
+    "bookie_service.settings.configuration_file",
+    "bookie_service.settings.address",
+    "bookie_service.admin.control",
 )
 """Where the server may touch the file system: the one door, the reading of its configuration, the address, which asks a
 network interface with fcntl, and the control socket."""
@@ -213,7 +213,7 @@ def _layer(name: str) -> int | None:
 def _server_imports_little(module: Module) -> Broken:
     if not is_within(module.name, ("bookie_service",)):
         return
-    permitted = REPAIR_IMPORTS if is_within(module.name, (REPAIR,)) else SERVER_IMPORTS
+    permitted = REPAIR_IMPORTS if is_within(module.name, REPAIR) else SERVER_IMPORTS
     for imported in module.imports:
         if is_within(imported.target, ("bkspark",)) and not is_within(imported.target, permitted):
             yield imported.line, f"the server imports {imported.target}; it may import only {', '.join(permitted)}"

@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 
 from bkspark.errors import StorageDamaged
-from bookie_service import collection
-from bookie_service.collection import OFF, CompactionLevel, DiskRoom, LogUsage
 from bookie_service.formats import compaction as intent_format
 from bookie_service.formats import entry_log as log_format
 from bookie_service.formats import tombstones as tombstone_format
 from bookie_service.formats.compaction import Intent
 from bookie_service.formats.entry_log import HEADER_BYTES
 from bookie_service.formats.index import ENTRY_ID_MAX
-from bookie_service.storage.files import File, LocalFiles
-from bookie_service.storage.tombstones import KEPT_S, Tombstones
+from bookie_service.gc import collection
+from bookie_service.gc.collection import OFF, CompactionLevel, DiskRoom, LogUsage
+from bookie_service.storage.io.files import File, LocalFiles
+from bookie_service.storage.ledgers.tombstones import KEPT_S, Tombstones
 from tests.bookie.collecting import UNLIMITED, Bench, item, without_limits
 from tests.bookie.faulty_files import FaultyFiles
 from tests.bookie.test_extents import ReadCountingFiles

@@ -18,12 +18,12 @@ import pytest
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v2, v3, v3_adds, v3_reads
 from bkspark.wire.local_reads import LocalRead, socket_name
-from bookie_service import connection, known_answers, v2_requests
-from bookie_service.disk_watch import DiskWatch
-from bookie_service.local_reads import LocalReads
-from bookie_service.storage.index import IndexReader
-from bookie_service.storage.ledger_store import LedgerStore
-from bookie_service.v3_long_poll import LongPoll
+from bookie_service.engine.disk_watch import DiskWatch
+from bookie_service.network import connection, known_answers, v2_requests
+from bookie_service.network.local_reads import LocalReads
+from bookie_service.network.v3_long_poll import LongPoll
+from bookie_service.storage.index.index import IndexReader
+from bookie_service.storage.ledgers.ledger_store import LedgerStore
 from tests.bookie.serving import KEY, Serving, adds, service_options, stored
 from tests.bookie.v3_peer import PIGGYBACK, V3Peer, request
 

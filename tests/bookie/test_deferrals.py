@@ -14,9 +14,9 @@ import pytest
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v3
 from bkspark.wire.v3 import Status
-from bookie_service.deferrals import Deferrals
-from bookie_service.storage.journal_thread import FlushLimits
-from bookie_service.sync_cursor import RANGES_MAX
+from bookie_service.engine.deferrals import Deferrals
+from bookie_service.engine.sync_cursor import RANGES_MAX
+from bookie_service.storage.journal.journal_thread import FlushLimits
 from tests.bookie.serving import KEY, Serving, service_options, stored
 from tests.bookie.v3_peer import FENCE, V3Peer
 

@@ -19,12 +19,12 @@ from bkspark.metadata.memory import MemoryStore, MemoryTree
 from bkspark.metadata.tree import Operation, Stat
 from bkspark.metadata.uri import MetadataUri
 from bkspark.wire import v2
-from bookie_service import collection
-from bookie_service.census import Census
-from bookie_service.collection import BRAKE_PASSES, MissingLedgers
-from bookie_service.collector import CollectionOptions
-from bookie_service.deletion_proofs import DeletionProofs
-from bookie_service.storage.ledger_store import StoreOptions
+from bookie_service.cluster.census import Census
+from bookie_service.gc import collection
+from bookie_service.gc.collection import BRAKE_PASSES, MissingLedgers
+from bookie_service.gc.collector import CollectionOptions
+from bookie_service.gc.deletion_proofs import DeletionProofs
+from bookie_service.storage.ledgers.ledger_store import StoreOptions
 from tests.bookie.collecting import OF_OTHERS, UNLIMITED, Bench, FakeCluster
 from tests.crash.census import DoubtfulCensus
 from tests.crash.history import History

@@ -40,7 +40,7 @@ sys.exit(main({arguments!r}))
 """
 IN_REPLAY = """
 import os, runpy, signal, sys, threading
-from bookie_service.storage import opening
+from bookie_service.storage.ledgers import opening
 
 def replay(*_):
     os.kill(os.getpid(), {number})

@@ -15,10 +15,10 @@ from bkspark.wire.v2 import Status
 from bookie_service.formats import index_files as file_format
 from bookie_service.formats.index import LAYOUT, POSITION_BYTES
 from bookie_service.service import ServiceOptions
-from bookie_service.storage import index_files
-from bookie_service.storage.files import LocalFiles
-from bookie_service.storage.index_files import IndexFiles, IndexFilesWriter
-from bookie_service.storage.limbo import Limbo
+from bookie_service.storage.index import index_files
+from bookie_service.storage.index.index_files import IndexFiles, IndexFilesWriter
+from bookie_service.storage.io.files import LocalFiles
+from bookie_service.storage.ledgers.limbo import Limbo
 from tests.bookie.folders import cut, flip
 from tests.bookie.serving import Serving, service_options, stored
 

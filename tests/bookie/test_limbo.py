@@ -13,20 +13,20 @@ import pytest
 from bkspark.errors import MetadataError, StorageDamaged
 from bkspark.wire import v2
 from bkspark.wire.v2 import Status
-from bookie_service import rules
-from bookie_service.bookie import BookieOptions
-from bookie_service.collection import HeldShare, LedgerShare
+from bookie_service.cluster.limbo_check import LimboCheck, holds
+from bookie_service.engine import rules
+from bookie_service.engine.bookie import BookieOptions
 from bookie_service.formats import limbo as limbo_format
 from bookie_service.formats.index import ENTRY_ID_MAX, LedgerHeader
-from bookie_service.limbo_check import LimboCheck, holds
+from bookie_service.gc.collection import HeldShare, LedgerShare
 from bookie_service.service import ServiceOptions
-from bookie_service.storage.file_index import FileIndex, PageOptions
-from bookie_service.storage.files import LocalFiles
-from bookie_service.storage.index import LedgerUpdate
-from bookie_service.storage.journal import JournalOptions
-from bookie_service.storage.ledger_store import LedgerStore, StoreOptions
-from bookie_service.storage.limbo import DirtyMarker, Limbo
-from bookie_service.storage.opening import open_ledger_storage
+from bookie_service.storage.index.file_index import FileIndex, PageOptions
+from bookie_service.storage.index.index import LedgerUpdate
+from bookie_service.storage.io.files import LocalFiles
+from bookie_service.storage.journal.journal import JournalOptions
+from bookie_service.storage.ledgers.ledger_store import LedgerStore, StoreOptions
+from bookie_service.storage.ledgers.limbo import DirtyMarker, Limbo
+from bookie_service.storage.ledgers.opening import open_ledger_storage
 from tests.bookie.faulty_files import FaultyFiles
 from tests.bookie.serving import KEY, Serving, service_options, stored
 from tests.bookie.test_extents import ReadCountingFiles

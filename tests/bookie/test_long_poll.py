@@ -13,9 +13,9 @@ import pytest
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire.entry_lists import decode_entry_list
 from bkspark.wire.v3 import Status
-from bookie_service.bookie import BookieOptions
-from bookie_service.long_polls import LongPolls
-from bookie_service.shares import ShareLimits
+from bookie_service.engine.bookie import BookieOptions
+from bookie_service.engine.long_polls import LongPolls
+from bookie_service.engine.shares import ShareLimits
 from tests.bookie.cold_files import ColdFiles
 from tests.bookie.serving import KEY, Serving, service_options
 from tests.bookie.v3_peer import FENCE, PIGGYBACK, V3Peer

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from bkspark.wire.v2 import HIGH_PRIORITY, RECOVERY_ADD, Status
-from bookie_service import rules
+from bookie_service.engine import rules
 from bookie_service.formats.index import ENTRY_ID_MAX, UNKNOWN_KEY
-from bookie_service.storage.flush_policy import FlushLimits, FlushReason, flush_reason
+from bookie_service.storage.journal.flush_policy import FlushLimits, FlushReason, flush_reason
 
 KEY, OTHER = b"k" * 20, b"o" * 20
 BOTH = RECOVERY_ADD | HIGH_PRIORITY

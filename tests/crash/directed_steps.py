@@ -6,7 +6,7 @@ import errno
 from random import Random
 
 from bkspark.wire.v2 import RECOVERY_ADD
-from bookie_service.storage.journal import JournalOptions
+from bookie_service.storage.journal.journal import JournalOptions
 from tests.crash.audit import Violation, audit
 from tests.crash.campaign import reopened
 from tests.crash.census import DoubtfulCensus

@@ -12,14 +12,16 @@ from typing import Any
 import numpy as np
 
 from bkspark.wire import v2
-from bookie_service import batch_reads, bookie, rules, single_reads
+from bookie_service.engine import bookie, rules, single_reads
+from bookie_service.engine.lone_adds import LoneAdd
 from bookie_service.formats import index as index_format
 from bookie_service.formats import marks as mark_format
 from bookie_service.formats.index import LedgerHeader
-from bookie_service.lone_adds import LoneAdd
-from bookie_service.storage import checkpoint, opening
-from bookie_service.storage.checkpoint import Checkpoint, Marks
-from bookie_service.storage.ledger_store import LedgerStore
+from bookie_service.network import batch_reads
+from bookie_service.storage.journal import checkpoint
+from bookie_service.storage.journal.checkpoint import Checkpoint, Marks
+from bookie_service.storage.ledgers import opening
+from bookie_service.storage.ledgers.ledger_store import LedgerStore
 from tests.crash.planting import ignoring_errors, skipping
 from tests.planting import Plant, both, changed, replaced
 

@@ -11,17 +11,17 @@ from typing import Any
 import numpy as np
 
 from bkspark.errors import BookKeeperError
-from bookie_service import collection
-from bookie_service.collector import Collector
-from bookie_service.deletion_proofs import DeletionProofs
 from bookie_service.formats import entry_log as log_format
 from bookie_service.formats.compaction import SUFFIX
-from bookie_service.storage import compaction
-from bookie_service.storage.compaction import Compactor
-from bookie_service.storage.entry_log import EntryLogs
-from bookie_service.storage.file_index import FileIndex
-from bookie_service.storage.ledger_store import LedgerStore
-from bookie_service.storage.tombstones import Tombstones
+from bookie_service.gc import collection
+from bookie_service.gc.collector import Collector
+from bookie_service.gc.deletion_proofs import DeletionProofs
+from bookie_service.storage.index.file_index import FileIndex
+from bookie_service.storage.ledgers.ledger_store import LedgerStore
+from bookie_service.storage.ledgers.tombstones import Tombstones
+from bookie_service.storage.logs import compaction
+from bookie_service.storage.logs.compaction import Compactor
+from bookie_service.storage.logs.entry_log import EntryLogs
 from tests.crash.census import DoubtfulCensus
 from tests.crash.planting import skipping
 from tests.crash.simulated_files import SimulatedFile

@@ -11,13 +11,13 @@ from typing import ClassVar
 import numpy as np
 
 from bkspark.wire import v2
-from bookie_service.storage.file_index import PageOptions
-from bookie_service.storage.flush_policy import FlushLimits
-from bookie_service.storage.journal import JournalOptions
-from bookie_service.storage.journal_thread import INLINE_SYNC_NS_MAX
-from bookie_service.storage.ledger_store import ReadAheadOptions, StoreOptions
-from bookie_service.storage.log_appender import AppendOptions
-from bookie_service.storage.storage_class import StorageClass
+from bookie_service.storage.index.file_index import PageOptions
+from bookie_service.storage.journal.flush_policy import FlushLimits
+from bookie_service.storage.journal.journal import JournalOptions
+from bookie_service.storage.journal.journal_thread import INLINE_SYNC_NS_MAX
+from bookie_service.storage.ledgers.ledger_store import ReadAheadOptions, StoreOptions
+from bookie_service.storage.ledgers.storage_class import StorageClass
+from bookie_service.storage.logs.log_appender import AppendOptions
 from tests.crash.audit import Violation, audit
 from tests.crash.census import DoubtfulCensus
 from tests.crash.history import History

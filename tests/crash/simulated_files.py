@@ -20,9 +20,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from bookie_service.disks import DiskSpace
-from bookie_service.storage.files import Buffer, File, FileSystem, LocalFiles
-from bookie_service.storage.key_values import KeyValueOptions
+from bookie_service.storage.disks import DiskSpace
+from bookie_service.storage.io.files import Buffer, File, FileSystem, LocalFiles
+from bookie_service.storage.io.key_values import KeyValueOptions
 from tests.crash.simulated_key_values import SimulatedKeyValues
 
 OperationHook = Callable[[str, str], None]

@@ -18,30 +18,30 @@ from crc32c import crc32c
 
 from bkspark.wire import v2
 from bkspark.wire.framing import FRAME_BYTES_MAX, scan_frames
-from bookie_service import collection
-from bookie_service.answers import V2_ANSWERS
-from bookie_service.batch_reads import BatchRead
-from bookie_service.bookie import Bookie, BookieOptions
-from bookie_service.collection import LogUsage
-from bookie_service.collector import CollectionOptions, Collector, LedgerCensus, PassReport
-from bookie_service.disk_watch import DiskOptions, DiskWatch
-from bookie_service.entry_lists import StepReport
-from bookie_service.lone_adds import decode_lone_add
-from bookie_service.outbox import Parts
-from bookie_service.reads import ReadOptions, ids_of
-from bookie_service.single_reads import SingleReads
-from bookie_service.storage import checkpoint as checkpoint_steps
-from bookie_service.storage.byte_source import Fetched, Place
-from bookie_service.storage.checkpoint import Checkpoint
-from bookie_service.storage.compaction import LogInDoubt
-from bookie_service.storage.files import is_out_of_space
-from bookie_service.storage.flush_policy import FlushLimits
-from bookie_service.storage.journal import JournalOptions
-from bookie_service.storage.ledger_store import StoreOptions
-from bookie_service.storage.log_appender import AppendOptions
-from bookie_service.storage.opening import open_storage
-from bookie_service.turns import ENDLESS, Turn, Turns
-from bookie_service.v2_requests import V2Runs
+from bookie_service.engine.bookie import Bookie, BookieOptions
+from bookie_service.engine.disk_watch import DiskOptions, DiskWatch
+from bookie_service.engine.entry_lists import StepReport
+from bookie_service.engine.lone_adds import decode_lone_add
+from bookie_service.engine.reads import ReadOptions, ids_of
+from bookie_service.engine.single_reads import SingleReads
+from bookie_service.engine.turns import ENDLESS, Turn, Turns
+from bookie_service.gc import collection
+from bookie_service.gc.collection import LogUsage
+from bookie_service.gc.collector import CollectionOptions, Collector, LedgerCensus, PassReport
+from bookie_service.network.answers import V2_ANSWERS
+from bookie_service.network.batch_reads import BatchRead
+from bookie_service.network.outbox import Parts
+from bookie_service.network.v2_requests import V2Runs
+from bookie_service.storage.io.byte_source import Fetched, Place
+from bookie_service.storage.io.files import is_out_of_space
+from bookie_service.storage.journal import checkpoint as checkpoint_steps
+from bookie_service.storage.journal.checkpoint import Checkpoint
+from bookie_service.storage.journal.flush_policy import FlushLimits
+from bookie_service.storage.journal.journal import JournalOptions
+from bookie_service.storage.ledgers.ledger_store import StoreOptions
+from bookie_service.storage.ledgers.opening import open_storage
+from bookie_service.storage.logs.compaction import LogInDoubt
+from bookie_service.storage.logs.log_appender import AppendOptions
 from tests.crash.history import History
 from tests.crash.simulated_files import SimulatedDisk, SimulatedFiles
 from tests.crash.stepped import Checkpoints, Loop, SteppedJournal

@@ -26,7 +26,7 @@ from bkspark.spark.formats.decoding import MalformedMode
 from bkspark.spark.formats.registry import columns_of, decoder_of, encoder_of
 from bkspark.spark.offsets import ManyLogs, OneLog
 from bkspark.spark.options import OPTIONS, SourceOptions
-from bookie_service import configuration, properties
+from bookie_service.settings import configuration, properties
 from tests.fuzzing.target import Draw, Target
 
 # ---- Spark's options ----

@@ -22,10 +22,10 @@ from bkspark.net.v3_channel import BookieV3Channel
 from bkspark.wire import v2, v3, v3_reads
 from bkspark.wire.digest import DigestType, EntryDigest
 from bkspark.wire.framing import scan_frames
-from bookie_service import containment
-from bookie_service.requests import Runs
-from bookie_service.v2_requests import V2Runs
-from bookie_service.v3_requests import V3Runs
+from bookie_service.engine import containment
+from bookie_service.network.requests import Runs
+from bookie_service.network.v2_requests import V2Runs
+from bookie_service.network.v3_requests import V3Runs
 from tests.crash.history import History
 from tests.crash.twins import BookieTwin, Setup, TakingClient
 from tests.fuzzing.target import Draw, Target
@@ -93,7 +93,7 @@ class _Peer(TakingClient):
         self._loop.call_soon(callback)
 
     def receive(self, data: bytes) -> None:
-        """Take bytes, serve the whole frames in them; a protocol error closes, as `bookie_service.connection` does."""
+        """Take bytes, serve the whole frames in them; a protocol error closes the session, as on a connection."""
         if not self.is_open:
             return
         self._received += data

@@ -18,14 +18,14 @@ import numpy as np
 from bkspark.errors import ProtocolError
 from bkspark.wire import v2, v3
 from bkspark.wire.framing import LENGTH_BYTES, FrameTable, gather_i64, scan_frames
-from bookie_service.adds import LAC_OFFSET, AddRun
-from bookie_service.known_answers import KnownAnswer
-from bookie_service.reads import Reading
-from bookie_service.requests import Runs
-from bookie_service.single_reads import SingleReads
-from bookie_service.turns import Turn
-from bookie_service.v2_requests import V2Runs
-from bookie_service.v3_requests import V3Runs
+from bookie_service.engine.adds import LAC_OFFSET, AddRun
+from bookie_service.engine.reads import Reading
+from bookie_service.engine.single_reads import SingleReads
+from bookie_service.engine.turns import Turn
+from bookie_service.network.known_answers import KnownAnswer
+from bookie_service.network.requests import Runs
+from bookie_service.network.v2_requests import V2Runs
+from bookie_service.network.v3_requests import V3Runs
 from tests.crash.twins import TakingClient
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ class _NoSocket:
 
 
 class Served(TakingClient):
-    """The bookie's end: frames to runs of requests, as `bookie_service.connection` does."""
+    """The bookie's end: frames to runs of requests, as `bookie_service.network.connection` does."""
 
     def __init__(self, link: Link, bookie: FullBookie, cluster: Cluster) -> None:
         self.who = link.who

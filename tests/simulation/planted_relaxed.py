@@ -10,7 +10,7 @@ from bkspark.core.relaxed import SyncProgress, confirmed_up_to
 from bkspark.core.relaxed_writer import RelaxedWriterCore
 from bkspark.core.writer import WriterCore, WriterState
 from bkspark.wire.v2 import Status
-from bookie_service.sync_cursor import Run, SyncCursor
+from bookie_service.engine.sync_cursor import Run, SyncCursor
 from tests.planting import Plant, changed, replaced
 from tests.simulation.bookies import ModelBookie
 
