@@ -31,16 +31,16 @@ from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.memory import MemoryStore
 from bkspark.metadata.uri import MetadataUri
 from bkspark.wire.digest import master_key
-from bookie_service.cluster.census import Census
+from bookie_service.cluster.ledger_metadata_view import Census
 from bookie_service.formats import index as index_format
-from bookie_service.gc.collection import CompactionLevel
-from bookie_service.gc.collector import CollectionOptions, Collector
-from bookie_service.storage.index.file_index import FileIndex
+from bookie_service.gc.garbage_collector import CollectionOptions, Collector
+from bookie_service.gc.gc_policy import CompactionLevel
 from bookie_service.storage.index.index import IndexPaths, LedgerUpdate
-from bookie_service.storage.index.index_files import IndexFilesWriter
+from bookie_service.storage.index.manifest import IndexFilesWriter
+from bookie_service.storage.index.per_ledger import FileIndex
 from bookie_service.storage.io.files import LocalFiles
-from bookie_service.storage.ledgers.ledger_storage import LedgerStorage
-from bookie_service.storage.ledgers.ledger_store import StoreOptions
+from bookie_service.storage.ledgers.base import StoreOptions
+from bookie_service.storage.ledgers.interface import LedgerStorage
 from bookie_service.storage.ledgers.opening import open_ledger_storage
 from bookie_service.storage.ledgers.storage_class import StorageClass
 from bookie_service.storage.logs.compaction import Compactor

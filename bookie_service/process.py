@@ -27,10 +27,10 @@ from bkspark.metadata.registration import BookieAddress
 from bkspark.metadata.tree import Tree
 from bkspark.metadata.zookeeper import open_tree
 from bookie_service.admin import check, control, rebuild
-from bookie_service.admin.ending import SIGNALS, Ending
-from bookie_service.cluster.census import Census
-from bookie_service.cluster.cluster_peers import ClusterPeers
+from bookie_service.admin.shutdown import SIGNALS, Ending
 from bookie_service.cluster.identity import Identity
+from bookie_service.cluster.ledger_metadata_view import Census
+from bookie_service.cluster.peers import ClusterPeers
 from bookie_service.cluster.registration import Registration
 from bookie_service.network import event_loop
 from bookie_service.network.event_loop import TurnRecorder

@@ -23,14 +23,14 @@ from bookie_service.cluster.limbo_check import LimboCheck, ShareCensus
 from bookie_service.engine.bookie import Bookie, BookieOptions
 from bookie_service.engine.disk_watch import DiskOptions, DiskWatch
 from bookie_service.engine.turns import Turns
-from bookie_service.gc.collector import CollectionOptions, Collector, LedgerCensus, PassReport
-from bookie_service.network.admission import Admission
+from bookie_service.gc.garbage_collector import CollectionOptions, Collector, LedgerCensus, PassReport
 from bookie_service.network.connection import Connection, ConnectionOptions
 from bookie_service.network.connections import ConnectionLimits, Connections
 from bookie_service.network.event_loop import turn_began
 from bookie_service.network.listener import Listener
 from bookie_service.network.local_reads import LocalReads
 from bookie_service.network.log_limit import no_digits
+from bookie_service.network.memory_budget import Admission
 from bookie_service.storage import layout
 from bookie_service.storage.io.fetching import FetchThreads
 from bookie_service.storage.io.files import LocalFiles, is_out_of_space
@@ -38,7 +38,7 @@ from bookie_service.storage.journal.checkpoint import Checkpoint, CheckpointThre
 from bookie_service.storage.journal.flush_policy import FlushLimits
 from bookie_service.storage.journal.journal import JournalOptions
 from bookie_service.storage.journal.journal_thread import JournalEvents, JournalThread
-from bookie_service.storage.ledgers.ledger_store import StoreOptions
+from bookie_service.storage.ledgers.base import StoreOptions
 from bookie_service.storage.ledgers.opening import Storage, open_storage
 
 logger = logging.getLogger(__name__)

@@ -87,14 +87,14 @@ READING = "Reading"
 """Base class of requests that change nothing: an error of theirs is contained (`bookie_service.engine.reads`)."""
 CHANGING = (
     "bookie_service.engine.bookie",
-    "bookie_service.network.requests",
+    "bookie_service.network.request_stream",
     "bookie_service.service",
-    "bookie_service.gc.collector",
+    "bookie_service.gc.garbage_collector",
     "bookie_service.storage.journal.checkpoint",
     "bookie_service.storage.logs.compaction",
     "bookie_service.storage.journal.journal",
     "bookie_service.storage.journal.journal_thread",
-    "bookie_service.storage.ledgers.ledger_store",
+    "bookie_service.storage.ledgers.base",
 )
 """What changes a bookie's state; a module with a request that changes nothing has no way to it."""
 CHANGING_CALLS = _words(
@@ -104,7 +104,7 @@ CHANGING_CALLS = _words(
 
 SERVER_FILE_MODULES = (
     "bookie_service.storage.io.files",
-    "bookie_service.settings.configuration_file",
+    "bookie_service.settings.file",
     "bookie_service.settings.address",
     "bookie_service.admin.control",
 )

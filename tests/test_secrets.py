@@ -16,7 +16,7 @@ from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.typed_options import Options
 from bkspark.wire.digest import DigestType, EntryDigest
-from bookie_service.engine.lone_adds import LoneAdd
+from bookie_service.engine.single_add import LoneAdd
 from bookie_service.formats.index import LedgerHeader
 
 SECRET = b"s3cret"

@@ -61,12 +61,12 @@ from bookie_service.settings.configuration import Configuration
 from bookie_service.storage import layout
 from bookie_service.storage.index.index import IndexPaths, IndexReader
 from bookie_service.storage.index.index_file import IndexFile
-from bookie_service.storage.index.index_files import IndexFiles
 from bookie_service.storage.index.index_pages import IndexPages
 from bookie_service.storage.index.key_value_index import open_view
+from bookie_service.storage.index.manifest import IndexFiles
 from bookie_service.storage.io.files import ReadOnlyFiles
 from bookie_service.storage.io.items import rows_by_ledger
-from bookie_service.storage.ledgers.ledger_storage import IndexView
+from bookie_service.storage.ledgers.interface import IndexView
 from bookie_service.storage.ledgers.opening import check_written_by
 
 _PROGRAM = "bookie"

@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from typing import Any
 
 from bkspark.errors import BookKeeperError
-from bookie_service.gc.collector import PassReport
+from bookie_service.gc.garbage_collector import PassReport
 from bookie_service.settings.arguments import describe, fail
 from bookie_service.storage import layout
 

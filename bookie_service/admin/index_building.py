@@ -22,9 +22,9 @@ from bookie_service.formats import key_value_index
 from bookie_service.formats.index import LedgerHeader
 from bookie_service.storage.index.index import IndexPaths, IndexReader, LedgerUpdate
 from bookie_service.storage.index.index_file import IndexFile
-from bookie_service.storage.index.index_files import IndexFiles, IndexFilesWriter
 from bookie_service.storage.index.index_pages import IndexPages
 from bookie_service.storage.index.key_value_index import KeyValueIndex
+from bookie_service.storage.index.manifest import IndexFiles, IndexFilesWriter
 from bookie_service.storage.io.files import LocalFiles
 from bookie_service.storage.io.key_values import KeyValueOptions
 from bookie_service.storage.logs.entry_log import EntryLogs

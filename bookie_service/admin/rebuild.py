@@ -58,13 +58,13 @@ from bookie_service.settings.arguments import describe, fail
 from bookie_service.settings.configuration import Configuration
 from bookie_service.storage import layout
 from bookie_service.storage.index.index import IndexPaths, IndexReader
-from bookie_service.storage.index.index_files import IndexFiles
 from bookie_service.storage.index.index_pages import IndexPages
 from bookie_service.storage.index.key_value_index import open_view
+from bookie_service.storage.index.manifest import IndexFiles
 from bookie_service.storage.io.files import LocalFiles
 from bookie_service.storage.io.items import rows_by_ledger
 from bookie_service.storage.io.key_values import KeyValueOptions
-from bookie_service.storage.ledgers.ledger_storage import IndexView
+from bookie_service.storage.ledgers.interface import IndexView
 from bookie_service.storage.ledgers.limbo import DirtyMarker, Limbo
 from bookie_service.storage.ledgers.opening import check_written_by
 from bookie_service.storage.ledgers.storage_class import StorageClass

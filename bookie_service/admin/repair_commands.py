@@ -19,7 +19,7 @@ from typing import Any
 
 from bkspark.client.client import Client
 from bkspark.errors import BookKeeperError, ConfigurationError
-from bookie_service.admin.ending import SIGNALS, Ending
+from bookie_service.admin.shutdown import SIGNALS, Ending
 from bookie_service.replication.autorecovery import AutoRecovery, Cluster
 from bookie_service.replication.operations import check_cluster, decommission, move_away, this_process
 from bookie_service.settings.arguments import Parser, add_configuration, describe, fail

@@ -28,25 +28,25 @@ from bkspark.wire import v2
 from bkspark.wire.lac import may_add
 from bkspark.wire.v2 import EOK, Status
 from bookie_service.engine import rules
-from bookie_service.engine.adds import AddRun
+from bookie_service.engine.add_batch import AddRun
 from bookie_service.engine.deferrals import Deferrals
 from bookie_service.engine.disk_watch import DiskWatch
 from bookie_service.engine.entry_lists import EntryLists, StepReport
-from bookie_service.engine.lone_adds import ITEM_AT, LoneAdd, make_item
 from bookie_service.engine.long_polls import LongPolls, PollClient
 from bookie_service.engine.reads import ReadClient, Reading, ReadOptions, Reads, View, failed
 from bookie_service.engine.shares import ShareLimits
+from bookie_service.engine.single_add import ITEM_AT, LoneAdd, make_item
 from bookie_service.engine.turns import Turns
 from bookie_service.formats import journal as journal_format
 from bookie_service.formats.index import UNKNOWN_KEY
 from bookie_service.formats.journal import RecordKind
-from bookie_service.network.outbox import Parts
+from bookie_service.network.send_buffer import Parts
 from bookie_service.storage.io.byte_source import Fetched, Place
 from bookie_service.storage.io.items import rows_by_ledger
 from bookie_service.storage.journal.checkpoint import Checkpoint, CheckpointThread
 from bookie_service.storage.journal.journal import Record
 from bookie_service.storage.journal.journal_thread import JournalThread
-from bookie_service.storage.ledgers.ledger_storage import Ledger, LedgerStorage
+from bookie_service.storage.ledgers.interface import Ledger, LedgerStorage
 from bookie_service.storage.ledgers.write_cache import INDEX_BYTES_PER_ENTRY
 
 logger = logging.getLogger(__name__)

@@ -30,14 +30,14 @@ from bkspark.ids import NO_ENTRY
 from bkspark.wire.framing import LENGTH_BYTES
 from bkspark.wire.v2 import Status
 from bookie_service.engine import rules
-from bookie_service.engine.adds import LAC_OFFSET
+from bookie_service.engine.add_batch import LAC_OFFSET
 from bookie_service.engine.containment import Closable, refuse_after
 from bookie_service.engine.turns import Turn, Turns
-from bookie_service.network.outbox import Parts
+from bookie_service.network.send_buffer import Parts
 from bookie_service.storage.disks import DiskSpace
 from bookie_service.storage.io.byte_source import CachedSource, Fetched, NotCached, Place
 from bookie_service.storage.io.items import Items
-from bookie_service.storage.ledgers.ledger_storage import Ledger, LedgerStorage
+from bookie_service.storage.ledgers.interface import Ledger, LedgerStorage
 
 logger = logging.getLogger(__name__)
 

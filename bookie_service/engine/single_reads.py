@@ -11,7 +11,7 @@ from bkspark.wire import v2
 from bkspark.wire.v2 import Status
 from bookie_service.engine.reads import ReadClient, Reading, View, failed
 from bookie_service.engine.turns import Turn
-from bookie_service.network.answers import ReadAnswers
+from bookie_service.network.response_encoders import ReadAnswers
 from bookie_service.storage.io.byte_source import Fetched, NotCached, Place
 
 _ROWS_PER_LOOK = 8192

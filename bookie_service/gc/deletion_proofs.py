@@ -17,10 +17,10 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-from bookie_service.gc import collection
-from bookie_service.gc.collection import BRAKE_PASSES, MissingLedgers
+from bookie_service.gc import gc_policy
+from bookie_service.gc.gc_policy import BRAKE_PASSES, MissingLedgers
 from bookie_service.storage import ledger_id_sets
-from bookie_service.storage.ledgers.ledger_storage import LedgerIndex
+from bookie_service.storage.ledgers.interface import LedgerIndex
 
 T = TypeVar("T")
 
@@ -81,7 +81,7 @@ class DeletionProofs:
             return own
         await self._census.catch_up()
         listed = await self._census.listed()
-        missing = await self._apart(collection.missing_ledgers, own, listed)
+        missing = await self._apart(gc_policy.missing_ledgers, own, listed)
         await self._apart(self._missing.note, missing, now_s)
         reason = await self._apart(self._brake, own, missing, len(listed))
         if reason is not None:
@@ -110,7 +110,7 @@ class DeletionProofs:
         """Return why nothing may be dropped yet; only ledgers that hold entries count."""
         is_listing_empty = listed_count == 0
         missing_count = len(self._index.holding_entries(missing))
-        if missing_count <= (0 if is_listing_empty else collection.BRAKE_LEDGERS_MIN):
+        if missing_count <= (0 if is_listing_empty else gc_policy.BRAKE_LEDGERS_MIN):
             return None
         own_count = len(self._index.holding_entries(own))
-        return collection.brake(own_count, missing_count, self._share_max, is_listing_empty=is_listing_empty)
+        return gc_policy.brake(own_count, missing_count, self._share_max, is_listing_empty=is_listing_empty)

@@ -23,13 +23,13 @@ from bkspark.wire import v3
 from bkspark.wire.framing import FRAME_BYTES_MAX, scan_frames
 from bookie_service.engine.bookie import Bookie
 from bookie_service.engine.containment import decoded
-from bookie_service.engine.lone_adds import decode_lone_add
+from bookie_service.engine.single_add import decode_lone_add
 from bookie_service.engine.turns import Turn, Turns
-from bookie_service.network.admission import WINDOW_BYTES, Admission
-from bookie_service.network.inbox import Inbox
 from bookie_service.network.log_limit import no_digits, place_of
-from bookie_service.network.outbox import Outbox, Parts
-from bookie_service.network.requests import Runs
+from bookie_service.network.memory_budget import WINDOW_BYTES, Admission
+from bookie_service.network.receive_buffer import Inbox
+from bookie_service.network.request_stream import Runs
+from bookie_service.network.send_buffer import Outbox, Parts
 from bookie_service.network.v2_requests import V2Runs
 from bookie_service.network.v3_requests import V3Runs
 

@@ -30,7 +30,7 @@ from bkspark.wire.local_reads import (
 )
 from bookie_service.network.listener import Listener
 from bookie_service.storage.io.files import ReadOnlyFiles
-from bookie_service.storage.ledgers.ledger_storage import LedgerStorage
+from bookie_service.storage.ledgers.interface import LedgerStorage
 
 logger = logging.getLogger(__name__)
 

@@ -15,13 +15,13 @@ from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v2
 from bkspark.wire.digest import MASTER_KEY_BYTES
 from bkspark.wire.framing import FrameTable, gather_octets
-from bookie_service.engine.adds import AddRun
+from bookie_service.engine.add_batch import AddRun
 from bookie_service.engine.bookie import Bookie, Client
 from bookie_service.engine.single_reads import SingleReads
-from bookie_service.network.answers import V2_ANSWERS
-from bookie_service.network.batch_reads import BatchRead
-from bookie_service.network.known_answers import KnownAnswer
-from bookie_service.network.requests import Change, Runs, Step
+from bookie_service.network.known_responses import KnownAnswer
+from bookie_service.network.request_stream import Change, Runs, Step
+from bookie_service.network.response_encoders import V2_ANSWERS
+from bookie_service.network.v2_batch_read import BatchRead
 
 NO_AUTHENTICATION = protocol.AuthMessage(authPluginName="AuthDisabledPlugin", payload=b"")
 _LOOK_FRAMES = 32

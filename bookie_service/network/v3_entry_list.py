@@ -19,10 +19,10 @@ from bkspark.wire.v2 import Status
 from bookie_service.engine.entry_lists import EntryLists, ListClient
 from bookie_service.engine.reads import Reading, View, failed
 from bookie_service.engine.turns import Turn
-from bookie_service.network.answers import v3_status
-from bookie_service.network.v3_answers import answer
+from bookie_service.network.response_encoders import v3_status
+from bookie_service.network.v3_responses import answer
 from bookie_service.storage.io.byte_source import Fetched, Place
-from bookie_service.storage.ledgers.ledger_storage import Ledger
+from bookie_service.storage.ledgers.interface import Ledger
 
 logger = logging.getLogger(__name__)
 

@@ -21,9 +21,9 @@ from bookie_service.engine.long_polls import LongPolls, PollClient
 from bookie_service.engine.reads import Reading, View, failed, ids_of
 from bookie_service.engine.single_reads import SingleReads
 from bookie_service.engine.turns import Turn
-from bookie_service.network.answers import V3Answers, txn_id_array, v3_status
-from bookie_service.network.known_answers import KnownAnswer
-from bookie_service.network.v3_answers import answer
+from bookie_service.network.known_responses import KnownAnswer
+from bookie_service.network.response_encoders import V3Answers, txn_id_array, v3_status
+from bookie_service.network.v3_responses import answer
 from bookie_service.storage.io.byte_source import Fetched, NotCached, Place
 
 

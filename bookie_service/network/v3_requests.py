@@ -16,19 +16,19 @@ from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v2, v3, v3_adds, v3_lacs, v3_reads
 from bkspark.wire.digest import MASTER_KEY_BYTES
 from bkspark.wire.framing import LENGTH_BYTES, FrameTable, gather_i64
-from bookie_service.engine.adds import AddRun
+from bookie_service.engine.add_batch import AddRun
 from bookie_service.engine.bookie import Bookie, Client
 from bookie_service.engine.reads import ids_of
 from bookie_service.engine.single_reads import SingleReads
-from bookie_service.network import v3_answers
-from bookie_service.network.answers import V3Answers, txn_id_array
-from bookie_service.network.known_answers import KnownAnswer, SpaceRead
-from bookie_service.network.lac_reads import LacReads
-from bookie_service.network.requests import Change, Runs, Step
+from bookie_service.network import v3_responses
+from bookie_service.network.known_responses import KnownAnswer, SpaceRead
+from bookie_service.network.request_stream import Change, Runs, Step
+from bookie_service.network.response_encoders import V3Answers, txn_id_array
 from bookie_service.network.v2_requests import NO_AUTHENTICATION
-from bookie_service.network.v3_answers import answer
 from bookie_service.network.v3_entry_list import EntryList
+from bookie_service.network.v3_lac_reads import LacReads
 from bookie_service.network.v3_long_poll import LongPoll
+from bookie_service.network.v3_responses import answer
 
 
 class V3Runs(Runs):
@@ -84,7 +84,7 @@ class V3Runs(Runs):
             return self._refusal(request, v3.Status.EBADVERSION)
         if operation == protocol.AUTH:
             return KnownAnswer(self._client, answer(request, v3.Status.EOK, authResponse=NO_AUTHENTICATION))
-        if not v3_answers.has_message(request):
+        if not v3_responses.has_message(request):
             # START_TLS too: there is no TLS.
             return self._refusal(request, v3.Status.EBADREQ)
         # Operations with a message are in this table.
@@ -156,7 +156,7 @@ class V3Runs(Runs):
                 given.ledgerId,
                 given.masterKey,
                 given.body,
-                lambda status: (v3_answers.refusal(request, status),),
+                lambda status: (v3_responses.refusal(request, status),),
             )
 
         return Change(write)
@@ -165,5 +165,5 @@ class V3Runs(Runs):
         ledger_id = request.forceLedgerRequest.ledgerId
 
         return Change(
-            lambda: self._bookie.force(self._client, ledger_id, lambda status: (v3_answers.refusal(request, status),))
+            lambda: self._bookie.force(self._client, ledger_id, lambda status: (v3_responses.refusal(request, status),))
         )

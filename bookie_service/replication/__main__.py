@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 
-from bookie_service.admin.ending import Ending
+from bookie_service.admin.shutdown import Ending
 
 if __name__ == "__main__":
     ending = Ending("bkspark cluster", is_command="autorecovery" not in sys.argv[1:2])

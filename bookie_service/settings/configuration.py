@@ -29,22 +29,22 @@ from bookie_service.engine.reads import ReadOptions
 from bookie_service.engine.shares import ShareLimits
 from bookie_service.formats.entry_log import LOG_BYTES_MAX
 from bookie_service.formats.index import POSITION_BYTES
-from bookie_service.gc.collection import CompactionLevel
-from bookie_service.gc.collector import CollectionOptions
+from bookie_service.gc.garbage_collector import CollectionOptions
+from bookie_service.gc.gc_policy import CompactionLevel
 from bookie_service.network.connection import ConnectionOptions
 from bookie_service.network.connections import ConnectionLimits
 from bookie_service.replication.options import AuditOptions, AutoRecoveryOptions, RepairOptions
 from bookie_service.service import ServiceOptions
-from bookie_service.settings.configuration_file import read
-from bookie_service.settings.configuration_keys import APACHE_KEYS, APACHE_PREFIXES, OWN_KEYS
-from bookie_service.settings.configuration_values import FALSE, MOST, NULL, TRUE, Setting, Values, refused
+from bookie_service.settings.file import read
+from bookie_service.settings.keys import APACHE_KEYS, APACHE_PREFIXES, OWN_KEYS
 from bookie_service.settings.users import group_id, user_ids
+from bookie_service.settings.values import FALSE, MOST, NULL, TRUE, Setting, Values, refused
 from bookie_service.storage.disks import DiskLimits
-from bookie_service.storage.index.file_index import PageOptions
+from bookie_service.storage.index.per_ledger import PageOptions
 from bookie_service.storage.io.key_values import KeyValueOptions
 from bookie_service.storage.journal.flush_policy import SETTLE_NS, FlushLimits
 from bookie_service.storage.journal.journal import JournalOptions
-from bookie_service.storage.ledgers.ledger_store import ReadAheadOptions, StoreOptions
+from bookie_service.storage.ledgers.base import ReadAheadOptions, StoreOptions
 from bookie_service.storage.ledgers.storage_class import StorageClass
 from bookie_service.storage.logs.log_appender import AppendOptions
 

@@ -14,10 +14,10 @@ import numpy as np
 from bookie_service.formats import entry_log as log_format
 from bookie_service.formats import index_files
 from bookie_service.formats.entry_log import HEADER_BYTES
-from bookie_service.gc.collection import CompactionLevel, DiskRoom
-from bookie_service.gc.collector import CollectionOptions, Collector, PassReport
+from bookie_service.gc.garbage_collector import CollectionOptions, Collector, PassReport
+from bookie_service.gc.gc_policy import CompactionLevel, DiskRoom
 from bookie_service.storage.io.files import LocalFiles
-from bookie_service.storage.ledgers.ledger_store import StoreOptions
+from bookie_service.storage.ledgers.base import StoreOptions
 from bookie_service.storage.ledgers.opening import open_ledger_storage
 from bookie_service.storage.logs.compaction import Compactor
 from bookie_service.storage.logs.log_appender import AppendOptions

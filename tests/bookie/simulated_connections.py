@@ -16,10 +16,10 @@ from typing import Any
 from bookie_service.engine.bookie import ENTRY_LISTS, Bookie, BookieOptions
 from bookie_service.engine.entry_lists import EntryLists
 from bookie_service.engine.turns import Turn, TurnLimits, Turns
-from bookie_service.network.admission import Admission
 from bookie_service.network.connection import Connection, ConnectionOptions
+from bookie_service.network.memory_budget import Admission
 from bookie_service.storage.journal.journal import JournalOptions
-from bookie_service.storage.ledgers.ledger_store import StoreOptions
+from bookie_service.storage.ledgers.base import StoreOptions
 from tests.crash.history import History
 from tests.crash.twins import AtHand, BookieTwin, Setup
 

@@ -22,7 +22,7 @@ from bookie_service.engine.single_reads import SingleReads
 from bookie_service.formats.index import LAYOUT, UNKNOWN_KEY
 from bookie_service.network.connection import ConnectionOptions
 from bookie_service.network.connections import ConnectionLimits
-from bookie_service.storage.ledgers.ledger_store import StoreOptions
+from bookie_service.storage.ledgers.base import StoreOptions
 from bookie_service.storage.logs.log_appender import AppendOptions
 from tests.bookie.faulty_files import FaultyFiles
 from tests.bookie.serving import KEY, Peer, Serving, adds, service_options, split, stored

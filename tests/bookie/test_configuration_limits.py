@@ -9,7 +9,7 @@ import pytest
 
 from bkspark.errors import ConfigurationError
 from bookie_service.settings.configuration import configure, served_settings
-from bookie_service.settings.configuration_values import Setting
+from bookie_service.settings.values import Setting
 
 SERVED = served_settings()
 NO_NUMBERS = (

@@ -19,11 +19,11 @@ from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v2, v3, v3_adds, v3_reads
 from bkspark.wire.local_reads import LocalRead, socket_name
 from bookie_service.engine.disk_watch import DiskWatch
-from bookie_service.network import connection, known_answers, v2_requests
+from bookie_service.network import connection, known_responses, v2_requests
 from bookie_service.network.local_reads import LocalReads
 from bookie_service.network.v3_long_poll import LongPoll
 from bookie_service.storage.index.index import IndexReader
-from bookie_service.storage.ledgers.ledger_store import LedgerStore
+from bookie_service.storage.ledgers.base import LedgerStore
 from tests.bookie.serving import KEY, Serving, adds, service_options, stored
 from tests.bookie.v3_peer import PIGGYBACK, V3Peer, request
 
@@ -259,7 +259,7 @@ V3_ADD = request(protocol.ADD_ENTRY, 1, ledgerId=GOOD, entryId=20, masterKey=KEY
         (v2, "decode_batch_read_limits", V2_FRAMES["batch read"]),
         (connection, "scan_frames", V2_FRAMES["read"]),
         (v2_requests.V2Runs, "_next", V2_FRAMES["add"]),
-        (known_answers.KnownAnswer, "proceed", V2_FRAMES["auth"]),
+        (known_responses.KnownAnswer, "proceed", V2_FRAMES["auth"]),
         (v3_adds, "decode_adds", v3.encode_message(V3_ADD)),
         (v3_reads, "decode_reads", v3.encode_message(V3_READ)),
         (v3, "decode_request", v3.encode_message(request(protocol.GET_BOOKIE_INFO, 1))),

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 from bookie_service.formats.index import ENTRY_ID_MAX, LAYOUT, LedgerHeader
-from bookie_service.storage.index.file_index import FileIndex, PageOptions
 from bookie_service.storage.index.index import EXTENT_ENTRIES, LedgerUpdate
 from bookie_service.storage.index.key_value_index import KeyValueIndex
+from bookie_service.storage.index.per_ledger import FileIndex, PageOptions
 from bookie_service.storage.io.files import File, LocalFiles
 from bookie_service.storage.io.key_values import KeyValueOptions
-from bookie_service.storage.ledgers.ledger_storage import IndexView, LedgerIndex
+from bookie_service.storage.ledgers.interface import IndexView, LedgerIndex
 
 LEDGER = 7
 HEADER = LedgerHeader(LEDGER, 1, False, b"k" * 20)

@@ -13,11 +13,11 @@ from bkspark.errors import StorageDamaged
 from bookie_service.formats import entry_log as log_format
 from bookie_service.formats import index as index_format
 from bookie_service.formats.index import LAYOUT, LedgerHeader
-from bookie_service.storage.index.file_index import FileIndex, PageOptions
 from bookie_service.storage.index.index import LedgerUpdate
+from bookie_service.storage.index.per_ledger import FileIndex, PageOptions
 from bookie_service.storage.io.files import LocalFiles
-from bookie_service.storage.ledgers.ledger_storage import LedgerStorage
-from bookie_service.storage.ledgers.ledger_store import StoreOptions
+from bookie_service.storage.ledgers.base import StoreOptions
+from bookie_service.storage.ledgers.interface import LedgerStorage
 from bookie_service.storage.ledgers.opening import open_ledger_storage
 from bookie_service.storage.ledgers.storage_class import StorageClass
 from bookie_service.storage.logs.log_appender import AppendOptions

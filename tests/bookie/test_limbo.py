@@ -18,13 +18,13 @@ from bookie_service.engine import rules
 from bookie_service.engine.bookie import BookieOptions
 from bookie_service.formats import limbo as limbo_format
 from bookie_service.formats.index import ENTRY_ID_MAX, LedgerHeader
-from bookie_service.gc.collection import HeldShare, LedgerShare
+from bookie_service.gc.gc_policy import HeldShare, LedgerShare
 from bookie_service.service import ServiceOptions
-from bookie_service.storage.index.file_index import FileIndex, PageOptions
 from bookie_service.storage.index.index import LedgerUpdate
+from bookie_service.storage.index.per_ledger import FileIndex, PageOptions
 from bookie_service.storage.io.files import LocalFiles
 from bookie_service.storage.journal.journal import JournalOptions
-from bookie_service.storage.ledgers.ledger_store import LedgerStore, StoreOptions
+from bookie_service.storage.ledgers.base import LedgerStore, StoreOptions
 from bookie_service.storage.ledgers.limbo import DirtyMarker, Limbo
 from bookie_service.storage.ledgers.opening import open_ledger_storage
 from tests.bookie.faulty_files import FaultyFiles

@@ -12,9 +12,9 @@ from bkspark.wire import v2
 from bkspark.wire.framing import FRAME_BYTES_MAX
 from bkspark.wire.v2 import Status
 from bookie_service.engine.bookie import BookieOptions
-from bookie_service.engine.lone_adds import ITEM_AT, LoneAdd, decode_lone_add, make_item
+from bookie_service.engine.single_add import ITEM_AT, LoneAdd, decode_lone_add, make_item
 from bookie_service.network.connection import ConnectionOptions
-from bookie_service.storage.ledgers.ledger_store import StoreOptions
+from bookie_service.storage.ledgers.base import StoreOptions
 from tests.bookie.faulty_files import FaultyFiles
 from tests.bookie.serving import KEY, Peer, Serving, adds, service_options, stored
 

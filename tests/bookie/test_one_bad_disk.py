@@ -14,11 +14,11 @@ from bkspark.wire.v2 import Status
 from bookie_service.admin.check import Check
 from bookie_service.engine.disk_watch import DiskOptions
 from bookie_service.service import ServiceOptions
-from bookie_service.storage.index.file_index import PageOptions
 from bookie_service.storage.index.index import IndexPaths
-from bookie_service.storage.index.index_files import IndexFiles
+from bookie_service.storage.index.manifest import IndexFiles
+from bookie_service.storage.index.per_ledger import PageOptions
 from bookie_service.storage.journal.journal import JournalOptions
-from bookie_service.storage.ledgers.ledger_store import StoreOptions
+from bookie_service.storage.ledgers.base import StoreOptions
 from bookie_service.storage.ledgers.opening import open_ledger_storage
 from bookie_service.storage.logs.log_appender import AppendOptions
 from tests.bookie import collecting

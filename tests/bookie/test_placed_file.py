@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bkspark.errors import StorageDamaged
-from bookie_service.storage.index.index_files import IndexFilesWriter
+from bookie_service.storage.index.manifest import IndexFilesWriter
 from bookie_service.storage.io.files import LocalFiles
 from bookie_service.storage.ledgers.limbo import Limbo
 from bookie_service.storage.ledgers.tombstones import Tombstones

@@ -17,7 +17,7 @@ from bkspark.wire.v2 import Status
 from bookie_service.engine.disk_watch import DiskOptions
 from bookie_service.service import ServiceOptions
 from bookie_service.storage.disks import DiskLimits
-from bookie_service.storage.ledgers.ledger_store import StoreOptions
+from bookie_service.storage.ledgers.base import StoreOptions
 from tests.bookie.faulty_files import FaultyFiles
 from tests.bookie.serving import Peer, Serving, service_options, stored
 from tests.polling import wait_until

@@ -16,14 +16,14 @@ from bookie_service.engine.bookie import BookieOptions
 from bookie_service.engine.reads import ReadOptions, Reads, View
 from bookie_service.engine.single_reads import SingleReads
 from bookie_service.engine.turns import ENDLESS
-from bookie_service.network.answers import V2_ANSWERS
-from bookie_service.network.batch_reads import BatchRead
+from bookie_service.network.response_encoders import V2_ANSWERS
+from bookie_service.network.v2_batch_read import BatchRead
 from bookie_service.storage.disks import DiskSpace
 from bookie_service.storage.io.byte_source import CachedSource, Fetched, NotCached, Place
 from bookie_service.storage.io.files import LocalFiles
 from bookie_service.storage.journal.journal import JournalOptions
-from bookie_service.storage.ledgers.ledger_storage import LedgerStorage
-from bookie_service.storage.ledgers.ledger_store import StoreOptions
+from bookie_service.storage.ledgers.base import StoreOptions
+from bookie_service.storage.ledgers.interface import LedgerStorage
 from bookie_service.storage.ledgers.opening import Storage, open_storage
 from tests.bookie.cold_files import ColdFiles
 from tests.bookie.serving import Peer, Serving, service_options, split, stored

@@ -27,7 +27,7 @@ from bookie_service.storage import layout
 from bookie_service.storage.io.files import LocalFiles
 from bookie_service.storage.io.key_values import KeyValueOptions
 from bookie_service.storage.journal.journal import JournalOptions
-from bookie_service.storage.ledgers.ledger_store import StoreOptions
+from bookie_service.storage.ledgers.base import StoreOptions
 from bookie_service.storage.ledgers.limbo import Limbo
 from bookie_service.storage.ledgers.storage_class import StorageClass
 from bookie_service.storage.logs.log_appender import AppendOptions

@@ -22,8 +22,8 @@ from bookie_service.storage.index.key_value_index import KeyValueIndex
 from bookie_service.storage.io.files import File, LocalFiles
 from bookie_service.storage.io.items import Items
 from bookie_service.storage.io.key_values import KeyValueOptions
-from bookie_service.storage.ledgers.ledger_storage import LedgerStorage
-from bookie_service.storage.ledgers.ledger_store import StoreOptions
+from bookie_service.storage.ledgers.base import StoreOptions
+from bookie_service.storage.ledgers.interface import LedgerStorage
 from bookie_service.storage.ledgers.opening import open_ledger_storage
 from bookie_service.storage.ledgers.read_ahead import ReadAheadCache
 from bookie_service.storage.ledgers.storage_class import StorageClass

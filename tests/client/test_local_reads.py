@@ -19,7 +19,7 @@ from bkspark.net.pool import NetOptions
 from bkspark.wire.local_reads import NOT_HERE, REPLY_BYTES_MAX, LocalRead, socket_name
 from bookie_service.network.local_reads import CONNECTIONS_MAX
 from bookie_service.network.local_reads import LocalReads as ServedLocalReads
-from bookie_service.storage.ledgers.ledger_store import StoreOptions
+from bookie_service.storage.ledgers.base import StoreOptions
 from bookie_service.storage.ledgers.storage_class import StorageClass
 from tests.client.in_process import InProcessBookie, InProcessCluster, run
 

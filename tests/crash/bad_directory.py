@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from bkspark.wire.v2 import Status
-from bookie_service.storage.index.file_index import PageOptions
+from bookie_service.storage.index.per_ledger import PageOptions
 from tests.crash.audit import Violation, audit
 from tests.crash.campaign import reopened
 from tests.crash.history import History

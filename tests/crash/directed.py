@@ -11,9 +11,9 @@ import numpy as np
 from bkspark.errors import StorageDamaged
 from bkspark.wire.v2 import RECOVERY_ADD, Status
 from bookie_service.formats.index import LAYOUT
-from bookie_service.storage.index.file_index import PageOptions
+from bookie_service.storage.index.per_ledger import PageOptions
 from bookie_service.storage.journal.journal import JournalOptions
-from bookie_service.storage.ledgers.ledger_store import StoreOptions
+from bookie_service.storage.ledgers.base import StoreOptions
 from bookie_service.storage.ledgers.storage_class import StorageClass
 from bookie_service.storage.logs.log_appender import AppendOptions
 from tests.crash.audit import Violation, audit, audit_space

@@ -35,10 +35,10 @@ from bookie_service.admin.rebuild import Rebuild
 from bookie_service.cluster.limbo_check import LimboCheck
 from bookie_service.formats.entry_log import HEADER_BYTES
 from bookie_service.formats.index import LAYOUT, POSITION_BYTES
-from bookie_service.gc.collection import HeldShare, LedgerShare
+from bookie_service.gc.gc_policy import HeldShare, LedgerShare
 from bookie_service.storage import layout
 from bookie_service.storage.journal.journal import JournalOptions
-from bookie_service.storage.ledgers.ledger_store import StoreOptions
+from bookie_service.storage.ledgers.base import StoreOptions
 from bookie_service.storage.ledgers.storage_class import StorageClass
 from bookie_service.storage.logs.log_appender import AppendOptions
 from tests.crash.audit import Violation, audit

@@ -13,15 +13,15 @@ import numpy as np
 
 from bkspark.wire import v2
 from bookie_service.engine import bookie, rules, single_reads
-from bookie_service.engine.lone_adds import LoneAdd
+from bookie_service.engine.single_add import LoneAdd
 from bookie_service.formats import index as index_format
 from bookie_service.formats import marks as mark_format
 from bookie_service.formats.index import LedgerHeader
-from bookie_service.network import batch_reads
+from bookie_service.network import v2_batch_read
 from bookie_service.storage.journal import checkpoint
 from bookie_service.storage.journal.checkpoint import Checkpoint, Marks
 from bookie_service.storage.ledgers import opening
-from bookie_service.storage.ledgers.ledger_store import LedgerStore
+from bookie_service.storage.ledgers.base import LedgerStore
 from tests.crash.planting import ignoring_errors, skipping
 from tests.planting import Plant, both, changed, replaced
 
@@ -212,5 +212,5 @@ def half_forgotten_early() -> Plant:
 
 def negative_doubt() -> Plant:
     return both(
-        *(replaced(module, "failed", lambda error: v2.Status.ENOENTRY) for module in (single_reads, batch_reads))
+        *(replaced(module, "failed", lambda error: v2.Status.ENOENTRY) for module in (single_reads, v2_batch_read))
     )

@@ -9,7 +9,7 @@ import numpy as np
 
 from bookie_service.admin.rebuild import Rebuild
 from bookie_service.cluster.limbo_check import LimboCheck
-from bookie_service.storage.ledgers.ledger_store import LedgerStore
+from bookie_service.storage.ledgers.base import LedgerStore
 from bookie_service.storage.ledgers.limbo import Limbo
 from tests.crash.planting import skipping
 from tests.planting import Plant, both, changed, replaced

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from bookie_service.formats import index as index_format
-from bookie_service.storage.index.file_index import FileIndex
 from bookie_service.storage.index.index_pages import IndexPages, Page
 from bookie_service.storage.index.index_writer import IndexWriter
+from bookie_service.storage.index.per_ledger import FileIndex
 from bookie_service.storage.ledgers import write_cache
 from bookie_service.storage.logs import log_reader
 from bookie_service.storage.logs.entry_log import EntryLogs

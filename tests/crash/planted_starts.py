@@ -17,7 +17,7 @@ from bookie_service.storage.journal import checkpoint, replay
 from bookie_service.storage.journal.checkpoint import Checkpoint, Marks
 from bookie_service.storage.journal.journal import Journal
 from bookie_service.storage.ledgers import opening
-from bookie_service.storage.ledgers.ledger_store import LedgerStore
+from bookie_service.storage.ledgers.base import LedgerStore
 from bookie_service.storage.ledgers.tombstones import Tombstones
 from bookie_service.storage.ledgers.write_cache import CacheHalf
 from bookie_service.storage.logs.compaction import Compactor

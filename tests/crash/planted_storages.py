@@ -8,8 +8,8 @@ import numpy as np
 
 from bookie_service.formats import key_value_index as index_format
 from bookie_service.storage.index.key_value_index import KeyValueIndex
-from bookie_service.storage.ledgers.db_storage import DbLedgerStorage
-from bookie_service.storage.ledgers.ledger_store import LedgerStore
+from bookie_service.storage.ledgers.base import LedgerStore
+from bookie_service.storage.ledgers.db import DbLedgerStorage
 from bookie_service.storage.ledgers.read_ahead import ReadAheadCache
 from bookie_service.storage.logs.entry_log import EntryLogs
 from bookie_service.storage.logs.log_appender import EntryLogAppender

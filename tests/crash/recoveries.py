@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from random import Random
 
 from bookie_service.formats.entry_log import HEADER_BYTES
-from bookie_service.storage.index.file_index import PageOptions
+from bookie_service.storage.index.per_ledger import PageOptions
 from bookie_service.storage.journal.journal import JournalOptions
-from bookie_service.storage.ledgers.ledger_store import StoreOptions
+from bookie_service.storage.ledgers.base import StoreOptions
 from bookie_service.storage.ledgers.storage_class import StorageClass
 from bookie_service.storage.logs.log_appender import AppendOptions
 from tests.crash.audit import Violation, audit

@@ -14,7 +14,7 @@ import numpy as np
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v3
 from bkspark.wire.framing import scan_frames
-from bookie_service.network.outbox import Parts
+from bookie_service.network.send_buffer import Parts
 from bookie_service.network.v3_requests import V3Runs
 from tests.crash.audit import Violation
 from tests.crash.history import History

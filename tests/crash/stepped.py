@@ -20,7 +20,7 @@ from bookie_service.storage.journal.checkpoint import Checkpoint, JournalFailed,
 from bookie_service.storage.journal.flush_policy import FlushLimits
 from bookie_service.storage.journal.journal import Journal
 from bookie_service.storage.journal.journal_thread import JournalEvents, JournalThread
-from bookie_service.storage.ledgers.ledger_storage import LedgerStorage
+from bookie_service.storage.ledgers.interface import LedgerStorage
 
 
 class _Timer:

@@ -15,8 +15,8 @@ from types import ModuleType
 import pytest
 
 from bkspark.wire.v2 import Status
-from bookie_service.storage.index.file_index import PageOptions
-from bookie_service.storage.ledgers.ledger_store import StoreOptions
+from bookie_service.storage.index.per_ledger import PageOptions
+from bookie_service.storage.ledgers.base import StoreOptions
 from bookie_service.storage.ledgers.storage_class import StorageClass
 from tests.crash.audit import audit, audit_space
 from tests.crash.campaign import reopened

@@ -25,7 +25,7 @@ from bookie_service.formats import index as index_format
 from bookie_service.formats import journal as journal_format
 from bookie_service.formats import marks as mark_format
 from bookie_service.storage.journal.journal import JournalOptions
-from bookie_service.storage.ledgers.ledger_store import StoreOptions
+from bookie_service.storage.ledgers.base import StoreOptions
 from bookie_service.storage.logs.log_appender import AppendOptions
 from tests.crash.audit import Violation, audit
 from tests.crash.campaign import reopened

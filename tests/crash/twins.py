@@ -21,16 +21,16 @@ from bkspark.wire.framing import FRAME_BYTES_MAX, scan_frames
 from bookie_service.engine.bookie import Bookie, BookieOptions
 from bookie_service.engine.disk_watch import DiskOptions, DiskWatch
 from bookie_service.engine.entry_lists import StepReport
-from bookie_service.engine.lone_adds import decode_lone_add
 from bookie_service.engine.reads import ReadOptions, ids_of
+from bookie_service.engine.single_add import decode_lone_add
 from bookie_service.engine.single_reads import SingleReads
 from bookie_service.engine.turns import ENDLESS, Turn, Turns
-from bookie_service.gc import collection
-from bookie_service.gc.collection import LogUsage
-from bookie_service.gc.collector import CollectionOptions, Collector, LedgerCensus, PassReport
-from bookie_service.network.answers import V2_ANSWERS
-from bookie_service.network.batch_reads import BatchRead
-from bookie_service.network.outbox import Parts
+from bookie_service.gc import gc_policy
+from bookie_service.gc.garbage_collector import CollectionOptions, Collector, LedgerCensus, PassReport
+from bookie_service.gc.gc_policy import LogUsage
+from bookie_service.network.response_encoders import V2_ANSWERS
+from bookie_service.network.send_buffer import Parts
+from bookie_service.network.v2_batch_read import BatchRead
 from bookie_service.network.v2_requests import V2Runs
 from bookie_service.storage.io.byte_source import Fetched, Place
 from bookie_service.storage.io.files import is_out_of_space
@@ -38,7 +38,7 @@ from bookie_service.storage.journal import checkpoint as checkpoint_steps
 from bookie_service.storage.journal.checkpoint import Checkpoint
 from bookie_service.storage.journal.flush_policy import FlushLimits
 from bookie_service.storage.journal.journal import JournalOptions
-from bookie_service.storage.ledgers.ledger_store import StoreOptions
+from bookie_service.storage.ledgers.base import StoreOptions
 from bookie_service.storage.ledgers.opening import open_storage
 from bookie_service.storage.logs.compaction import LogInDoubt
 from bookie_service.storage.logs.log_appender import AppendOptions
@@ -389,7 +389,7 @@ class BookieTwin:
         held = self.store.index.ledger_ids()
         facts = (self._storage.compactor.facts(log_id, _at_once) for log_id in self.store.logs.settled())
         return [
-            collection.usage(each.log_id, each.log_bytes, each.ledger_ids, each.ledger_bytes, held) for each in facts
+            gc_policy.usage(each.log_id, each.log_bytes, each.ledger_ids, each.ledger_bytes, held) for each in facts
         ]
 
     def stop(self) -> None:

@@ -23,7 +23,7 @@ from bkspark.wire import v2, v3, v3_reads
 from bkspark.wire.digest import DigestType, EntryDigest
 from bkspark.wire.framing import scan_frames
 from bookie_service.engine import containment
-from bookie_service.network.requests import Runs
+from bookie_service.network.request_stream import Runs
 from bookie_service.network.v2_requests import V2Runs
 from bookie_service.network.v3_requests import V3Runs
 from tests.crash.history import History

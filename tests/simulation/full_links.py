@@ -18,12 +18,12 @@ import numpy as np
 from bkspark.errors import ProtocolError
 from bkspark.wire import v2, v3
 from bkspark.wire.framing import LENGTH_BYTES, FrameTable, gather_i64, scan_frames
-from bookie_service.engine.adds import LAC_OFFSET, AddRun
+from bookie_service.engine.add_batch import LAC_OFFSET, AddRun
 from bookie_service.engine.reads import Reading
 from bookie_service.engine.single_reads import SingleReads
 from bookie_service.engine.turns import Turn
-from bookie_service.network.known_answers import KnownAnswer
-from bookie_service.network.requests import Runs
+from bookie_service.network.known_responses import KnownAnswer
+from bookie_service.network.request_stream import Runs
 from bookie_service.network.v2_requests import V2Runs
 from bookie_service.network.v3_requests import V3Runs
 from tests.crash.twins import TakingClient

@@ -26,7 +26,7 @@ from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.uri import MetadataUri
 from bkspark.net.pool import NetOptions
 from bkspark.wire.v2 import RECOVERY_ADD
-from bookie_service.engine.adds import AddRun
+from bookie_service.engine.add_batch import AddRun
 from bookie_service.engine.reads import ReadOptions
 from tests.planting import changed
 from tests.simulation.checkers import violations

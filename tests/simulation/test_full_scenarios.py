@@ -22,7 +22,7 @@ from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.ledgers import LedgerStore
 from bkspark.metadata.uri import MetadataUri
 from bkspark.wire.v2 import RECOVERY_ADD, Status
-from bookie_service.engine.adds import AddRun
+from bookie_service.engine.add_batch import AddRun
 from tests.planting import changed
 from tests.simulation import full_links
 from tests.simulation.full_cluster import URI, Cluster, FullBookie

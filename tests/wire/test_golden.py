@@ -16,7 +16,7 @@ from bkspark.wire import v2, v3, v3_adds, v3_reads
 from bkspark.wire.digest import DigestType, EntryDigest, master_key
 from bkspark.wire.framing import scan_frames
 from bookie_service.network.v2_requests import NO_AUTHENTICATION
-from bookie_service.network.v3_answers import answer
+from bookie_service.network.v3_responses import answer
 
 GOLDEN: dict[str, list[str]] = json.loads((Path(__file__).parent / "golden" / "apache.json").read_text())
 KEY = master_key(b"secret")

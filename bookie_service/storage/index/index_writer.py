@@ -32,9 +32,9 @@ import numpy as np
 from bookie_service.formats.index import LedgerHeader
 from bookie_service.storage.index.index import IndexPaths, LedgerUpdate
 from bookie_service.storage.index.index_file import IndexFile
-from bookie_service.storage.index.index_files import IndexFilesWriter
 from bookie_service.storage.index.index_moves import IndexMoves
 from bookie_service.storage.index.index_pages import IndexPages, Page, PageKey
+from bookie_service.storage.index.manifest import IndexFilesWriter
 from bookie_service.storage.io.files import FileSystem, LocalFiles, SyncFailed, refuses_writes
 
 

@@ -27,7 +27,7 @@ from bookie_service.formats import marks as mark_format
 from bookie_service.formats.marks import JournalPosition
 from bookie_service.storage.io.files import LocalFiles, is_disk_failure, is_out_of_space, refuses_writes
 from bookie_service.storage.journal.journal_thread import JournalThread
-from bookie_service.storage.ledgers.ledger_storage import Flush, LedgerStorage
+from bookie_service.storage.ledgers.interface import Flush, LedgerStorage
 
 logger = logging.getLogger(__name__)
 

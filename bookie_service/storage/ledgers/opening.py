@@ -26,11 +26,11 @@ from bookie_service.storage.io.items import rows_by_ledger
 from bookie_service.storage.journal.checkpoint import Marks
 from bookie_service.storage.journal.journal import Journal, JournalOptions
 from bookie_service.storage.journal.replay import replay_journal
-from bookie_service.storage.ledgers.db_storage import DbLedgerStorage
-from bookie_service.storage.ledgers.file_storages import InterleavedLedgerStorage, SortedLedgerStorage
-from bookie_service.storage.ledgers.ledger_storage import Flush, Ledger, LedgerStorage
-from bookie_service.storage.ledgers.ledger_store import LedgerStore, StoreOptions
+from bookie_service.storage.ledgers.base import LedgerStore, StoreOptions
+from bookie_service.storage.ledgers.db import DbLedgerStorage
+from bookie_service.storage.ledgers.interface import Flush, Ledger, LedgerStorage
 from bookie_service.storage.ledgers.limbo import DirtyMarker
+from bookie_service.storage.ledgers.sorted_interleaved import InterleavedLedgerStorage, SortedLedgerStorage
 from bookie_service.storage.ledgers.storage_class import StorageClass
 from bookie_service.storage.ledgers.write_cache import INDEX_BYTES_PER_ENTRY
 from bookie_service.storage.logs.compaction import Compactor

@@ -35,7 +35,7 @@ from bookie_service.formats.entry_log import HEADER_BYTES, OFFSET_BITS, OFFSET_M
 from bookie_service.storage.index.index import LedgerUpdate
 from bookie_service.storage.io.files import LocalFiles, is_out_of_space
 from bookie_service.storage.io.items import contiguous_spans, ledger_sums, rows_by_ledger
-from bookie_service.storage.ledgers.ledger_storage import IndexView, LedgerStorage
+from bookie_service.storage.ledgers.interface import IndexView, LedgerStorage
 from bookie_service.storage.logs.log_reader import EntryLogReader
 from bookie_service.storage.logs.log_scan import LogScan, LogWindow, incomplete, live_rows, stored_positions
 from bookie_service.storage.logs.log_writer import LogWriter

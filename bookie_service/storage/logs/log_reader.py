@@ -18,7 +18,7 @@ from bookie_service.formats.entry_log import HEADER_BYTES, OFFSET_BITS, OFFSET_M
 from bookie_service.storage.io.byte_source import WAITING, ByteSource
 from bookie_service.storage.io.items import Items, contiguous_spans
 from bookie_service.storage.io.open_files import OpenFiles
-from bookie_service.storage.ledgers.ledger_storage import Located
+from bookie_service.storage.ledgers.interface import Located
 from bookie_service.storage.logs.entry_log import ENTRY_BYTES_MIN, ITEM_BYTES_MAX, EntryLogs
 
 _GAP_BYTES_MAX = 256 * 1024

@@ -14,7 +14,7 @@ from bookie_service.formats.entry_log import HEADER_BYTES, OFFSET_BITS
 from bookie_service.formats.index import ENTRY_ID_MAX
 from bookie_service.storage.io.files import File
 from bookie_service.storage.io.items import rows_by_ledger
-from bookie_service.storage.ledgers.ledger_storage import IndexView
+from bookie_service.storage.ledgers.interface import IndexView
 from bookie_service.storage.logs.entry_log import ENTRY_BYTES_MIN, ITEM_BYTES_MAX
 
 _WINDOW_BYTES = 1024 * 1024

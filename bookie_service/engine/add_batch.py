@@ -16,7 +16,7 @@ from bkspark.wire.digest import MASTER_KEY_BYTES
 from bkspark.wire.framing import LENGTH_BYTES, gather, gather_octets, scatter_i32
 from bkspark.wire.lac import may_add_each
 from bkspark.wire.v2 import Requests
-from bookie_service.network.answers import V2_ANSWERS, Answers, V3Answers
+from bookie_service.network.response_encoders import V2_ANSWERS, Answers, V3Answers
 
 ALL = slice(None)
 LAC_OFFSET = 16

@@ -11,7 +11,7 @@ from typing import Any
 
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v3
-from bookie_service.network.answers import v3_status
+from bookie_service.network.response_encoders import v3_status
 
 # Operation: request and response message, and the ids that the response repeats.
 _MESSAGES = {

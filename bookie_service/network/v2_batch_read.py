@@ -10,7 +10,7 @@ from bkspark.wire.v2 import Status
 from bookie_service.engine.reads import ReadClient, Reading, View, failed
 from bookie_service.engine.turns import Turn
 from bookie_service.formats.journal import BODY_BYTES_MAX
-from bookie_service.network.answers import v2_status
+from bookie_service.network.response_encoders import v2_status
 from bookie_service.storage.io.byte_source import Fetched, NotCached, Place
 from bookie_service.storage.io.items import Items
 

@@ -11,10 +11,10 @@ from bookie_service.formats.index import LedgerHeader
 from bookie_service.storage import ledger_id_sets
 from bookie_service.storage.index.index import ENTRIES_END, Extent, IndexPaths, IndexReader, LedgerUpdate
 from bookie_service.storage.index.index_file import has_positions
-from bookie_service.storage.index.index_files import IndexFilesWriter
 from bookie_service.storage.index.index_moves import Doubt, HeaderOf, IndexMoves
 from bookie_service.storage.index.index_pages import IndexPages
 from bookie_service.storage.index.index_writer import IndexWriter
+from bookie_service.storage.index.manifest import IndexFilesWriter
 from bookie_service.storage.io.files import LocalFiles, is_out_of_space, refuses_writes
 
 POSITION_BYTES = 8

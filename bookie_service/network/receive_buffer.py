@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from bkspark.wire.framing import LENGTH_BYTES
-from bookie_service.network.admission import UNCOUNTED_BYTES, Admission, Receiver
+from bookie_service.network.memory_budget import UNCOUNTED_BYTES, Admission, Receiver
 
 _NOTHING = np.empty(0, np.uint8)
 

@@ -14,8 +14,8 @@ from bookie_service.storage.index.key_value_index import KeyValueIndex
 from bookie_service.storage.io.byte_source import ByteSource
 from bookie_service.storage.io.files import LocalFiles
 from bookie_service.storage.io.items import Items
-from bookie_service.storage.ledgers.ledger_storage import Flush, Ledger
-from bookie_service.storage.ledgers.ledger_store import LedgerStore, StoreOptions
+from bookie_service.storage.ledgers.base import LedgerStore, StoreOptions
+from bookie_service.storage.ledgers.interface import Flush, Ledger
 from bookie_service.storage.ledgers.read_ahead import ReadAheadCache, part_of
 
 

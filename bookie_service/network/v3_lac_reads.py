@@ -12,9 +12,9 @@ from bkspark.wire.framing import LENGTH_BYTES
 from bkspark.wire.v2 import Status
 from bookie_service.engine.reads import ReadClient, Reading, View, failed
 from bookie_service.engine.turns import Turn
-from bookie_service.network.answers import v3_status
+from bookie_service.network.response_encoders import v3_status
 from bookie_service.storage.io.byte_source import Fetched, NotCached, Place
-from bookie_service.storage.ledgers.ledger_storage import Ledger
+from bookie_service.storage.ledgers.interface import Ledger
 
 _LEDGERS_PER_LOOK = 8
 _ABSENT_COST = 1 / 16

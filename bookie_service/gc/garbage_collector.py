@@ -28,12 +28,12 @@ import numpy as np
 
 from bkspark.errors import BookKeeperError, StorageDamaged
 from bookie_service.formats.compaction import Intent
-from bookie_service.gc import collection
-from bookie_service.gc.collection import CompactionLevel, DiskRoom, LogUsage
+from bookie_service.gc import gc_policy
 from bookie_service.gc.deletion_proofs import DeletionCensus, DeletionProofs
+from bookie_service.gc.gc_policy import CompactionLevel, DiskRoom, LogUsage
 from bookie_service.storage import ledger_id_sets
 from bookie_service.storage.io.files import is_out_of_space
-from bookie_service.storage.ledgers.ledger_storage import LedgerStorage
+from bookie_service.storage.ledgers.interface import LedgerStorage
 from bookie_service.storage.logs.compaction import Compactor, LogInDoubt
 
 logger = logging.getLogger(__name__)
@@ -298,10 +298,10 @@ class Collector:
         options, now, room = self._options, time.monotonic(), self._room()
         minor, major, when_full = options.minor, options.major, options.compact_when_full
         if is_forced or (when_full and room is DiskRoom.FULL):
-            due = collection.forced_level(minor, major, without_interval=options.force_without_interval)
+            due = gc_policy.forced_level(minor, major, without_interval=options.force_without_interval)
         else:
-            due = collection.due_level(minor, major, now - self._minor_at, now - self._major_at)
-        level = collection.level_with_room(due, minor, room, when_full=when_full)
+            due = gc_policy.due_level(minor, major, now - self._minor_at, now - self._major_at)
+        level = gc_policy.level_with_room(due, minor, room, when_full=when_full)
         if level != due:
             self._say("compaction waits until there is more room on the disks")
         if level.threshold > 0:
@@ -319,7 +319,7 @@ class Collector:
         settled = self._store.logs.settled()
         held = await self._apart(self._held)
         usages = [usage for log_id in settled if (usage := await self._usage(log_id, held, report)) is not None]
-        for log_id in collection.dead_logs(usages):
+        for log_id in gc_policy.dead_logs(usages):
             await self._remove(log_id)
             report.removed_logs += 1
         report.freed_bytes += sum(each.log_bytes for each in usages if not each.live_bytes)
@@ -328,7 +328,7 @@ class Collector:
     async def _compact_logs(self, level: CompactionLevel, usages: Sequence[LogUsage], report: PassReport) -> None:
         garbage = {each.log_id: each.log_bytes - each.live_bytes for each in usages}
         began = time.monotonic()
-        for log_id in collection.logs_to_compact(usages, level.threshold):
+        for log_id in gc_policy.logs_to_compact(usages, level.threshold):
             if self._compactor.unfinished is not None:
                 return
             if 0 < level.seconds_max <= time.monotonic() - began:
@@ -350,7 +350,7 @@ class Collector:
 
     def _measure(self, log_id: int, held: np.ndarray) -> LogUsage:
         facts = self._compactor.facts(log_id, self._pace())
-        return collection.usage(log_id, facts.log_bytes, facts.ledger_ids, facts.ledger_bytes, held)
+        return gc_policy.usage(log_id, facts.log_bytes, facts.ledger_ids, facts.ledger_bytes, held)
 
     async def _compact(self, log_id: int, report: PassReport) -> bool:
         try:
@@ -403,7 +403,7 @@ class Collector:
         def pace(entries: int, size: int) -> None:
             nonlocal done
             done += size if options.limit_by_bytes else entries
-            if self._stopping.wait(collection.pause_s(done, rate, time.monotonic() - began)):
+            if self._stopping.wait(gc_policy.pause_s(done, rate, time.monotonic() - began)):
                 raise _Stopped
 
         return pace
@@ -415,7 +415,7 @@ class Collector:
 
         async def pace() -> None:
             nonlocal done
-            pause = collection.pause_s(done, self._options.metadata_ops_per_s, time.monotonic() - began)
+            pause = gc_policy.pause_s(done, self._options.metadata_ops_per_s, time.monotonic() - began)
             if pause > 0:
                 await asyncio.sleep(pause)
             done += 1

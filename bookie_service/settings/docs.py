@@ -1,6 +1,6 @@
 """The page about configuration keys, made from the code that reads them.
 
-python -m bookie_service.settings.configuration_docs > docs/configuration.md
+python -m bookie_service.settings.docs > docs/configuration.md
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ import textwrap
 from collections.abc import Iterable, Sequence
 
 from bookie_service.settings.configuration import DANGEROUS, EXPLAINED, HARMLESS, PROTECTING, served_settings
-from bookie_service.settings.configuration_keys import APACHE_KEYS, APACHE_PREFIXES, OWN_KEYS
-from bookie_service.settings.configuration_values import Setting
+from bookie_service.settings.keys import APACHE_KEYS, APACHE_PREFIXES, OWN_KEYS
+from bookie_service.settings.values import Setting
 
 _INTRODUCTION = """\
 # Configuration keys of a bookie
 
-Made by `python -m bookie_service.settings.configuration_docs > docs/configuration.md`; a test compares the two.
+Made by `python -m bookie_service.settings.docs > docs/configuration.md`; a test compares the two.
 
 A bookie reads Apache's `bk_server.conf` (`--config FILE`); `--set KEY=VALUE` wins over the file. Names, units and
 defaults are Apache's, but for these: a journal flushes when its queue is empty (the lowest latency); a frame may have

@@ -11,7 +11,7 @@ import socket
 from collections import deque
 from collections.abc import Sequence
 
-from bookie_service.network.admission import LARGE_REPLY_BYTES, Admission, Receiver
+from bookie_service.network.memory_budget import LARGE_REPLY_BYTES, Admission, Receiver
 
 Parts = Sequence[bytes | memoryview]
 

@@ -30,13 +30,13 @@ from bkspark.wire.framing import LENGTH_BYTES
 from bookie_service.formats import index as index_format
 from bookie_service.formats.index import LedgerHeader
 from bookie_service.storage.disks import DiskLimits
-from bookie_service.storage.index.file_index import PageOptions
 from bookie_service.storage.index.index import LedgerUpdate, rebuild_remedy
+from bookie_service.storage.index.per_ledger import PageOptions
 from bookie_service.storage.io.byte_source import WAITING, ByteSource, NotCached
 from bookie_service.storage.io.files import LocalFiles, is_out_of_space, refuses_writes
 from bookie_service.storage.io.items import Items
 from bookie_service.storage.io.key_values import KeyValueOptions
-from bookie_service.storage.ledgers.ledger_storage import Flush, Ledger, LedgerIndex, Located
+from bookie_service.storage.ledgers.interface import Flush, Ledger, LedgerIndex, Located
 from bookie_service.storage.ledgers.limbo import Limbo
 from bookie_service.storage.ledgers.storage_class import StorageClass
 from bookie_service.storage.ledgers.tombstones import Tombstones

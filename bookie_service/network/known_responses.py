@@ -10,7 +10,7 @@ from bkspark.wire import v3
 from bkspark.wire.v2 import Status
 from bookie_service.engine.reads import ReadClient, Reading, View
 from bookie_service.engine.turns import Turn
-from bookie_service.network import v3_answers
+from bookie_service.network import v3_responses
 from bookie_service.storage.io.byte_source import Fetched, Place
 
 logger = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class SpaceRead(Reading):
 
     def refuse(self, status: int) -> None:
         self.is_answered = True
-        self.client.send((v3_answers.refusal(self.request, status),))
+        self.client.send((v3_responses.refusal(self.request, status),))
 
     def proceed(self, view: View, fetched: Fetched | None, turn: Turn) -> Place | None:
         flags = protocol.GetBookieInfoRequest
@@ -68,5 +68,5 @@ class SpaceRead(Reading):
         if asked & flags.FREE_DISK_SPACE:
             found["freeDiskSpace"] = space.free_bytes
         self.is_answered = True
-        self.client.send((v3_answers.answer(self.request, v3.Status.EOK, found),))
+        self.client.send((v3_responses.answer(self.request, v3.Status.EOK, found),))
         return None

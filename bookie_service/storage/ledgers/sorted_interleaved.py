@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bookie_service.storage.index.file_index import FileIndex
+from bookie_service.storage.index.per_ledger import FileIndex
 from bookie_service.storage.io.files import LocalFiles
-from bookie_service.storage.ledgers.ledger_store import LedgerStore, StoreOptions
+from bookie_service.storage.ledgers.base import LedgerStore, StoreOptions
 
 
 class _FileStorage(LedgerStore):
