@@ -40,8 +40,8 @@ from bookie_service.storage.index.manifest import IndexFilesWriter
 from bookie_service.storage.index.per_ledger import FileIndex
 from bookie_service.storage.io.files import LocalFiles
 from bookie_service.storage.ledgers.base import StoreOptions
+from bookie_service.storage.ledgers.factory import open_ledger_storage
 from bookie_service.storage.ledgers.interface import LedgerStorage
-from bookie_service.storage.ledgers.opening import open_ledger_storage
 from bookie_service.storage.ledgers.storage_class import StorageClass
 from bookie_service.storage.logs.compaction import Compactor
 from bookie_service.storage.logs.log_appender import AppendOptions

@@ -55,7 +55,7 @@ class Census(LedgerCensus, ShareCensus, Protocol):
 class ServiceOptions:
     """What one bookie needs to serve. Directories are the configured ones, absolute.
 
-    received_bytes_max, reply_bytes_max: what all connections together hold at most, see `admission`.
+    received_bytes_max, reply_bytes_max: what all connections together hold at most, see `memory_budget`.
     local_readers: ids of users whose clients read entry logs themselves, besides this one's and root.
     """
 

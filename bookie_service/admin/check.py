@@ -66,8 +66,8 @@ from bookie_service.storage.index.key_value_index import open_view
 from bookie_service.storage.index.manifest import IndexFiles
 from bookie_service.storage.io.files import ReadOnlyFiles
 from bookie_service.storage.io.items import rows_by_ledger
+from bookie_service.storage.ledgers.factory import check_written_by
 from bookie_service.storage.ledgers.interface import IndexView
-from bookie_service.storage.ledgers.opening import check_written_by
 
 _PROGRAM = "bookie"
 _SHOWN_MAX = 1000

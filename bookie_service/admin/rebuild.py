@@ -64,9 +64,9 @@ from bookie_service.storage.index.manifest import IndexFiles
 from bookie_service.storage.io.files import LocalFiles
 from bookie_service.storage.io.items import rows_by_ledger
 from bookie_service.storage.io.key_values import KeyValueOptions
+from bookie_service.storage.ledgers.factory import check_written_by
 from bookie_service.storage.ledgers.interface import IndexView
 from bookie_service.storage.ledgers.limbo import DirtyMarker, Limbo
-from bookie_service.storage.ledgers.opening import check_written_by
 from bookie_service.storage.ledgers.storage_class import StorageClass
 from bookie_service.storage.ledgers.tombstones import Tombstones
 

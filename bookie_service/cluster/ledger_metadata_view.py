@@ -1,4 +1,4 @@
-"""What the metadata store says of ledgers: the two questions of `collection`, and nothing that is a guess.
+"""What the metadata store says of ledgers: the two questions of `gc_policy`, and nothing that is a guess.
 
 Any failure raises. An instance id that changed means that the metadata are another cluster's, or are being restored.
 """

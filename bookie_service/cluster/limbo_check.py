@@ -1,4 +1,4 @@
-"""Limbo (`storage.limbo`), beside serving: which ledgers belong there, who is told, and which may leave it.
+"""Limbo (`storage.ledgers.limbo`), beside serving: which ledgers belong there, who is told, and which may leave it.
 
 At the start all index files are looked at: a ledger of which one is lost goes into limbo now, not at its first use.
 Then, now and again, each ledger in limbo is held against its metadata:

@@ -3,7 +3,7 @@
 A `Reading` is a request, or a run of them, that changes nothing. It sees the bookie through a `View`, which has no way
 to change it, and only `Reads` runs it. So whatever a reading raises leaves the bookie as it was: the request is
 answered EIO, the error is logged with its traceback, and everything else goes on. Requests that change something are
-run by `requests.Runs`, outside of this; an unexpected error of theirs ends the process.
+run by `request_stream.Runs`, outside of this; an unexpected error of theirs ends the process.
 
 Readings are answered at once as far as they need no disk, and later, through fetching threads, where they do. When the
 next entry is not at hand, the rest of a reading leaves the connection's buffer and waits for it, and the connection

@@ -9,7 +9,7 @@ from bkspark.wire import v2
 from bkspark.wire.framing import LENGTH_BYTES
 
 ITEM_AT = v2.ADD_HEAD_BYTES
-"""Where in the receive buffer its item begins: the four bytes in front of the entry become its length word (`adds`)."""
+"""Where in the receive buffer its item begins: the four bytes in front of the entry become its length word."""
 _WORD = v2.header_word(v2.ADD)
 _HEAD = struct.Struct(">ii20sqqq")
 _LENGTH = struct.Struct(">i")

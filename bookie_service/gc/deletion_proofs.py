@@ -1,4 +1,4 @@
-"""Which ledgers of a bookie are certainly deleted: the proofs of `collection`, gathered from the metadata store.
+"""Which ledgers of a bookie are certainly deleted: the proofs of `gc_policy`, gathered from the metadata store.
 
 One round of proofs, in this order: the bookie's own ledgers; a session that has caught up with all that was written
 before; the listing of all ledgers; the session caught up once more; a direct read of each ledger that is missing in the

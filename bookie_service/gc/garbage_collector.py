@@ -1,4 +1,4 @@
-"""Garbage collection at work: gathers facts, asks `collection` what may go, and lets it go.
+"""Garbage collection at work: gathers facts, asks `gc_policy` what may go, and lets it go.
 
 One task on the event loop decides and does what must not cross requests: letting go of ledgers and logs. Everything
 that reads or writes much runs on one thread of its own. A pass, in this order:
@@ -6,7 +6,7 @@ that reads or writes much runs on one thread of its own. A pass, in this order:
 1. ledgers that are certainly deleted (`deletion_proofs`) are dropped; fenced ones are remembered first, so that a late
    writer is still refused;
 2. now and then, ledgers that live on other bookies only;
-3. settled entry logs without a live byte are removed, and those with few are rewritten (`storage.compaction`).
+3. settled entry logs without a live byte are removed, and those with few are rewritten (`storage.logs.compaction`).
 
 What cannot be told is kept: a failing metadata store ends steps 1 and 2, a damaged log is left out and said once.
 """

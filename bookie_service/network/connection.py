@@ -1,9 +1,9 @@
 """One connection: bytes in, runs of requests to the bookie, buffers of replies out.
 
-The socket is read into one buffer that all connections share (`inbox`); a read may bring thousands of frames, which are
-decoded together and handed on as runs of equal kind. While a run cannot go on (the bookie has no room, the peer does
-not take its replies, or the turn is over, `turns`) nothing more is read, so neither a flood of requests nor a slow
-reader makes this process grow. What all connections together hold is bounded as well (`admission`).
+The socket is read into one buffer that all connections share (`receive_buffer`); a read may bring thousands of frames,
+which are decoded together and handed on as runs of equal kind. While a run cannot go on (the bookie has no room, the
+peer does not take its replies, or the turn is over, `turns`) nothing more is read, so neither a flood of requests nor a
+slow reader makes this process grow. What all connections together hold is bounded as well (`memory_budget`).
 
 A frame that is not the protocol closes the connection, as Apache's bookies do; there is no reply to it.
 """

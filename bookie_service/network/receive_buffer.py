@@ -1,8 +1,8 @@
 """What one connection has received and not served yet.
 
 Bytes are received into the buffer that all connections share, and served from there. Only what is left over is copied
-into memory of the connection's own, and counted (`admission`): the front of an unfinished frame, or requests that the
-bookie has no room for. A frame that is larger than what is received at once gets memory for all of it as soon as it
+into memory of the connection's own, and counted (`memory_budget`): the front of an unfinished frame, or requests that
+the bookie has no room for. A frame that is larger than what is received at once gets memory for all of it as soon as it
 shows its length, so that a frame that has begun can always be finished.
 """
 

@@ -3,7 +3,7 @@
     python -m bookie_service.replication autorecovery|check|decommission ID|recover ID
         [--config FILE] [--set key=value]... [--json]
 
-See `commands`.
+See `admin.repair_commands`.
 """
 
 from __future__ import annotations

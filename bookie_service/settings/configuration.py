@@ -1,6 +1,6 @@
 """Configuration: Apache's file and keys, as frozen options of the parts.
 
-Units and defaults are Apache's, but for those that `configuration_docs` names. `journalFlushWhenQueueEmpty` is true by
+Units and defaults are Apache's, but for those that `docs` names. `journalFlushWhenQueueEmpty` is true by
 default, which gives the lowest latency; with false, `journalMaxGroupWaitMSec` holds groups back as Apache's bookies do.
 
 Apache's files start this bookie. A value that Apache's bookies take is taken too, or raised or lowered to one that
@@ -120,7 +120,7 @@ DANGEROUS = {
     "journalWriteData": "entries are acknowledged from memory: the end of the process, by whatever cause, takes those "
     "of the last flushInterval",
 }
-"""Keys that, set to false, give durability away: after an unclean stop every ledger is in limbo (`storage.limbo`)."""
+"""Keys that, set to false, give durability away: after an unclean stop every ledger is in limbo (`ledgers.limbo`)."""
 
 
 @dataclass(frozen=True, slots=True)

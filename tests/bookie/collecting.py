@@ -18,7 +18,7 @@ from bookie_service.gc.garbage_collector import CollectionOptions, Collector, Pa
 from bookie_service.gc.gc_policy import CompactionLevel, DiskRoom
 from bookie_service.storage.io.files import LocalFiles
 from bookie_service.storage.ledgers.base import StoreOptions
-from bookie_service.storage.ledgers.opening import open_ledger_storage
+from bookie_service.storage.ledgers.factory import open_ledger_storage
 from bookie_service.storage.logs.compaction import Compactor
 from bookie_service.storage.logs.log_appender import AppendOptions
 

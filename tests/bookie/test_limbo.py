@@ -25,8 +25,8 @@ from bookie_service.storage.index.per_ledger import FileIndex, PageOptions
 from bookie_service.storage.io.files import LocalFiles
 from bookie_service.storage.journal.journal import JournalOptions
 from bookie_service.storage.ledgers.base import LedgerStore, StoreOptions
+from bookie_service.storage.ledgers.factory import open_ledger_storage
 from bookie_service.storage.ledgers.limbo import DirtyMarker, Limbo
-from bookie_service.storage.ledgers.opening import open_ledger_storage
 from tests.bookie.faulty_files import FaultyFiles
 from tests.bookie.serving import KEY, Serving, service_options, stored
 from tests.bookie.test_extents import ReadCountingFiles

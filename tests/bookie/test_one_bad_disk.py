@@ -19,7 +19,7 @@ from bookie_service.storage.index.manifest import IndexFiles
 from bookie_service.storage.index.per_ledger import PageOptions
 from bookie_service.storage.journal.journal import JournalOptions
 from bookie_service.storage.ledgers.base import StoreOptions
-from bookie_service.storage.ledgers.opening import open_ledger_storage
+from bookie_service.storage.ledgers.factory import open_ledger_storage
 from bookie_service.storage.logs.log_appender import AppendOptions
 from tests.bookie import collecting
 from tests.bookie.collecting import Bench

@@ -23,8 +23,8 @@ from bookie_service.storage.io.files import File, LocalFiles
 from bookie_service.storage.io.items import Items
 from bookie_service.storage.io.key_values import KeyValueOptions
 from bookie_service.storage.ledgers.base import StoreOptions
+from bookie_service.storage.ledgers.factory import open_ledger_storage
 from bookie_service.storage.ledgers.interface import LedgerStorage
-from bookie_service.storage.ledgers.opening import open_ledger_storage
 from bookie_service.storage.ledgers.read_ahead import ReadAheadCache
 from bookie_service.storage.ledgers.storage_class import StorageClass
 from bookie_service.storage.logs.log_scan import LogScan

@@ -1,4 +1,4 @@
-"""A disk in memory that knows what is durable and what is only cached, behind the interface of `storage.files`.
+"""A disk in memory that knows what is durable and what is only cached, behind the interface of `storage.io.files`.
 
 Every file has a durable state, a cached state (what a living process reads) and the changes between the two; so has
 every directory, for its names. `sync_data` makes a file's bytes and size durable, never its name; `sync_directory`

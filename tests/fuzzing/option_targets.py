@@ -101,7 +101,7 @@ def _offset_seeds() -> Iterator[bytes]:
 
 
 def _configuration(data: bytes) -> configuration.Configuration:
-    """As `configuration_file.read` and `configure` do, but no other file is included."""
+    """As `settings.file.read` and `configure` do, but no other file is included."""
     try:
         pairs = properties.pairs(data.decode())
     except ValueError as error:

@@ -2,7 +2,7 @@
 
 A file moves as a copy of what the old one and memory hold. What memory let go of before it was durable is in doubt, and
 so is all of a file that cannot be read: such a ledger is in limbo before readers look at the copy. The copy is synced
-with all else that the index writer wrote, then `index_files` notes where it is, and only then the old file is removed.
+with all else that the index writer wrote, then `manifest` notes where it is, and only then the old file is removed.
 After a crash before that the old one counts, and replay brings back the rest.
 """
 

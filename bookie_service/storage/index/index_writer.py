@@ -12,7 +12,7 @@ A file stays open from its first write until it is synced: if the system cannot 
 tell only those that have it open. That holds for as many files as are synced one by one; the sync of a file system
 reports the errors of all its files.
 
-What is durable is noted in `index_files` before `sync` returns, so that a file that is lost later is noticed.
+What is durable is noted in `manifest` before `sync` returns, so that a file that is lost later is noticed.
 
 Where the disk of a file takes no writes, the file moves to another directory (`index_moves`), with what waits for it.
 

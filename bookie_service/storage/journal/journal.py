@@ -4,7 +4,7 @@
 need not also change the file's size is about twice as fast; files that fell behind the mark are used again for the same
 reason (their blocks are written already, so the file system has nothing to note). `settle` is for quiet moments: it
 proves the last group durable, so that replay takes damage in it for what it is. Nothing here knows threads;
-`storage.journal_thread` runs it.
+`journal_thread` runs it.
 
 With `sync_groups` false, or for a group that is deferred, `append` returns as soon as the operating system has the
 records: a power cut takes what was appended since the last `sync`, acknowledged or not.

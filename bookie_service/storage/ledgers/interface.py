@@ -1,7 +1,7 @@
 """What every ledger storage offers the rest of the bookie, and what every index offers the storages.
 
 Apache's three storages stand behind one interface, `LedgerStorage`; `storage_class` makes the one that is configured.
-What they share is in `ledger_store`. They differ in three places:
+What they share is in `base`. They differ in three places:
 
 * the order in which a flush writes entries to the entry log: by (ledger, entry), or as they arrived;
 * the index: a file per ledger, or an embedded key-value store; both are a `LedgerIndex`;

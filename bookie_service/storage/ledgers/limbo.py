@@ -2,7 +2,7 @@
 
 A bookie acknowledges from its journal. One that ran with an incomplete journal and was not stopped in order, or whose
 journal is gone, cannot know what it acknowledged. From then on every ledger that it may have held is in limbo. So is a
-single ledger whose index file is lost, or shorter than it was (`index_files`). Of a ledger in limbo:
+single ledger whose index file is lost, or shorter than it was (`manifest`). Of a ledger in limbo:
 
 * an entry that is held is served; that one is not held is answered "unknown ledger state", not "no such entry";
 * which entry is the last, it does not know;

@@ -8,30 +8,26 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from bkspark.errors import ConfigurationError, ProtocolError, StorageDamaged
+from bkspark.errors import ProtocolError, StorageDamaged
 from bkspark.wire.framing import LENGTH_BYTES, gather_i64, split_items
 from bookie_service.formats import journal as journal_format
-from bookie_service.formats import key_value_index
 from bookie_service.formats.index import UNKNOWN_KEY
 from bookie_service.formats.journal import RecordKind
 from bookie_service.storage import layout
-from bookie_service.storage.index.index import IndexPaths
-from bookie_service.storage.io.files import LocalFiles, ReadOnlyFiles, is_disk_failure, is_out_of_space
+from bookie_service.storage.io.files import LocalFiles, is_disk_failure, is_out_of_space
 from bookie_service.storage.io.items import rows_by_ledger
 from bookie_service.storage.journal.checkpoint import Marks
 from bookie_service.storage.journal.journal import Journal, JournalOptions
 from bookie_service.storage.journal.replay import replay_journal
-from bookie_service.storage.ledgers.base import LedgerStore, StoreOptions
-from bookie_service.storage.ledgers.db import DbLedgerStorage
+from bookie_service.storage.ledgers.base import StoreOptions
+from bookie_service.storage.ledgers.factory import open_ledger_storage
 from bookie_service.storage.ledgers.interface import Flush, Ledger, LedgerStorage
 from bookie_service.storage.ledgers.limbo import DirtyMarker
-from bookie_service.storage.ledgers.sorted_interleaved import InterleavedLedgerStorage, SortedLedgerStorage
-from bookie_service.storage.ledgers.storage_class import StorageClass
 from bookie_service.storage.ledgers.write_cache import INDEX_BYTES_PER_ENTRY
 from bookie_service.storage.logs.compaction import Compactor
 from bookie_service.storage.logs.entry_log import ENTRY_BYTES_MIN
@@ -127,40 +123,6 @@ def open_storage(
     dirty = DirtyMarker(files, ledgers_at)
     incomplete = dirty.is_journal_incomplete()
     return Storage(store, marks, journals, compactor, notices, dirty, incomplete, replay.stuck)
-
-
-_STORAGES: dict[StorageClass, Callable[[LocalFiles, Sequence[str], StoreOptions], LedgerStore]] = {
-    StorageClass.SORTED: SortedLedgerStorage,
-    StorageClass.INTERLEAVED: InterleavedLedgerStorage,
-    StorageClass.DB: DbLedgerStorage,
-}
-
-
-def open_ledger_storage(files: LocalFiles, directories: Sequence[str], options: StoreOptions) -> LedgerStorage:
-    """Open the configured storage; nothing is replayed. `directories`: the `current` ones, in configured order.
-
-    Raises:
-        ConfigurationError: another storage wrote the directories, and this one does not read its index.
-        StorageDamaged: the index is damaged.
-    """
-    check_written_by(files, directories, options.storage_class)
-    return _STORAGES[options.storage_class](files, directories, options)
-
-
-def check_written_by(files: ReadOnlyFiles, directories: Sequence[str], storage_class: StorageClass) -> None:
-    """Raise ConfigurationError when the other kind of index is there: ledgers in it would be missing from this one."""
-    if storage_class is StorageClass.DB:
-        if IndexPaths(directories).has_any(files):
-            raise ConfigurationError(
-                f"{', '.join(directories)}: written with ledgerStorageClass {StorageClass.SORTED.short_name} or "
-                f"{StorageClass.INTERLEAVED.short_name}, which {storage_class.short_name} does not read: set one of "
-                "those again, or start a bookie with a new id and empty directories"
-            )
-    elif files.exists(path := os.path.join(directories[0], key_value_index.DIRECTORY_NAME)):
-        raise ConfigurationError(
-            f"{path}: written with ledgerStorageClass {StorageClass.DB.short_name}, which {storage_class.short_name} "
-            "does not read: set that again, or start a bookie with a new id and empty directories"
-        )
 
 
 class _Replay:
