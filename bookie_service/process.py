@@ -35,12 +35,13 @@ from bookie_service.cluster.registration import Registration
 from bookie_service.network import event_loop
 from bookie_service.network.event_loop import TurnRecorder
 from bookie_service.network.log_limit import LogLimiter
-from bookie_service.service import BookieService, Repeating, ServiceOptions
+from bookie_service.service import BookieService, Repeating
 from bookie_service.settings import address
 from bookie_service.settings.address import BoundAddress
 from bookie_service.settings.arguments import Parser, add_configuration, describe, fail
 from bookie_service.settings.configuration import Configuration, load
 from bookie_service.settings.file_limit import allowed_open_files
+from bookie_service.settings.service_options import ServiceOptions
 from bookie_service.settings.users import current_user
 from bookie_service.storage import layout
 from bookie_service.storage.io.files import LocalFiles, make_private

@@ -19,8 +19,7 @@ from bkspark.metadata.ledgers import LedgerStore
 from bkspark.metadata.tree import Tree
 from bkspark.metadata.underreplication import UnderreplicationStore
 from bkspark.metadata.uri import MetadataUri
-from bookie_service.gc import gc_policy
-from bookie_service.gc.gc_policy import HeldShare, LedgerShare
+from bookie_service.cluster.ledger_shares import HeldShare, LedgerShare, is_elsewhere
 
 _READS_AT_ONCE = 64
 _LISTED_PER_TURN = 256
@@ -179,7 +178,7 @@ class Census:
         except NoSuchLedger:
             return False  # deleted: that takes the other proof
         ensembles = (fragment.bookies for fragment in metadata.fragments)
-        return gc_policy.is_elsewhere(metadata.is_closed, ensembles, self._bookie_id)
+        return is_elsewhere(metadata.is_closed, ensembles, self._bookie_id)
 
     async def _check_instance(self) -> None:
         found = await self._registry.instance_id()

@@ -23,9 +23,9 @@ from typing import Protocol
 import numpy as np
 
 from bkspark.errors import BookKeeperError, StorageDamaged
+from bookie_service.cluster.ledger_shares import HeldShare, LedgerShare
+from bookie_service.engine.pacing import pause_s
 from bookie_service.formats.index import UNKNOWN_KEY
-from bookie_service.gc import gc_policy
-from bookie_service.gc.gc_policy import HeldShare, LedgerShare
 from bookie_service.storage.ledgers.interface import IndexView, LedgerStorage
 
 logger = logging.getLogger(__name__)
@@ -108,7 +108,7 @@ class LimboCheck:
             whole: list[int] = []
             reported = 0
             for done, ledger_id in enumerate(some):
-                await asyncio.sleep(gc_policy.pause_s(done, self._reads_per_s, time.monotonic() - began))
+                await asyncio.sleep(pause_s(done, self._reads_per_s, time.monotonic() - began))
                 share = await self._census.share(ledger_id)
                 if share.is_deleted:
                     ended.append(ledger_id)

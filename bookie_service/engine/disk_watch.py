@@ -11,8 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from bookie_service.gc.gc_policy import DiskRoom
-from bookie_service.storage.disks import UNKNOWN_SPACE, DiskFacts, DiskLimits, DiskSpace, DiskVerdict, judge
+from bookie_service.storage.disks import UNKNOWN_SPACE, DiskFacts, DiskLimits, DiskRoom, DiskSpace, DiskVerdict, judge
 from bookie_service.storage.io.files import ReadOnlyFiles
 
 logger = logging.getLogger(__name__)

@@ -27,11 +27,13 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from bkspark.errors import BookKeeperError, StorageDamaged
+from bookie_service.engine.pacing import pause_s
 from bookie_service.formats.compaction import Intent
 from bookie_service.gc import gc_policy
 from bookie_service.gc.deletion_proofs import DeletionCensus, DeletionProofs
-from bookie_service.gc.gc_policy import CompactionLevel, DiskRoom, LogUsage
+from bookie_service.gc.gc_policy import CompactionLevel, LogUsage
 from bookie_service.storage import ledger_id_sets
+from bookie_service.storage.disks import DiskRoom
 from bookie_service.storage.io.files import is_out_of_space
 from bookie_service.storage.ledgers.interface import LedgerStorage
 from bookie_service.storage.logs.compaction import Compactor, LogInDoubt
@@ -403,7 +405,7 @@ class Collector:
         def pace(entries: int, size: int) -> None:
             nonlocal done
             done += size if options.limit_by_bytes else entries
-            if self._stopping.wait(gc_policy.pause_s(done, rate, time.monotonic() - began)):
+            if self._stopping.wait(pause_s(done, rate, time.monotonic() - began)):
                 raise _Stopped
 
         return pace
@@ -415,7 +417,7 @@ class Collector:
 
         async def pace() -> None:
             nonlocal done
-            pause = gc_policy.pause_s(done, self._options.metadata_ops_per_s, time.monotonic() - began)
+            pause = pause_s(done, self._options.metadata_ops_per_s, time.monotonic() - began)
             if pause > 0:
                 await asyncio.sleep(pause)
             done += 1

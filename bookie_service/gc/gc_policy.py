@@ -10,25 +10,17 @@ A ledger is dropped by one of two proofs:
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+
+from bookie_service.storage.disks import DiskRoom
 
 BRAKE_LEDGERS_MIN = 20
 """Up to so many ledgers may vanish at once, whatever share of all they are, unless the listing is empty."""
 BRAKE_PASSES = 12
 """A ledger that the brake holds goes when it has been missing in so many passes in a row."""
-
-
-class DiskRoom(enum.IntEnum):
-    """How much room the disks of the entry logs have; more is greater."""
-
-    FULL = 0
-    SCARCE = 1
-    """Above diskUsageWarnThreshold."""
-    ENOUGH = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,47 +140,6 @@ class MissingLedgers:
         self.note(self._ids[~is_in(self._ids, ledger_ids)], -np.inf)
 
 
-@dataclass(frozen=True, slots=True)
-class HeldShare:
-    """What one bookie holds of a fragment: entry n lies on the `write_quorum` bookies from slot n mod E on."""
-
-    first_entry: int
-    end_entry: int
-    slot: int
-    ensemble_size: int
-    write_quorum: int
-
-    def includes(self, entry_ids: np.ndarray) -> np.ndarray:
-        """Return which entries of the fragment lie on the bookie, bool each."""
-        is_its: np.ndarray = (self.slot - entry_ids) % self.ensemble_size < self.write_quorum
-        return is_its
-
-    @property
-    def count(self) -> int:
-        """How many entries lie on the bookie."""
-        size = self.ensemble_size
-        cycles, rest = divmod(max(0, self.end_entry - self.first_entry), size)
-        in_rest = sum((self.slot - self.first_entry - at) % size < self.write_quorum for at in range(rest))
-        return cycles * min(size, self.write_quorum) + in_rest
-
-
-@dataclass(frozen=True, slots=True)
-class LedgerShare:
-    """What one bookie must hold of a ledger, as far as that is settled.
-
-    parts: of the fragments that get no more entries: all of a closed ledger, all but the last of an open one.
-    """
-
-    parts: tuple[HeldShare, ...]
-    is_closed: bool = True
-    is_deleted: bool = False
-
-
-def is_elsewhere(is_closed: bool, ensembles: Iterable[Sequence[str]], bookie_id: str) -> bool:
-    """Return whether metadata says for certain that this bookie has no part in a ledger."""
-    return is_closed and all(bookie_id not in ensemble for ensemble in ensembles)
-
-
 def usage(log_id: int, log_bytes: int, ledger_ids: np.ndarray, ledger_bytes: np.ndarray, held: np.ndarray) -> LogUsage:
     """Return a log's usage; `held`: the ledgers that are still there, ascending, listed after the log was settled."""
     return LogUsage(log_id, log_bytes, int(ledger_bytes[is_in(ledger_ids, held)].sum()))
@@ -239,8 +190,3 @@ def level_with_room(
     if room is DiskRoom.FULL or not minor.threshold > 0:
         return OFF
     return minor if level.threshold > minor.threshold else level
-
-
-def pause_s(done: int, per_second: int, elapsed_s: float) -> float:
-    """Return how long to wait after `done` units in `elapsed_s`, so that the rate holds; a rate of 0 is no limit."""
-    return max(0.0, done / per_second - elapsed_s) if per_second > 0 else 0.0

@@ -34,9 +34,9 @@ from bookie_service.gc.gc_policy import CompactionLevel
 from bookie_service.network.connection import ConnectionOptions
 from bookie_service.network.connections import ConnectionLimits
 from bookie_service.replication.options import AuditOptions, AutoRecoveryOptions, RepairOptions
-from bookie_service.service import ServiceOptions
 from bookie_service.settings.file import read
 from bookie_service.settings.keys import APACHE_KEYS, APACHE_PREFIXES, OWN_KEYS
+from bookie_service.settings.service_options import ServiceOptions
 from bookie_service.settings.users import group_id, user_ids
 from bookie_service.settings.values import FALSE, MOST, NULL, TRUE, Setting, Values, refused
 from bookie_service.storage.disks import DiskLimits

@@ -10,6 +10,7 @@ A read-only bookie goes on with reads, fences and, while enough is left for them
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
@@ -40,6 +41,15 @@ class DiskSpace:
 
 UNKNOWN_SPACE = DiskSpace(-1, 0, 0)
 """Of a disk that does not answer: it counts as full, and as one of its own."""
+
+
+class DiskRoom(enum.IntEnum):
+    """How much room the disks of the entry logs have; more is greater."""
+
+    FULL = 0
+    SCARCE = 1
+    """Above diskUsageWarnThreshold."""
+    ENOUGH = 2
 
 
 @dataclass(frozen=True, slots=True)

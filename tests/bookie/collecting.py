@@ -15,7 +15,8 @@ from bookie_service.formats import entry_log as log_format
 from bookie_service.formats import index_files
 from bookie_service.formats.entry_log import HEADER_BYTES
 from bookie_service.gc.garbage_collector import CollectionOptions, Collector, PassReport
-from bookie_service.gc.gc_policy import CompactionLevel, DiskRoom
+from bookie_service.gc.gc_policy import CompactionLevel
+from bookie_service.storage.disks import DiskRoom
 from bookie_service.storage.io.files import LocalFiles
 from bookie_service.storage.ledgers.base import StoreOptions
 from bookie_service.storage.ledgers.factory import open_ledger_storage

@@ -15,7 +15,8 @@ import numpy as np
 from bkspark.entries import EntryBatch
 from bkspark.wire import v2
 from bkspark.wire.digest import DigestType, EntryDigest, master_key
-from bookie_service.service import BookieService, ServiceOptions
+from bookie_service.service import BookieService
+from bookie_service.settings.service_options import ServiceOptions
 from bookie_service.storage.io.files import LocalFiles
 
 KEY = master_key(b"")

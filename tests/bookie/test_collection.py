@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 from bkspark.errors import StorageDamaged
+from bookie_service.cluster.ledger_shares import is_elsewhere
+from bookie_service.engine.pacing import pause_s
 from bookie_service.formats import compaction as intent_format
 from bookie_service.formats import entry_log as log_format
 from bookie_service.formats import tombstones as tombstone_format
@@ -19,7 +21,8 @@ from bookie_service.formats.compaction import Intent
 from bookie_service.formats.entry_log import HEADER_BYTES
 from bookie_service.formats.index import ENTRY_ID_MAX
 from bookie_service.gc import gc_policy
-from bookie_service.gc.gc_policy import OFF, CompactionLevel, DiskRoom, LogUsage
+from bookie_service.gc.gc_policy import OFF, CompactionLevel, LogUsage
+from bookie_service.storage.disks import DiskRoom
 from bookie_service.storage.io.files import File, LocalFiles
 from bookie_service.storage.ledgers.tombstones import KEPT_S, Tombstones
 from tests.bookie.collecting import UNLIMITED, Bench, item, without_limits
@@ -34,9 +37,9 @@ MINOR, MAJOR = CompactionLevel(0.2, 10), CompactionLevel(0.8, 100)
 
 def test_ledger_is_elsewhere_only_when_closed_and_in_no_ensemble() -> None:
     ensembles = [("b:1", "c:1"), ("c:1", "d:1")]
-    assert gc_policy.is_elsewhere(True, ensembles, "a:1")
-    assert not gc_policy.is_elsewhere(True, ensembles, "d:1")
-    assert not gc_policy.is_elsewhere(False, ensembles, "a:1")
+    assert is_elsewhere(True, ensembles, "a:1")
+    assert not is_elsewhere(True, ensembles, "d:1")
+    assert not is_elsewhere(False, ensembles, "a:1")
 
 
 def test_logs_below_the_threshold_are_compacted_emptiest_first_and_dead_ones_removed() -> None:
@@ -94,9 +97,9 @@ def test_major_compaction_waits_on_scarce_disks_and_every_one_on_full_disks(
 
 
 def test_pause_makes_up_for_what_was_done_too_fast() -> None:
-    assert gc_policy.pause_s(500, 1000, 0.1) == pytest.approx(0.4)
-    assert gc_policy.pause_s(500, 1000, 2.0) == 0
-    assert gc_policy.pause_s(500, 0, 0.0) == 0
+    assert pause_s(500, 1000, 0.1) == pytest.approx(0.4)
+    assert pause_s(500, 1000, 2.0) == 0
+    assert pause_s(500, 0, 0.0) == 0
 
 
 # ---- formats ----

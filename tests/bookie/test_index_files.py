@@ -14,7 +14,7 @@ from bkspark.wire import v2
 from bkspark.wire.v2 import Status
 from bookie_service.formats import index_files as file_format
 from bookie_service.formats.index import LAYOUT, POSITION_BYTES
-from bookie_service.service import ServiceOptions
+from bookie_service.settings.service_options import ServiceOptions
 from bookie_service.storage.index import manifest
 from bookie_service.storage.index.manifest import IndexFiles, IndexFilesWriter
 from bookie_service.storage.io.files import LocalFiles

@@ -13,13 +13,13 @@ import pytest
 from bkspark.errors import MetadataError, StorageDamaged
 from bkspark.wire import v2
 from bkspark.wire.v2 import Status
+from bookie_service.cluster.ledger_shares import HeldShare, LedgerShare
 from bookie_service.cluster.limbo_check import LimboCheck, holds
 from bookie_service.engine import rules
 from bookie_service.engine.bookie import BookieOptions
 from bookie_service.formats import limbo as limbo_format
 from bookie_service.formats.index import ENTRY_ID_MAX, LedgerHeader
-from bookie_service.gc.gc_policy import HeldShare, LedgerShare
-from bookie_service.service import ServiceOptions
+from bookie_service.settings.service_options import ServiceOptions
 from bookie_service.storage.index.index import LedgerUpdate
 from bookie_service.storage.index.per_ledger import FileIndex, PageOptions
 from bookie_service.storage.io.files import LocalFiles

@@ -13,7 +13,7 @@ import pytest
 from bkspark.wire.v2 import Status
 from bookie_service.admin.check import Check
 from bookie_service.engine.disk_watch import DiskOptions
-from bookie_service.service import ServiceOptions
+from bookie_service.settings.service_options import ServiceOptions
 from bookie_service.storage.index.index import IndexPaths
 from bookie_service.storage.index.manifest import IndexFiles
 from bookie_service.storage.index.per_ledger import PageOptions

@@ -21,8 +21,8 @@ from bookie_service.admin import rebuild
 from bookie_service.admin.rebuild import ALL, Rebuild, RebuildReport
 from bookie_service.formats import index as index_format
 from bookie_service.formats.index import LAYOUT, LedgerHeader
-from bookie_service.service import ServiceOptions
 from bookie_service.settings.configuration import configure
+from bookie_service.settings.service_options import ServiceOptions
 from bookie_service.storage import layout
 from bookie_service.storage.io.files import LocalFiles
 from bookie_service.storage.io.key_values import KeyValueOptions

@@ -32,10 +32,10 @@ from random import Random
 
 from bkspark.wire.v2 import Status
 from bookie_service.admin.rebuild import Rebuild
+from bookie_service.cluster.ledger_shares import HeldShare, LedgerShare
 from bookie_service.cluster.limbo_check import LimboCheck
 from bookie_service.formats.entry_log import HEADER_BYTES
 from bookie_service.formats.index import LAYOUT, POSITION_BYTES
-from bookie_service.gc.gc_policy import HeldShare, LedgerShare
 from bookie_service.storage import layout
 from bookie_service.storage.journal.journal import JournalOptions
 from bookie_service.storage.ledgers.base import StoreOptions
