@@ -27,8 +27,9 @@ import numpy as np
 
 from bkspark.entries import EntryBatch
 from bkspark.errors import ProtocolError
-from bkspark.wire.digest import MASTER_KEY_BYTES, EntryDigest, SealedEntries
+from bkspark.wire.digest import EntryDigest, SealedEntries
 from bkspark.wire.framing import LENGTH_BYTES, FrameTable, gather_i32, gather_i64
+from bkspark.wire.layout import ENTRY_BYTES_MIN, MASTER_KEY_BYTES
 
 VERSION = 2
 ADD, READ, AUTH, BATCH_READ = 1, 2, 3, 7
@@ -42,8 +43,6 @@ LAST_ENTRY = -1
 
 WORD_BYTES = 4
 ADD_HEAD_BYTES = WORD_BYTES + MASTER_KEY_BYTES
-ENTRY_BYTES_MIN = 16
-"""An entry holds at least its two ids."""
 READ_BYTES = 20
 BATCH_READ_BYTES = 40
 REPLY_BYTES = 24

@@ -30,8 +30,9 @@ from google.protobuf.message import DecodeError
 from bkspark.errors import ProtocolError
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v2
-from bkspark.wire.digest import MASTER_KEY_BYTES, SealedEntries
+from bkspark.wire.digest import SealedEntries
 from bkspark.wire.framing import LENGTH_BYTES, FrameTable
+from bkspark.wire.layout import MASTER_KEY_BYTES
 from bkspark.wire.v3_fields import (
     SAME,
     WIDTH_ONLY,

@@ -55,7 +55,7 @@ from bookie_service.formats import entry_log as log_format
 from bookie_service.formats import journal as journal_format
 from bookie_service.formats import marks as mark_format
 from bookie_service.formats.entry_log import OFFSET_BITS, OFFSET_MASK
-from bookie_service.formats.index import ENTRY_ID_MAX, POSITION_BYTES, Layout
+from bookie_service.formats.index import POSITION_BYTES, STORED_ENTRY_ID_MAX, Layout
 from bookie_service.settings.arguments import describe, fail
 from bookie_service.settings.configuration import Configuration
 from bookie_service.storage import layout
@@ -428,7 +428,7 @@ class Check:
 
     def _check_indexed(self, run: EntryRun) -> None:
         """Report entries of a log that the index does not know, though the journal holds them no more."""
-        chosen = (run.states != WRONG) & (run.entry_ids <= ENTRY_ID_MAX)
+        chosen = (run.states != WRONG) & (run.entry_ids <= STORED_ENTRY_ID_MAX)
         ledger_ids, entry_ids = run.ledger_ids[chosen], run.entry_ids[chosen]
         for ledger_id, rows in rows_by_ledger(ledger_ids) if len(ledger_ids) else ():
             held = np.unique(entry_ids[rows])

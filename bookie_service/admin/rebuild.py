@@ -43,6 +43,7 @@ from dataclasses import asdict, dataclass, field
 import numpy as np
 
 from bkspark.errors import BookKeeperError, ConfigurationError, StorageDamaged
+from bkspark.wire.layout import MASTER_KEY_BYTES
 from bookie_service.admin.check import locked
 from bookie_service.admin.index_building import FileIndexBuilder, IndexBuilder, KeyValueIndexBuilder
 from bookie_service.admin.inspection import places
@@ -52,8 +53,8 @@ from bookie_service.admin.inspection.findings import WRONG, EntryRun, Fact
 from bookie_service.admin.inspection.journal import read_journal
 from bookie_service.formats import entry_log as log_format
 from bookie_service.formats.entry_log import OFFSET_BITS
-from bookie_service.formats.index import ENTRY_ID_MAX, UNKNOWN_KEY, LedgerHeader, decode_lac
-from bookie_service.formats.journal import KEY_BYTES, LAC_HEAD_BYTES
+from bookie_service.formats.index import STORED_ENTRY_ID_MAX, UNKNOWN_KEY, LedgerHeader, decode_lac
+from bookie_service.formats.journal import LAC_HEAD_BYTES
 from bookie_service.settings.arguments import describe, fail
 from bookie_service.settings.configuration import Configuration
 from bookie_service.storage import layout
@@ -267,7 +268,7 @@ class Rebuild:
         if fact.kind == "fence":
             known.is_fenced = True
         elif fact.kind == "ledger-key":
-            known.master_key = self._bytes(fact.path, fact.offset + fact.length - KEY_BYTES, KEY_BYTES)
+            known.master_key = self._bytes(fact.path, fact.offset + fact.length - MASTER_KEY_BYTES, MASTER_KEY_BYTES)
         elif fact.kind == "explicit-lac":
             packet = self._bytes(fact.path, fact.offset + LAC_HEAD_BYTES, fact.length - LAC_HEAD_BYTES)
             if not known.explicit_lac or decode_lac(packet)[1] > decode_lac(known.explicit_lac)[1]:
@@ -296,7 +297,7 @@ class Rebuild:
 
     def _take_entries(self, run: EntryRun, wanted: np.ndarray | None) -> None:
         is_wanted = np.ones(len(run.ledger_ids), bool) if wanted is None else np.isin(run.ledger_ids, wanted)
-        is_wrong = (run.states == WRONG) | (run.entry_ids > ENTRY_ID_MAX)
+        is_wrong = (run.states == WRONG) | (run.entry_ids > STORED_ENTRY_ID_MAX)
         self._report.damaged_entries += int((is_wanted & is_wrong).sum())
         chosen = np.flatnonzero(is_wanted & ~is_wrong)
         if not len(chosen):

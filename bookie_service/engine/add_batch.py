@@ -12,16 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from bkspark.wire import v2, v3, v3_adds
-from bkspark.wire.digest import MASTER_KEY_BYTES
 from bkspark.wire.framing import LENGTH_BYTES, gather, gather_octets, scatter_i32
 from bkspark.wire.lac import may_add_each
+from bkspark.wire.layout import LAC_AT, MASTER_KEY_BYTES
 from bkspark.wire.v2 import Requests
 from bookie_service.network.response_encoders import V2_ANSWERS, Answers, V3Answers
 
 ALL = slice(None)
-LAC_OFFSET = 16
-"""Where in an entry its LAC stands."""
-_LAC_END = LENGTH_BYTES + LAC_OFFSET + 8
+_LAC_END = LENGTH_BYTES + LAC_AT + 8
 _V2_ITEM_AT = v2.ADD_HEAD_BYTES - LENGTH_BYTES
 _V2_KEY_OFFSET = v2.WORD_BYTES - _V2_ITEM_AT
 
@@ -113,7 +111,7 @@ class AddRun:
 
     def lac_of(self, octets: np.ndarray, row: int) -> int:
         """Return the LAC that an entry carries."""
-        at = self.item_starts.item(row) + LENGTH_BYTES + LAC_OFFSET
+        at = self.item_starts.item(row) + LENGTH_BYTES + LAC_AT
         return int.from_bytes(octets[at : at + 8].tobytes(), "big", signed=True)
 
     def lacs_are_right(self, octets: np.ndarray) -> bool | np.ndarray:
@@ -131,7 +129,7 @@ class AddRun:
         return True if right.all() else right
 
     def _have_right_lacs(self, octets: np.ndarray, rows: slice | np.ndarray) -> np.ndarray:
-        lacs = gather(octets, self.item_starts[rows] + (LENGTH_BYTES + LAC_OFFSET), ">i8")
+        lacs = gather(octets, self.item_starts[rows] + (LENGTH_BYTES + LAC_AT), ">i8")
         return may_add_each(self.entry_ids[rows], lacs, (self.flags[rows] & v2.RECOVERY_ADD) != 0)
 
     @property

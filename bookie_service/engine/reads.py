@@ -28,9 +28,9 @@ import numpy as np
 from bkspark.errors import StorageDamaged
 from bkspark.ids import NO_ENTRY
 from bkspark.wire.framing import LENGTH_BYTES
+from bkspark.wire.layout import LAC_AT
 from bkspark.wire.v2 import Status
 from bookie_service.engine import rules
-from bookie_service.engine.add_batch import LAC_OFFSET
 from bookie_service.engine.containment import Closable, refuse_after
 from bookie_service.engine.turns import Turn, Turns
 from bookie_service.network.send_buffer import Parts
@@ -123,8 +123,8 @@ class View:
                 return None
             if pieces:
                 entry = memoryview(pieces[0].buffer)[LENGTH_BYTES:]
-                has_lac = len(entry) >= LAC_OFFSET + _LAC.size
-                ledger.note_lac(_LAC.unpack_from(entry, LAC_OFFSET)[0] if has_lac else NO_ENTRY)
+                has_lac = len(entry) >= LAC_AT + _LAC.size
+                ledger.note_lac(_LAC.unpack_from(entry, LAC_AT)[0] if has_lac else NO_ENTRY)
         return ledger.known_lac
 
     def lac_at_hand(self, ledger_id: int) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from bkspark.wire.v2 import EOK, HIGH_PRIORITY, RECOVERY_ADD, Status
-from bookie_service.formats.index import ENTRY_ID_MAX, UNKNOWN_KEY, decode_lac
+from bookie_service.formats.index import STORED_ENTRY_ID_MAX, UNKNOWN_KEY, decode_lac
 
 
 def add_statuses(
@@ -45,7 +45,7 @@ def add_statuses(
     statuses[np.logical_not(keys_match)] = Status.EUA
     if read_only:
         statuses[((flags & HIGH_PRIORITY) == 0) | (not takes_recovery_adds)] = Status.EREADONLY
-    statuses[(entry_ids < 0) | (entry_ids > ENTRY_ID_MAX) | np.logical_not(lacs_are_right)] = Status.EBADREQ
+    statuses[(entry_ids < 0) | (entry_ids > STORED_ENTRY_ID_MAX) | np.logical_not(lacs_are_right)] = Status.EBADREQ
     if ledger_id < 0:
         statuses[:] = Status.EBADREQ
     return statuses
@@ -53,7 +53,7 @@ def add_statuses(
 
 def are_ids(ledger_id: int, lowest_entry: int, highest_entry: int) -> bool:
     """Whether entries of such ids can be stored."""
-    return ledger_id >= 0 and lowest_entry >= 0 and highest_entry <= ENTRY_ID_MAX
+    return ledger_id >= 0 and lowest_entry >= 0 and highest_entry <= STORED_ENTRY_ID_MAX
 
 
 def _bounds(entry_ids: np.ndarray) -> tuple[int, int]:
@@ -91,7 +91,7 @@ def explicit_lac_status(
         named, lac = decode_lac(packet)
     except ValueError:
         return Status.EBADREQ
-    if ledger_id < 0 or named != ledger_id or not 0 <= lac <= ENTRY_ID_MAX:
+    if ledger_id < 0 or named != ledger_id or not 0 <= lac <= STORED_ENTRY_ID_MAX:
         return Status.EBADREQ
     if read_only:
         return Status.EREADONLY

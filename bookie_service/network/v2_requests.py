@@ -13,8 +13,8 @@ import numpy as np
 
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v2
-from bkspark.wire.digest import MASTER_KEY_BYTES
 from bkspark.wire.framing import FrameTable, gather_octets
+from bkspark.wire.layout import MASTER_KEY_BYTES
 from bookie_service.engine.add_batch import AddRun
 from bookie_service.engine.bookie import Bookie, Client
 from bookie_service.engine.single_reads import SingleReads

@@ -14,8 +14,8 @@ import numpy as np
 
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v2, v3, v3_adds, v3_lacs, v3_reads
-from bkspark.wire.digest import MASTER_KEY_BYTES
 from bkspark.wire.framing import LENGTH_BYTES, FrameTable, gather_i64
+from bkspark.wire.layout import ENTRY_BYTES_MIN, ENTRY_ID_AT, MASTER_KEY_BYTES
 from bookie_service.engine.add_batch import AddRun
 from bookie_service.engine.bookie import Bookie, Client
 from bookie_service.engine.reads import ids_of
@@ -53,10 +53,10 @@ class V3Runs(Runs):
 
     def _add(self, octets: np.ndarray, adds: v3_adds.AddRequests) -> tuple[Step, int]:
         run = AddRun.of_v3(adds)
-        is_right = adds.body_ends - adds.body_starts >= v2.ENTRY_BYTES_MIN
+        is_right = adds.body_ends - adds.body_starts >= ENTRY_BYTES_MIN
         if is_right.all():
             is_right = (gather_i64(octets, adds.body_starts) == adds.ledger_ids) & (
-                gather_i64(octets, adds.body_starts + 8) == adds.entry_ids
+                gather_i64(octets, adds.body_starts + ENTRY_ID_AT) == adds.entry_ids
             )
         if not is_right[0]:
             return KnownAnswer(self._client, run.take(slice(0, 1)).replies(v2.Status.EBADREQ)), 1

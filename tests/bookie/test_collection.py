@@ -19,7 +19,7 @@ from bookie_service.formats import entry_log as log_format
 from bookie_service.formats import tombstones as tombstone_format
 from bookie_service.formats.compaction import Intent
 from bookie_service.formats.entry_log import HEADER_BYTES
-from bookie_service.formats.index import ENTRY_ID_MAX
+from bookie_service.formats.index import STORED_ENTRY_ID_MAX
 from bookie_service.gc import gc_policy
 from bookie_service.gc.gc_policy import OFF, CompactionLevel, LogUsage
 from bookie_service.storage.disks import DiskRoom
@@ -499,7 +499,7 @@ def test_torn_log_costs_what_the_ledgers_hold_not_how_far_their_ids_lie_apart(tm
     files = ReadCountingFiles()
     bench = Bench(tmp_path, files)
     bench.put(1, range(5))
-    bench.put(2, range(ENTRY_ID_MAX, ENTRY_ID_MAX + 1))
+    bench.put(2, range(STORED_ENTRY_ID_MAX, STORED_ENTRY_ID_MAX + 1))
     bench.flush()
     bench.store.close()
     for path in bench.log_paths:

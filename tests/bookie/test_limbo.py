@@ -18,7 +18,7 @@ from bookie_service.cluster.limbo_check import LimboCheck, holds
 from bookie_service.engine import rules
 from bookie_service.engine.bookie import BookieOptions
 from bookie_service.formats import limbo as limbo_format
-from bookie_service.formats.index import ENTRY_ID_MAX, LedgerHeader
+from bookie_service.formats.index import STORED_ENTRY_ID_MAX, LedgerHeader
 from bookie_service.settings.service_options import ServiceOptions
 from bookie_service.storage.index.index import LedgerUpdate
 from bookie_service.storage.index.per_ledger import FileIndex, PageOptions
@@ -231,11 +231,11 @@ def test_share_of_a_sparse_ledger_costs_what_is_held(tmp_path: Path, is_whole: b
     """One add of entry 2**40 - 1: the check must not go through 2**40 ids."""
     files = ReadCountingFiles()
     index = FileIndex(files, [str(tmp_path)], PageOptions(), 4)
-    ids = np.array([3, ENTRY_ID_MAX], np.int64)
+    ids = np.array([3, STORED_ENTRY_ID_MAX], np.int64)
     index.hold([LedgerUpdate(5, LedgerHeader(5, 1, False, KEY), ids, ids + 1)])
     index.sync()
     files.looks = 0
-    share = HeldShare(ENTRY_ID_MAX if is_whole else 0, ENTRY_ID_MAX + 1, 0, 1, 1)
+    share = HeldShare(STORED_ENTRY_ID_MAX if is_whole else 0, STORED_ENTRY_ID_MAX + 1, 0, 1, 1)
     assert holds(index, 5, share) == is_whole
     assert files.looks < 20
     index.close()

@@ -22,6 +22,7 @@ from bkspark.net.v3_channel import BookieV3Channel
 from bkspark.wire import v2, v3, v3_reads
 from bkspark.wire.digest import DigestType, EntryDigest
 from bkspark.wire.framing import scan_frames
+from bkspark.wire.layout import ENTRY_BYTES_MIN
 from bookie_service.engine import containment
 from bookie_service.network.request_stream import Runs
 from bookie_service.network.v2_requests import V2Runs
@@ -144,7 +145,7 @@ def _is_far(body: bytes) -> bool:
             entry = v3.decode_request(body).addRequest.body
         else:
             entry = body[v2.ADD_HEAD_BYTES :] if body[1:2] == bytes((v2.ADD,)) else b""
-        return len(entry) >= v2.ENTRY_BYTES_MIN and int.from_bytes(entry[8:16], "big", signed=True) >= _ENTRY_ID_END
+        return len(entry) >= ENTRY_BYTES_MIN and int.from_bytes(entry[8:16], "big", signed=True) >= _ENTRY_ID_END
     return False
 
 

@@ -18,7 +18,8 @@ import numpy as np
 from bkspark.errors import ProtocolError
 from bkspark.wire import v2, v3
 from bkspark.wire.framing import LENGTH_BYTES, FrameTable, gather_i64, scan_frames
-from bookie_service.engine.add_batch import LAC_OFFSET, AddRun
+from bkspark.wire.layout import LAC_AT
+from bookie_service.engine.add_batch import AddRun
 from bookie_service.engine.reads import Reading
 from bookie_service.engine.single_reads import SingleReads
 from bookie_service.engine.turns import Turn
@@ -308,7 +309,7 @@ class _Door:
         """Take adds, or refuse them."""
         bookie = self._bookie
         if self._cluster.observes:
-            lacs = gather_i64(octets, run.item_starts + LENGTH_BYTES + LAC_OFFSET)
+            lacs = gather_i64(octets, run.item_starts + LENGTH_BYTES + LAC_AT)
             is_fenced = bookie.is_fenced(run.ledger_ids.item(0))
             self._cluster.observer.on_adds(bookie, self._who, run, lacs, is_fenced)
         status: v2.Status | None = bookie.add_error

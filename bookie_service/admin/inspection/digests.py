@@ -13,6 +13,7 @@ import numpy as np
 
 from bkspark.wire.digest import DigestType, EntryDigest
 from bkspark.wire.lac import ANY_COPY
+from bkspark.wire.layout import ENTRY_ID_AT, LAC_AT
 from bookie_service.admin.inspection.findings import UNVERIFIED, VERIFIED, WRONG
 from bookie_service.storage.io.items import rows_by_ledger
 
@@ -37,7 +38,7 @@ class DigestJudge:
 
     def verifies(self, entry: bytes | memoryview) -> bool:
         """Return whether these bytes are an entry of whatever ledger, certainly."""
-        ledger_id, entry_id = (int.from_bytes(entry[at : at + 8], "big", signed=True) for at in (0, 8))
+        ledger_id, entry_id = (int.from_bytes(entry[at : at + 8], "big", signed=True) for at in (0, ENTRY_ID_AT))
         bounds = np.zeros(1, np.int64), np.array([len(entry)])
         return any(_matches(each, entry, *bounds, ledger_id, np.array([entry_id])) for each in self._digests)
 
@@ -47,7 +48,7 @@ class DigestJudge:
         if digest is None:
             return False
         restored = ledger_id.to_bytes(8, "big") + bytes(entry[8:])
-        entry_ids = np.array([int.from_bytes(restored[8:16], "big", signed=True)])
+        entry_ids = np.array([int.from_bytes(restored[ENTRY_ID_AT:LAC_AT], "big", signed=True)])
         return _matches(digest, restored, np.zeros(1, np.int64), np.array([len(restored)]), ledger_id, entry_ids)
 
     def judge(

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bkspark.wire.framing import LENGTH_BYTES, gather_i32, gather_i64
+from bkspark.wire.layout import ENTRY_BYTES_MIN
 from bookie_service.admin.inspection.digests import DigestJudge
 from bookie_service.admin.inspection.findings import UNVERIFIED, WRONG, Damage, EntryRun, Fact, Finding, Incomplete
 from bookie_service.formats import entry_log as log_format
@@ -24,7 +25,6 @@ from bookie_service.storage.io.files import File, ReadOnlyFiles
 _WINDOW_BYTES = 4 * 1024 * 1024
 _SEARCH_BYTES = 256 * 1024
 _ITEM_BYTES_MAX = 64 * 1024 * 1024
-_ENTRY_BYTES_MIN = 16
 _MAP_LEDGER, _MAP_ENTRY = -1, -2
 """The ids that a record of the ledgers map carries."""
 _FRONT = struct.Struct(">iqq")
@@ -167,7 +167,7 @@ class _EntryLog:
         if len(front) < _FRONT.size:
             return None
         length, ledger_id, entry_id = _FRONT.unpack(front)
-        is_map = (ledger_id, entry_id) == (_MAP_LEDGER, _MAP_ENTRY) and length >= _ENTRY_BYTES_MIN
+        is_map = (ledger_id, entry_id) == (_MAP_LEDGER, _MAP_ENTRY) and length >= ENTRY_BYTES_MIN
         return LENGTH_BYTES + length if is_map and offset + LENGTH_BYTES + length <= self._size else None
 
     def _is_zero(self, start: int, end: int) -> bool:
@@ -180,7 +180,7 @@ class _EntryLog:
         if len(front) < _FRONT.size:
             return False
         length, ledger_id, entry_id = _FRONT.unpack(front)
-        fits = _ENTRY_BYTES_MIN <= length <= min(_ITEM_BYTES_MAX, self._size - offset - LENGTH_BYTES)
+        fits = ENTRY_BYTES_MIN <= length <= min(_ITEM_BYTES_MAX, self._size - offset - LENGTH_BYTES)
         return fits and (min(ledger_id, entry_id) >= 0 or (ledger_id, entry_id) == (_MAP_LEDGER, _MAP_ENTRY))
 
     def _next_item(self, start: int) -> int | None:
@@ -212,7 +212,7 @@ def _chain(data: bytes) -> _Chain:
     while position + _FRONT.size <= len(data):
         length, ledger_id, entry_id = _FRONT.unpack_from(data, position)
         end = position + LENGTH_BYTES + length
-        if length < _ENTRY_BYTES_MIN or end > len(data) or ledger_id < 0 or entry_id < 0:
+        if length < ENTRY_BYTES_MIN or end > len(data) or ledger_id < 0 or entry_id < 0:
             break
         starts.append(position + LENGTH_BYTES)
         lengths.append(length)
@@ -231,5 +231,5 @@ def _candidates(piece: bytes, room: int) -> list[int]:
     top = octets[4 : 4 + count]
     likely = np.flatnonzero(((top == 0) & (octets[12 : 12 + count] == 0)) | (top == 0xFF))
     lengths = gather_i32(octets, likely).astype(np.int64)
-    fits = (lengths >= _ENTRY_BYTES_MIN) & (lengths <= np.minimum(_ITEM_BYTES_MAX, room - LENGTH_BYTES - likely))
+    fits = (lengths >= ENTRY_BYTES_MIN) & (lengths <= np.minimum(_ITEM_BYTES_MAX, room - LENGTH_BYTES - likely))
     return likely[fits].tolist()

@@ -15,6 +15,7 @@ from crc32c import crc32c
 
 from bkspark.errors import ProtocolError
 from bkspark.wire.framing import LENGTH_BYTES, gather_i64, split_items
+from bkspark.wire.layout import ENTRY_BYTES_MIN
 from bookie_service.admin.inspection.findings import VERIFIED, Damage, EntryRun, Fact, Finding, Incomplete
 from bookie_service.formats import index as index_format
 from bookie_service.formats import journal as journal_format
@@ -29,7 +30,6 @@ from bookie_service.formats.journal import (
 from bookie_service.formats.marks import JournalPosition
 from bookie_service.storage.io.files import File, ReadOnlyFiles
 
-_ENTRY_BYTES_MIN = 16
 _SCAN_BYTES = 1 << 20
 
 
@@ -230,7 +230,7 @@ def _things(path: str, body_at: int, header: RecordHeader, body: bytes) -> Itera
 
 def _entries(path: str, body_at: int, count: int, body: bytes) -> EntryRun:
     starts, ends = split_items(body, 0, len(body))
-    if len(starts) != count or (count and int((ends - starts).min()) < _ENTRY_BYTES_MIN):
+    if len(starts) != count or (count and int((ends - starts).min()) < ENTRY_BYTES_MIN):
         raise ValueError(f"it holds {len(starts)} entries and says {count}, or one is shorter than its ids")
     octets = np.frombuffer(body, np.uint8)
     ledger_ids, entry_ids = (gather_i64(octets, starts + at) if count else starts for at in (0, 8))

@@ -17,14 +17,14 @@ import numpy as np
 from bkspark.errors import StorageDamaged
 from bkspark.ids import NO_ENTRY
 from bookie_service.formats import index as index_format
-from bookie_service.formats.index import ENTRY_ID_MAX, LedgerHeader
+from bookie_service.formats.index import STORED_ENTRY_ID_MAX, LedgerHeader
 from bookie_service.formats.index_files import PLACES_MAX
 from bookie_service.storage.index.index_file import IndexFile
 from bookie_service.storage.index.index_pages import IndexPages, overlaid
 from bookie_service.storage.io.files import ReadOnlyFiles
 from bookie_service.storage.io.open_files import OpenFiles
 
-ENTRIES_END = ENTRY_ID_MAX + 1
+ENTRIES_END = STORED_ENTRY_ID_MAX + 1
 """No entry that can be stored has this id or a higher one."""
 EXTENT_ENTRIES = 8192
 """How many positions an extent has at most."""

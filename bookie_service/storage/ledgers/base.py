@@ -27,6 +27,7 @@ import numpy as np
 
 from bkspark.errors import StorageDamaged
 from bkspark.wire.framing import LENGTH_BYTES
+from bkspark.wire.layout import ENTRY_BYTES_MIN
 from bookie_service.formats import index as index_format
 from bookie_service.formats.index import LedgerHeader
 from bookie_service.storage.disks import DiskLimits
@@ -41,7 +42,7 @@ from bookie_service.storage.ledgers.limbo import Limbo
 from bookie_service.storage.ledgers.storage_class import StorageClass
 from bookie_service.storage.ledgers.tombstones import Tombstones
 from bookie_service.storage.ledgers.write_cache import CacheHalf
-from bookie_service.storage.logs.entry_log import ENTRY_BYTES_MIN, EntryLogs
+from bookie_service.storage.logs.entry_log import EntryLogs
 from bookie_service.storage.logs.log_appender import AppendOptions, EntryLogAppender
 from bookie_service.storage.logs.log_reader import EntryLogReader
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from bkspark.errors import ProtocolError, StorageDamaged
 from bkspark.wire.framing import LENGTH_BYTES, gather_i64, split_items
+from bkspark.wire.layout import ENTRY_BYTES_MIN, ENTRY_ID_AT
 from bookie_service.formats import journal as journal_format
 from bookie_service.formats.index import UNKNOWN_KEY
 from bookie_service.formats.journal import RecordKind
@@ -30,7 +31,6 @@ from bookie_service.storage.ledgers.interface import Flush, Ledger, LedgerStorag
 from bookie_service.storage.ledgers.limbo import DirtyMarker
 from bookie_service.storage.ledgers.write_cache import INDEX_BYTES_PER_ENTRY
 from bookie_service.storage.logs.compaction import Compactor
-from bookie_service.storage.logs.entry_log import ENTRY_BYTES_MIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +228,7 @@ class _Replay:
             first = taken
 
     def _hold(self, octets: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> None:
-        ledger_ids, entry_ids = gather_i64(octets, starts), gather_i64(octets, starts + 8)
+        ledger_ids, entry_ids = gather_i64(octets, starts), gather_i64(octets, starts + ENTRY_ID_AT)
         addresses = self._store.filling.place(octets, starts - LENGTH_BYTES, sizes)
         for ledger_id, rows in rows_by_ledger(ledger_ids):
             self._store.insert(self._ledger(ledger_id), entry_ids[rows], addresses[rows])

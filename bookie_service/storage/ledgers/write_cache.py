@@ -13,6 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from bkspark.wire.framing import LENGTH_BYTES, equal_step, gather_i32
+from bkspark.wire.layout import ENTRY_BYTES_MIN
 from bookie_service.storage.io.items import Items, contiguous_spans
 
 NOT_HELD = -1
@@ -276,7 +277,7 @@ class CacheHalf:
         if count_max == 1:
             return self._read_one(writes, first_entry)
         # No item is smaller than its length word and two ids.
-        addresses = writes.run(first_entry, min(count_max, bytes_max // (LENGTH_BYTES + 16) + 1))
+        addresses = writes.run(first_entry, min(count_max, bytes_max // (LENGTH_BYTES + ENTRY_BYTES_MIN) + 1))
         if not len(addresses):
             return None
         sizes = self.lengths(addresses) + LENGTH_BYTES

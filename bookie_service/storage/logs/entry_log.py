@@ -19,7 +19,6 @@ from bookie_service.storage.disks import UNKNOWN_SPACE, DiskLimits, DiskSpace, d
 from bookie_service.storage.io.files import File, LocalFiles, is_disk_failure, refuses_writes
 from bookie_service.storage.logs.log_writer import LogWriter
 
-ENTRY_BYTES_MIN = 16
 _UNSEEN_LOGS_MAX = 1 << 20
 """Logs with higher numbers than all others that a directory may have which cannot be read."""
 ITEM_BYTES_MAX = 64 * 1024 * 1024

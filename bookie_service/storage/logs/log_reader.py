@@ -14,12 +14,13 @@ import numpy as np
 
 from bkspark.errors import StorageDamaged
 from bkspark.wire.framing import LENGTH_BYTES, equal_step, gather_octets
+from bkspark.wire.layout import ENTRY_BYTES_MIN
 from bookie_service.formats.entry_log import HEADER_BYTES, OFFSET_BITS, OFFSET_MASK
 from bookie_service.storage.io.byte_source import WAITING, ByteSource
 from bookie_service.storage.io.items import Items, contiguous_spans
 from bookie_service.storage.io.open_files import OpenFiles
 from bookie_service.storage.ledgers.interface import Located
-from bookie_service.storage.logs.entry_log import ENTRY_BYTES_MIN, ITEM_BYTES_MAX, EntryLogs
+from bookie_service.storage.logs.entry_log import ITEM_BYTES_MAX, EntryLogs
 
 _GAP_BYTES_MAX = 256 * 1024
 """Entries of one ledger that lie further apart than this are read one by one."""

@@ -9,13 +9,14 @@ import numpy as np
 
 from bkspark.errors import ProtocolError, StorageDamaged
 from bkspark.wire.framing import LENGTH_BYTES, gather_i64, scan_frames
+from bkspark.wire.layout import ENTRY_BYTES_MIN
 from bookie_service.formats import entry_log as log_format
 from bookie_service.formats.entry_log import HEADER_BYTES, OFFSET_BITS
-from bookie_service.formats.index import ENTRY_ID_MAX
+from bookie_service.formats.index import STORED_ENTRY_ID_MAX
 from bookie_service.storage.io.files import File
 from bookie_service.storage.io.items import rows_by_ledger
 from bookie_service.storage.ledgers.interface import IndexView
-from bookie_service.storage.logs.entry_log import ENTRY_BYTES_MIN, ITEM_BYTES_MAX
+from bookie_service.storage.logs.entry_log import ITEM_BYTES_MAX
 
 _WINDOW_BYTES = 1024 * 1024
 _POSITIONS_GAP_MAX = 8192
@@ -74,7 +75,7 @@ class LogScan:
         starts, ends = _leading_items(data)
         octets = np.frombuffer(data, np.uint8)
         ledger_ids, entry_ids = (gather_i64(octets, starts + at) for at in (0, 8)) if len(starts) else (starts, starts)
-        right = (ledger_ids >= 0) & (entry_ids >= 0) & (entry_ids <= ENTRY_ID_MAX)
+        right = (ledger_ids >= 0) & (entry_ids >= 0) & (entry_ids <= STORED_ENTRY_ID_MAX)
         if not right.all():
             count = int(np.argmin(right))
             starts, ends, ledger_ids, entry_ids = starts[:count], ends[:count], ledger_ids[:count], entry_ids[:count]
