@@ -1,4 +1,4 @@
-"""A run of adds, as arrays over the receive buffer that holds their frames.
+"""Adds that came together, as arrays over the receive buffer that holds their frames.
 
 The four bytes in front of an entry are part of its frame, and needed no more once it is decoded and its master key
 checked. They become the item's length word, so that what is copied into the write cache is already what journal and
@@ -11,27 +11,24 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bkspark.wire import v2, v3, v3_adds
+from bkspark.wire.flags import RECOVERY_ADD
 from bkspark.wire.framing import LENGTH_BYTES, gather, gather_octets, scatter_i32
 from bkspark.wire.lac import may_add_each
 from bkspark.wire.layout import LAC_AT, MASTER_KEY_BYTES
-from bkspark.wire.v2 import Requests
-from bookie_service.network.response_encoders import V2_ANSWERS, Answers, V3Answers
+from bookie_service.engine.responses import AddResponses
 
 ALL = slice(None)
 _LAC_END = LENGTH_BYTES + LAC_AT + 8
-_V2_ITEM_AT = v2.ADD_HEAD_BYTES - LENGTH_BYTES
-_V2_KEY_OFFSET = v2.WORD_BYTES - _V2_ITEM_AT
 
 
 @dataclass(frozen=True, slots=True)
-class AddRun:
+class AddBatch:
     """Adds in order of arrival.
 
-    flags: V2's RECOVERY_ADD and HIGH_PRIORITY, per add.
+    flags: RECOVERY_ADD and HIGH_PRIORITY, per add.
     item_starts, sizes: where their items begin, and their bytes: the length word, then the entry.
     key_starts: where their master keys lie.
-    write_flags: of all of them: v3.DEFERRED_SYNC, or 0. `bypasses_journal`: with that, they are not journaled.
+    is_deferred: they are answered before they are durable. `bypasses_journal`: with that, they are not journaled.
     """
 
     ledger_ids: np.ndarray
@@ -40,74 +37,32 @@ class AddRun:
     item_starts: np.ndarray
     sizes: np.ndarray
     key_starts: np.ndarray
-    answers: Answers
-    write_flags: int = 0
+    responses: AddResponses
+    is_deferred: bool = False
     bypasses_journal: bool = False
-
-    @classmethod
-    def of_v2(cls, requests: Requests, start: int, end: int) -> AddRun:
-        """Return requests[start:end], all of which are adds, not copied."""
-        rows = slice(start, end)
-        item_starts = requests.starts[rows] + _V2_ITEM_AT
-        return cls(
-            requests.ledger_ids[rows],
-            requests.entry_ids[rows],
-            requests.flags[rows],
-            item_starts,
-            requests.ends[rows] - item_starts,
-            item_starts + _V2_KEY_OFFSET,
-            V2_ANSWERS,
-        )
-
-    @classmethod
-    def of_v3(cls, adds: v3_adds.AddRequests) -> AddRun:
-        """Return adds that came in V3."""
-        flags = v2.HIGH_PRIORITY if adds.priority > 0 else 0
-        # Recovery adds are always synced.
-        write_flags = adds.write_flags & v3.DEFERRED_SYNC
-        if adds.is_recovery:
-            flags |= v2.RECOVERY_ADD
-            write_flags = 0
-        item_starts = adds.body_starts - LENGTH_BYTES
-        return cls(
-            adds.ledger_ids,
-            adds.entry_ids,
-            np.full(len(adds), flags, np.int32),
-            item_starts,
-            adds.body_ends - item_starts,
-            adds.key_starts,
-            V3Answers(adds.txn_ids),
-            write_flags,
-            adds.bypasses_journal and write_flags & v3.DEFERRED_SYNC != 0,
-        )
 
     def __len__(self) -> int:
         return len(self.item_starts)
 
-    def take(self, rows: np.ndarray | slice) -> AddRun:
+    def take(self, rows: np.ndarray | slice) -> AddBatch:
         """Return the chosen rows."""
         if isinstance(rows, slice) and rows == ALL:
             return self
-        return AddRun(
+        return AddBatch(
             self.ledger_ids[rows],
             self.entry_ids[rows],
             self.flags[rows],
             self.item_starts[rows],
             self.sizes[rows],
             self.key_starts[rows],
-            self.answers.take(rows),
-            self.write_flags,
+            self.responses.take(rows),
+            self.is_deferred,
             self.bypasses_journal,
         )
 
     def replies(self, statuses: int | np.ndarray, last_synced: np.ndarray | None = None) -> bytes:
         """Return the answers to all adds; `last_synced`: the LastAddSynced to be told with each."""
-        return self.answers.added(statuses, self.ledger_ids, self.entry_ids, last_synced)
-
-    @property
-    def is_deferred(self) -> bool:
-        """Whether the adds are answered before they are durable."""
-        return self.write_flags & v3.DEFERRED_SYNC != 0
+        return self.responses.added(statuses, self.ledger_ids, self.entry_ids, last_synced)
 
     def lac_of(self, octets: np.ndarray, row: int) -> int:
         """Return the LAC that an entry carries."""
@@ -130,7 +85,7 @@ class AddRun:
 
     def _have_right_lacs(self, octets: np.ndarray, rows: slice | np.ndarray) -> np.ndarray:
         lacs = gather(octets, self.item_starts[rows] + (LENGTH_BYTES + LAC_AT), ">i8")
-        return may_add_each(self.entry_ids[rows], lacs, (self.flags[rows] & v2.RECOVERY_ADD) != 0)
+        return may_add_each(self.entry_ids[rows], lacs, (self.flags[rows] & RECOVERY_ADD) != 0)
 
     @property
     def items_bytes_max(self) -> int:

@@ -24,23 +24,22 @@ from typing import Protocol
 import numpy as np
 
 from bkspark.errors import StorageDamaged
-from bkspark.wire import v2
 from bkspark.wire.lac import may_add
-from bkspark.wire.v2 import EOK, Status
+from bkspark.wire.status import EOK, Status
 from bookie_service.engine import rules
-from bookie_service.engine.add_batch import AddRun
+from bookie_service.engine.add_batch import AddBatch
 from bookie_service.engine.deferrals import Deferrals
 from bookie_service.engine.disk_watch import DiskWatch
 from bookie_service.engine.entry_lists import EntryLists, StepReport
 from bookie_service.engine.long_polls import LongPolls, PollClient
 from bookie_service.engine.reads import ReadClient, Reading, ReadOptions, Reads, View, failed
+from bookie_service.engine.responses import Parts
 from bookie_service.engine.shares import ShareLimits
-from bookie_service.engine.single_add import ITEM_AT, LoneAdd, make_item
+from bookie_service.engine.single_add import SingleAdd, make_item
 from bookie_service.engine.turns import Turns
 from bookie_service.formats import journal as journal_format
 from bookie_service.formats.index import UNKNOWN_KEY
 from bookie_service.formats.journal import RecordKind
-from bookie_service.network.send_buffer import Parts
 from bookie_service.storage.io.byte_source import Fetched, Place
 from bookie_service.storage.io.items import rows_by_ledger
 from bookie_service.storage.journal.checkpoint import Checkpoint, CheckpointThread
@@ -82,11 +81,12 @@ class BookieOptions:
     adds_in_flight_max: adds not yet durable before connections must wait; 0: only the write cache limits them.
     long_polls, long_poll_s_max: how many reads may wait for a LAC, and for how long; above, ETOOMANYREQUESTS.
     entry_lists: how many lists of entries may wait to be made, one after the other; above, ETOOMANYREQUESTS.
-    alone_after: a client whose last adds, so many, each came alone, with nobody else's between them, adds alone.
+    serial_writer_after: after so many single adds from one client in a row, its adds are journaled without waiting for
+        others.
     journals_entries: False answers adds from memory; a crash loses those that no checkpoint moved to the entry log.
     """
 
-    alone_after: int = 8
+    serial_writer_after: int = 8
     journals_entries: bool = True
     adds_in_flight_max: int = 0
     long_polls: ShareLimits = LONG_POLLS
@@ -135,10 +135,10 @@ class Bookie:
         self._durable = [0] * len(journals)
         self._adds_in_flight = 0
         # Without any of this a lone add is a run like others.
-        self._takes_lone_adds = len(journals) == 1 and options.journals_entries and not options.adds_in_flight_max
+        self._takes_single_adds = len(journals) == 1 and options.journals_entries and not options.adds_in_flight_max
         # Who added last, and how many of its adds came alone since somebody else did.
         self._last_adder: Client | None = None
-        self._lone_adds = 0
+        self._single_adds = 0
         self._blocked: dict[Client, None] = {}
         view = View(store, disks.known_space, options.reads)
         self.reads = Reads(view, threads.fetch, turns, self._resume_blocked)
@@ -147,7 +147,7 @@ class Bookie:
 
     # ---- adds ----
 
-    def add(self, client: Client, octets: np.ndarray, run: AddRun) -> int:
+    def add(self, client: Client, octets: np.ndarray, run: AddBatch) -> int:
         """Take adds of a receive buffer; return how many were taken, the first ones.
 
         Fewer than all: there is no room now; call again, and after 0 wait for `client.resume`. The frames of the adds
@@ -174,7 +174,7 @@ class Bookie:
                 self._add_to_journal(index, client, octets, run.take(np.flatnonzero(journal_of == index)))
         return count
 
-    def add_alone(self, client: Client, octets: np.ndarray, add: LoneAdd) -> bool:
+    def add_single(self, client: Client, octets: np.ndarray, add: SingleAdd) -> bool:
         """Take an add that came alone, if its ledger is known and nothing bars it; its frame is then overwritten.
 
         False: nothing was done, and it is to be added as a run is.
@@ -184,12 +184,12 @@ class Bookie:
         if ledger is None or half.room < add.size + INDEX_BYTES_PER_ENTRY:
             return False
         make_item(octets.data, add)
-        address = half.place_one(octets, ITEM_AT, add.size)
+        address = half.place_one(octets, add.item_at, add.size)
         self._store.insert_one(ledger, add.entry_id, address)
         if add.ledger_id in self.long_polls:
             self.long_polls.touch(add.ledger_id)
         records = [Record(RecordKind.ENTRIES, 1, (half.memory[address : half.used].data,), add.size)]
-        replies = (v2.encode_add_reply(add.ledger_id, add.entry_id),)
+        replies = (add.acknowledgement(add.ledger_id, add.entry_id),)
         if sequence := self._commit(client, records):
             self.on_durable(0, sequence)
             client.send(replies)
@@ -200,9 +200,9 @@ class Bookie:
             self.look_at_disks()
         return True
 
-    def _ledger_of(self, add: LoneAdd) -> Ledger | None:
+    def _ledger_of(self, add: SingleAdd) -> Ledger | None:
         """Return the ledger of an add that nothing bars."""
-        if not self._takes_lone_adds or self._disks.is_read_only or add.ledger_id in self._store.limbo:
+        if not self._takes_single_adds or self._disks.is_read_only or add.ledger_id in self._store.limbo:
             return None
         try:
             ledger = self._store.ledger(add.ledger_id)
@@ -217,18 +217,18 @@ class Bookie:
     def _commit(self, client: Client, records: list[Record]) -> int:
         """Journal a lone add at once if its client adds alone: nobody would share the sync; 0: it must be submitted."""
         if client is not self._last_adder:
-            self._last_adder, self._lone_adds = client, 0
-        self._lone_adds += 1
-        return self._journals[0].commit(records) if self._lone_adds > self._options.alone_after else 0
+            self._last_adder, self._single_adds = client, 0
+        self._single_adds += 1
+        return self._journals[0].commit(records) if self._single_adds > self._options.serial_writer_after else 0
 
-    def _count_with_room(self, run: AddRun) -> int:
+    def _count_with_room(self, run: AddBatch) -> int:
         """Return how many of the first items fit into the filling half."""
         room = self._store.filling.room
         if run.items_bytes_max + len(run) * INDEX_BYTES_PER_ENTRY <= room:
             return len(run)
         return int(np.cumsum(run.sizes + INDEX_BYTES_PER_ENTRY).searchsorted(room, side="right"))
 
-    def _add_to_journal(self, index: int, client: Client, octets: np.ndarray, run: AddRun) -> None:
+    def _add_to_journal(self, index: int, client: Client, octets: np.ndarray, run: AddBatch) -> None:
         """Judge, hold and journal adds whose ledgers belong to one journal; answer once they are durable."""
         ledgers: dict[int, Ledger] = {}
         new_keys: list[tuple[int, bytes]] = []
@@ -287,7 +287,7 @@ class Bookie:
         self,
         octets: np.ndarray,
         ledger_id: int,
-        run: AddRun,
+        run: AddBatch,
         ledgers: dict[int, Ledger],
         new_keys: list[tuple[int, bytes]],
     ) -> int | np.ndarray:
@@ -551,7 +551,7 @@ class Bookie:
             client.resume()
 
 
-def _newest(octets: np.ndarray, ledger_id: int, run: AddRun) -> tuple[int, np.ndarray, int]:
+def _newest(octets: np.ndarray, ledger_id: int, run: AddBatch) -> tuple[int, np.ndarray, int]:
     """Return (ledger id, entry ids, LAC in the newest entry) of one ledger's adds."""
     return ledger_id, run.entry_ids, run.lac_of(octets, -1)
 

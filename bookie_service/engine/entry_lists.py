@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from bkspark.errors import StorageDamaged
-from bkspark.wire.v2 import Status
+from bkspark.wire.status import Status
 from bookie_service.engine.containment import refuse_after
 from bookie_service.engine.reads import ReadClient, failed
 from bookie_service.engine.shares import Peer, ShareLimits, Shares

@@ -29,11 +29,11 @@ from bkspark.errors import StorageDamaged
 from bkspark.ids import NO_ENTRY
 from bkspark.wire.framing import LENGTH_BYTES
 from bkspark.wire.layout import LAC_AT
-from bkspark.wire.v2 import Status
+from bkspark.wire.status import Status
 from bookie_service.engine import rules
 from bookie_service.engine.containment import Closable, refuse_after
+from bookie_service.engine.responses import Parts
 from bookie_service.engine.turns import Turn, Turns
-from bookie_service.network.send_buffer import Parts
 from bookie_service.storage.disks import DiskSpace
 from bookie_service.storage.io.byte_source import CachedSource, Fetched, NotCached, Place
 from bookie_service.storage.io.items import Items

@@ -1,4 +1,4 @@
-"""May this request proceed? Pure functions of what is known about the ledger; numbers are V2 status codes.
+"""May this request proceed? Pure functions of what is known about the ledger; results are `Status`.
 
 An add is judged in this order (reliability O6: a refused request leaves no trace): ids that cannot be stored and a LAC
 that no correct client sends (EBADREQ), a read-only bookie, a wrong master key, a fenced ledger.
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from bkspark.wire.v2 import EOK, HIGH_PRIORITY, RECOVERY_ADD, Status
+from bkspark.wire.flags import HIGH_PRIORITY, RECOVERY_ADD
+from bkspark.wire.status import EOK, Status
 from bookie_service.formats.index import STORED_ENTRY_ID_MAX, UNKNOWN_KEY, decode_lac
 
 

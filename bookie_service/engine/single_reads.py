@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from bkspark.errors import StorageDamaged
-from bkspark.wire import v2
-from bkspark.wire.v2 import Status
+from bkspark.wire.flags import LAST_ENTRY
+from bkspark.wire.status import Status
 from bookie_service.engine.reads import ReadClient, Reading, View, failed
+from bookie_service.engine.responses import ReadResponses
 from bookie_service.engine.turns import Turn
-from bookie_service.network.response_encoders import ReadAnswers
 from bookie_service.storage.io.byte_source import Fetched, NotCached, Place
 
 _ROWS_PER_LOOK = 8192
@@ -29,7 +29,7 @@ class SingleReads(Reading):
     """Single reads that came together, from `row` on."""
 
     client: ReadClient
-    answers: ReadAnswers
+    responses: ReadResponses
     ledger_ids: np.ndarray
     entry_ids: np.ndarray
     row: int = 0
@@ -48,7 +48,7 @@ class SingleReads(Reading):
     def keep(self, count: int) -> None:
         rows = slice(self.row, self.row + count)
         self.ledger_ids, self.entry_ids = self.ledger_ids[rows].copy(), self.entry_ids[rows].copy()
-        self.answers = self.answers.take(rows)
+        self.responses = self.responses.take(rows)
         self.row = 0
         self._ends = []
 
@@ -58,8 +58,8 @@ class SingleReads(Reading):
     def refuse_behind(self, count: int, status: int) -> None:
         first = self.row + count
         refusal = self._refusal(first, len(self.entry_ids), status)
-        self.answers, self.ledger_ids, self.entry_ids = (
-            self.answers.take(slice(0, first)),
+        self.responses, self.ledger_ids, self.entry_ids = (
+            self.responses.take(slice(0, first)),
             self.ledger_ids[:first],
             self.entry_ids[:first],
         )
@@ -74,7 +74,7 @@ class SingleReads(Reading):
     def _refusal(self, first: int, end: int, status: int) -> bytes:
         """Return the answers to the requests [first, end), which come to nothing."""
         ledger_ids, entry_ids = self.ledger_ids[first:end], self.entry_ids[first:end]
-        return self.answers.not_found(first, status, ledger_ids, entry_ids) if len(ledger_ids) else b""
+        return self.responses.not_found(first, status, ledger_ids, entry_ids) if len(ledger_ids) else b""
 
     def proceed(self, view: View, fetched: Fetched | None, turn: Turn) -> Place | None:
         # What was absent a turn ago may be here now.
@@ -158,9 +158,9 @@ class SingleReads(Reading):
         try:
             ledger = view.ledger(ledger_id)
             stored_id = first_entry
-            if ledger is not None and first_entry == v2.LAST_ENTRY:
+            if ledger is not None and first_entry == LAST_ENTRY:
                 stored_id = view.last_entry(ledger)
-            lac = view.known_lac(ledger, fetched) if ledger is not None and self.answers.wants_lac else None
+            lac = view.known_lac(ledger, fetched) if ledger is not None and self.responses.wants_lac else None
             pieces = view.read(ledger, stored_id, count_max, bytes_max, fetched)
         except (StorageDamaged, OSError) as error:
             return self._refusal(row, row + 1, failed(error)), 1
@@ -171,6 +171,6 @@ class SingleReads(Reading):
         for items in pieces:
             past = items.first_entry - stored_id
             replies.append(
-                self.answers.found(row + past, ledger_id, first_entry + past, items.buffer, items.sizes, lac)
+                self.responses.found(row + past, ledger_id, first_entry + past, items.buffer, items.sizes, lac)
             )
         return b"".join(replies) if len(replies) > 1 else replies[0], sum(map(len, pieces))

@@ -23,13 +23,14 @@ from bkspark.wire import v3
 from bkspark.wire.framing import FRAME_BYTES_MAX, scan_frames
 from bookie_service.engine.bookie import Bookie
 from bookie_service.engine.containment import decoded
-from bookie_service.engine.single_add import decode_lone_add
+from bookie_service.engine.responses import Parts
 from bookie_service.engine.turns import Turn, Turns
+from bookie_service.network.add_decoders import v2_single_add
 from bookie_service.network.log_limit import no_digits, place_of
 from bookie_service.network.memory_budget import WINDOW_BYTES, Admission
 from bookie_service.network.receive_buffer import Inbox
 from bookie_service.network.request_stream import Runs
-from bookie_service.network.send_buffer import Outbox, Parts
+from bookie_service.network.send_buffer import Outbox
 from bookie_service.network.v2_requests import V2Runs
 from bookie_service.network.v3_requests import V3Runs
 
@@ -331,8 +332,8 @@ class Connection:
     def _add_alone(self) -> bool:
         """Serve the inbox if it holds one add that nothing bars; nothing of it is left then."""
         octets = self._inbox.octets
-        add = decode_lone_add(octets.data, self._inbox.end, self._options.frame_bytes_max)
-        return add is not None and self._bookie.add_alone(self, octets, add)
+        add = v2_single_add(octets.data, self._inbox.end, self._options.frame_bytes_max)
+        return add is not None and self._bookie.add_single(self, octets, add)
 
     def _go_on(self, turn: Turn) -> None:
         """Serve what the inbox holds, as far as possible; read on only when all of it is served."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v3
-from bkspark.wire.v2 import Status
+from bkspark.wire.status import Status
 from bookie_service.engine.reads import ReadClient, Reading, View
 from bookie_service.engine.turns import Turn
 from bookie_service.network import v3_responses
@@ -68,5 +68,5 @@ class SpaceRead(Reading):
         if asked & flags.FREE_DISK_SPACE:
             found["freeDiskSpace"] = space.free_bytes
         self.is_answered = True
-        self.client.send((v3_responses.answer(self.request, v3.Status.EOK, found),))
+        self.client.send((v3_responses.answer(self.request, v3.StatusCode.EOK, found),))
         return None

@@ -1,27 +1,16 @@
-"""How adds and single reads are answered, in the protocol in which they were asked. Statuses come as V2's.
+"""Encodes the responses to adds and single reads (`engine.responses`) in V2 and in V3.
 
-V2 repeats what was asked; V3 tells answers apart by the requests' numbers (txnIds), which `V3Answers` keeps, a row per
-request, in the order of the requests.
+V2 repeats the ids of the request. V3 tells responses apart by the requests' txnIds, which `V3Responses` keeps, a row
+per request, in the order of the requests.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
 from bkspark.wire import v2, v3, v3_reads
-from bkspark.wire.v2 import Status
-
-_V3_STATUSES = np.full(int(max(Status)) + 1, int(v3.Status.EIO), np.int64)
-for _status in Status:
-    _V3_STATUSES[_status] = v3.Status[_status.name]
-
-
-def v3_status(status: int) -> int:
-    """Return what V3 sends for a V2 status."""
-    return int(_V3_STATUSES[status])
 
 
 def txn_id_array(txn_id: int) -> np.ndarray:
@@ -29,46 +18,8 @@ def txn_id_array(txn_id: int) -> np.ndarray:
     return np.array([txn_id], np.uint64).view(np.int64)
 
 
-class ReadAnswers(Protocol):
-    """Answers to single reads that came together."""
-
-    wants_lac: bool
-    """Whether `found` is to be told the LAC that the bookie knows."""
-
-    def found(
-        self, row: int, ledger_id: int, first_entry: int, items: bytes | memoryview, sizes: np.ndarray, lac: int | None
-    ) -> bytes | memoryview:
-        """Return the answers to the reads from `row` on, which asked for `first_entry`, first_entry + 1, ...
-
-        Args:
-            items: `i32 length, entry` each; item i has sizes[i] bytes.
-            lac: None: it is not known, or not wanted.
-        """
-
-    def not_found(self, row: int, status: int, ledger_ids: np.ndarray, entry_ids: np.ndarray) -> bytes:
-        """Return the answers to the reads from `row` on, which asked for these and come to nothing."""
-
-    def take(self, rows: slice) -> ReadAnswers:
-        """Return the answers of some of the reads."""
-
-
-class Answers(ReadAnswers, Protocol):
-    """Answers to adds as well."""
-
-    def added(
-        self,
-        statuses: int | np.ndarray,
-        ledger_ids: np.ndarray,
-        entry_ids: np.ndarray,
-        last_synced: np.ndarray | None,
-    ) -> bytes:
-        """Return the answers to all adds; one status may stand for all. `last_synced`: LastAddSynced, of each."""
-
-    def take(self, rows: slice | np.ndarray) -> Answers: ...
-
-
-class V2Answers:
-    """Of requests in V2. Its peers cannot take EUNKNOWNLEDGERSTATE: EIO is sent for it, which is as uncertain."""
+class V2Responses:
+    """Of requests in V2."""
 
     wants_lac = False
 
@@ -87,22 +38,17 @@ class V2Answers:
         return v2.encode_read_replies(ledger_id, first_entry, items, sizes)
 
     def not_found(self, row: int, status: int, ledger_ids: np.ndarray, entry_ids: np.ndarray) -> bytes:
-        return v2.encode_replies(v2.READ, v2_status(status), ledger_ids, entry_ids)
+        return v2.encode_replies(v2.READ, v2.code_of(status), ledger_ids, entry_ids)
 
-    def take(self, rows: slice | np.ndarray) -> V2Answers:
+    def take(self, rows: slice | np.ndarray) -> V2Responses:
         return self
 
 
-V2_ANSWERS = V2Answers()
-
-
-def v2_status(status: int) -> int:
-    """Return what V2 sends for a status."""
-    return Status.EIO if status == Status.EUNKNOWNLEDGERSTATE else status
+V2_RESPONSES = V2Responses()
 
 
 @dataclass(frozen=True, slots=True)
-class V3Answers:
+class V3Responses:
     """Of requests in V3; `txn_ids`: int64, one per request."""
 
     txn_ids: np.ndarray
@@ -115,7 +61,7 @@ class V3Answers:
         entry_ids: np.ndarray,
         last_synced: np.ndarray | None,
     ) -> bytes:
-        codes = np.broadcast_to(_V3_STATUSES[statuses], self.txn_ids.shape)
+        codes = np.broadcast_to(v3.codes_of(statuses), self.txn_ids.shape)
         return v3.encode_add_responses(self.txn_ids, codes, ledger_ids, entry_ids, last_synced)
 
     def found(
@@ -126,8 +72,8 @@ class V3Answers:
 
     def not_found(self, row: int, status: int, ledger_ids: np.ndarray, entry_ids: np.ndarray) -> bytes:
         txn_ids = self.txn_ids[row : row + len(entry_ids)]
-        return v3_reads.encode_read_failures(txn_ids, v3_status(status), ledger_ids, entry_ids)
+        return v3_reads.encode_read_failures(txn_ids, v3.code_of(status), ledger_ids, entry_ids)
 
-    def take(self, rows: slice | np.ndarray) -> V3Answers:
+    def take(self, rows: slice | np.ndarray) -> V3Responses:
         # A copy, as what is taken may wait, and outlive the rest.
-        return V3Answers(self.txn_ids[rows].copy(), self.wants_lac)
+        return V3Responses(self.txn_ids[rows].copy(), self.wants_lac)

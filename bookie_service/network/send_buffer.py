@@ -9,11 +9,9 @@ from __future__ import annotations
 import itertools
 import socket
 from collections import deque
-from collections.abc import Sequence
 
+from bookie_service.engine.responses import Parts
 from bookie_service.network.memory_budget import LARGE_REPLY_BYTES, Admission, Receiver
-
-Parts = Sequence[bytes | memoryview]
 
 _PARTS_PER_CALL_MAX = 1024
 """IOV_MAX of Linux."""

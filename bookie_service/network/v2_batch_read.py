@@ -6,11 +6,10 @@ from dataclasses import dataclass
 
 from bkspark.errors import StorageDamaged
 from bkspark.wire import v2
-from bkspark.wire.v2 import Status
+from bkspark.wire.status import Status
 from bookie_service.engine.reads import ReadClient, Reading, View, failed
 from bookie_service.engine.turns import Turn
 from bookie_service.formats.journal import BODY_BYTES_MAX
-from bookie_service.network.response_encoders import v2_status
 from bookie_service.storage.io.byte_source import Fetched, NotCached, Place
 from bookie_service.storage.io.items import Items
 
@@ -37,7 +36,7 @@ class BatchRead(Reading):
     def _head(self, status: int, items_bytes: int = 0) -> bytes:
         """Return what precedes the items of the answer."""
         return v2.encode_batch_reply_head(
-            self.ledger_id, self.first_entry, self.request_id, v2_status(status), items_bytes
+            self.ledger_id, self.first_entry, self.request_id, v2.code_of(status), items_bytes
         )
 
     def proceed(self, view: View, fetched: Fetched | None, turn: Turn) -> Place | None:

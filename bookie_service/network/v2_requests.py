@@ -15,12 +15,12 @@ from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v2
 from bkspark.wire.framing import FrameTable, gather_octets
 from bkspark.wire.layout import MASTER_KEY_BYTES
-from bookie_service.engine.add_batch import AddRun
 from bookie_service.engine.bookie import Bookie, Client
 from bookie_service.engine.single_reads import SingleReads
+from bookie_service.network.add_decoders import v2_add_batch
 from bookie_service.network.known_responses import KnownAnswer
 from bookie_service.network.request_stream import Change, Runs, Step
-from bookie_service.network.response_encoders import V2_ANSWERS
+from bookie_service.network.response_encoders import V2_RESPONSES
 from bookie_service.network.v2_batch_read import BatchRead
 
 NO_AUTHENTICATION = protocol.AuthMessage(authPluginName="AuthDisabledPlugin", payload=b"")
@@ -46,7 +46,7 @@ class V2Runs(Runs):
         end = self._ends[bisect.bisect_right(self._ends, row)]
         opcode = requests.opcodes.item(row)
         if opcode == v2.ADD:
-            run = AddRun.of_v2(requests, row, end)
+            run = v2_add_batch(requests, row, end)
             return Change(lambda: self._bookie.add(self._client, octets, run)), len(run)
         if opcode == v2.READ:
             return self._read(octets, end)
@@ -69,7 +69,7 @@ class V2Runs(Runs):
 
     def _single_reads(self, end: int) -> SingleReads:
         requests, rows = self._requests, slice(self._row, end)
-        return SingleReads(self._client, V2_ANSWERS, requests.ledger_ids[rows], requests.entry_ids[rows])
+        return SingleReads(self._client, V2_RESPONSES, requests.ledger_ids[rows], requests.entry_ids[rows])
 
     def _count_plain(self, end: int) -> int:
         """Return how many of the next reads, up to `end`, do not fence."""

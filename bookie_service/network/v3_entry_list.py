@@ -15,11 +15,10 @@ from bkspark.errors import StorageDamaged
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v3
 from bkspark.wire.entry_lists import GROUP_BYTES, HEAD_BYTES, EntryRuns, encode_entry_list, list_of_groups
-from bkspark.wire.v2 import Status
+from bkspark.wire.status import Status
 from bookie_service.engine.entry_lists import EntryLists, ListClient
 from bookie_service.engine.reads import Reading, View, failed
 from bookie_service.engine.turns import Turn
-from bookie_service.network.response_encoders import v3_status
 from bookie_service.network.v3_responses import answer
 from bookie_service.storage.io.byte_source import Fetched, Place
 from bookie_service.storage.ledgers.interface import Ledger
@@ -52,7 +51,7 @@ class EntryList(Reading):
 
     def refuse(self, status: int) -> None:
         self._is_begun = True
-        self.client.send((answer(self._request, v3_status(status)),))
+        self.client.send((answer(self._request, v3.code_of(status)),))
 
     def proceed(self, view: View, fetched: Fetched | None, turn: Turn) -> Place | None:
         self._view = view
@@ -98,9 +97,9 @@ class EntryList(Reading):
         data = groups.encoded()
         if data is None:
             logger.error("the list of ledger %d's entries would not fit into a frame", self._ledger_id)
-            self._frame = answer(self._request, v3.Status.EIO)
+            self._frame = answer(self._request, v3.StatusCode.EIO)
         else:
-            self._frame = answer(self._request, v3.Status.EOK, {"availabilityOfEntriesOfLedger": data})
+            self._frame = answer(self._request, v3.StatusCode.EOK, {"availabilityOfEntriesOfLedger": data})
 
     def finish(self) -> None:
         self.client.send((self._frame,))

@@ -9,10 +9,9 @@ import numpy as np
 from bkspark.errors import StorageDamaged
 from bkspark.wire import v3, v3_lacs
 from bkspark.wire.framing import LENGTH_BYTES
-from bkspark.wire.v2 import Status
+from bkspark.wire.status import Status
 from bookie_service.engine.reads import ReadClient, Reading, View, failed
 from bookie_service.engine.turns import Turn
-from bookie_service.network.response_encoders import v3_status
 from bookie_service.storage.io.byte_source import Fetched, NotCached, Place
 from bookie_service.storage.ledgers.interface import Ledger
 
@@ -55,7 +54,7 @@ class LacReads(Reading):
     def _refusal(self, first: int, end: int, status: int) -> bytes:
         """Return the answers to requests [first, end); of a ledger that is not here Apache's bookies say ENOENTRY."""
         is_absent = status in (Status.ENOENTRY, Status.ENOLEDGER)
-        code = v3.Status.ENOENTRY if is_absent else v3_status(status)
+        code = v3.StatusCode.ENOENTRY if is_absent else v3.code_of(status)
         return v3_lacs.encode_lac_failures(self.txn_ids[first:end], code, self.ledger_ids[first:end])
 
     def proceed(self, view: View, fetched: Fetched | None, turn: Turn) -> Place | None:

@@ -15,14 +15,15 @@ from bkspark.errors import StorageDamaged
 from bkspark.ids import NO_ENTRY
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v3
+from bkspark.wire.flags import LAST_ENTRY
 from bkspark.wire.framing import LENGTH_BYTES
-from bkspark.wire.v2 import LAST_ENTRY, Status
+from bkspark.wire.status import Status
 from bookie_service.engine.long_polls import LongPolls, PollClient
 from bookie_service.engine.reads import Reading, View, failed, ids_of
 from bookie_service.engine.single_reads import SingleReads
 from bookie_service.engine.turns import Turn
 from bookie_service.network.known_responses import KnownAnswer
-from bookie_service.network.response_encoders import V3Answers, txn_id_array, v3_status
+from bookie_service.network.response_encoders import V3Responses, txn_id_array
 from bookie_service.network.v3_responses import answer
 from bookie_service.storage.io.byte_source import Fetched, NotCached, Place
 
@@ -52,7 +53,7 @@ class LongPoll(Reading):
 
     def refuse(self, status: int) -> None:
         self._is_answered = True
-        self.client.send((answer(self._request, v3_status(status)),))
+        self.client.send((answer(self._request, v3.code_of(status)),))
 
     def wake(self, lac: int | None) -> None:
         self._is_waiting = False
@@ -100,7 +101,7 @@ class LongPoll(Reading):
     def _answer(self) -> Reading:
         """Return the reading that answers it."""
         if not self._is_piggyback:
-            answers = V3Answers(txn_id_array(self._request.header.txnId))
+            answers = V3Responses(txn_id_array(self._request.header.txnId))
             return SingleReads(self.client, answers, *ids_of(self.ledger_id, self._read.entryId))
         found = {"maxLAC": self._lac}
         if self._advanced is not None:
@@ -108,11 +109,11 @@ class LongPoll(Reading):
         if self._lac > self.previous_lac:
             entry = ids_of(self.ledger_id, self.previous_lac + 1)
             return SingleReads(self.client, _PiggybackAnswers(self._request, found), *entry)
-        return KnownAnswer(self.client, answer(self._request, v3.Status.EOK, found))
+        return KnownAnswer(self.client, answer(self._request, v3.StatusCode.EOK, found))
 
 
 class _PiggybackAnswers:
-    """The answer of a long poll whose LAC has advanced; see `ReadAnswers`."""
+    """The answer of a long poll whose LAC has advanced; see `ReadResponses`."""
 
     wants_lac = False
 
@@ -125,13 +126,13 @@ class _PiggybackAnswers:
     ) -> bytes:
         """Return the answer with the entry."""
         entry = bytes(memoryview(items)[LENGTH_BYTES : sizes.item(0)])
-        return answer(self._request, v3.Status.EOK, {**self._found, "entryId": first_entry, "body": entry})
+        return answer(self._request, v3.StatusCode.EOK, {**self._found, "entryId": first_entry, "body": entry})
 
     def not_found(self, row: int, status: int, ledger_ids: np.ndarray, entry_ids: np.ndarray) -> bytes:
         """Return the answer without: of a striped ledger the entry may lie elsewhere."""
         if status == Status.ENOENTRY:
-            return answer(self._request, v3.Status.EOK, self._found)
-        return answer(self._request, v3_status(status))
+            return answer(self._request, v3.StatusCode.EOK, self._found)
+        return answer(self._request, v3.code_of(status))
 
     def take(self, rows: slice) -> _PiggybackAnswers:
         """Return itself: there is but one read."""

@@ -13,17 +13,18 @@ from collections.abc import Callable
 import numpy as np
 
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
-from bkspark.wire import v2, v3, v3_adds, v3_lacs, v3_reads
+from bkspark.wire import v3, v3_adds, v3_lacs, v3_reads
 from bkspark.wire.framing import LENGTH_BYTES, FrameTable, gather_i64
 from bkspark.wire.layout import ENTRY_BYTES_MIN, ENTRY_ID_AT, MASTER_KEY_BYTES
-from bookie_service.engine.add_batch import AddRun
+from bkspark.wire.status import Status
 from bookie_service.engine.bookie import Bookie, Client
 from bookie_service.engine.reads import ids_of
 from bookie_service.engine.single_reads import SingleReads
 from bookie_service.network import v3_responses
+from bookie_service.network.add_decoders import v3_add_batch
 from bookie_service.network.known_responses import KnownAnswer, SpaceRead
 from bookie_service.network.request_stream import Change, Runs, Step
-from bookie_service.network.response_encoders import V3Answers, txn_id_array
+from bookie_service.network.response_encoders import V3Responses, txn_id_array
 from bookie_service.network.v2_requests import NO_AUTHENTICATION
 from bookie_service.network.v3_entry_list import EntryList
 from bookie_service.network.v3_lac_reads import LacReads
@@ -52,21 +53,21 @@ class V3Runs(Runs):
         return self._single(v3.decode_request(octets[start:end].tobytes())), 1
 
     def _add(self, octets: np.ndarray, adds: v3_adds.AddRequests) -> tuple[Step, int]:
-        run = AddRun.of_v3(adds)
+        run = v3_add_batch(adds)
         is_right = adds.body_ends - adds.body_starts >= ENTRY_BYTES_MIN
         if is_right.all():
             is_right = (gather_i64(octets, adds.body_starts) == adds.ledger_ids) & (
                 gather_i64(octets, adds.body_starts + ENTRY_ID_AT) == adds.entry_ids
             )
         if not is_right[0]:
-            return KnownAnswer(self._client, run.take(slice(0, 1)).replies(v2.Status.EBADREQ)), 1
+            return KnownAnswer(self._client, run.take(slice(0, 1)).replies(Status.EBADREQ)), 1
         right = run if is_right.all() else run.take(slice(0, int(np.argmin(is_right))))
         return Change(lambda: self._bookie.add(self._client, octets, right)), len(right)
 
     def _read_run(self, reads: v3_reads.ReadRequests) -> tuple[Step, int]:
         is_fencing = reads.fencing_key is not None
         # What fences says nothing of the LAC: recovery has its own from the metadata and the entries.
-        answers = V3Answers(reads.txn_ids, wants_lac=not is_fencing)
+        answers = V3Responses(reads.txn_ids, wants_lac=not is_fencing)
         run = SingleReads(self._client, answers, reads.ledger_ids, reads.entry_ids)
         if reads.fencing_key is None:
             return run, len(reads)
@@ -81,12 +82,12 @@ class V3Runs(Runs):
     def _single(self, request: protocol.Request) -> Step:
         operation = request.header.operation
         if request.header.version != protocol.VERSION_THREE:
-            return self._refusal(request, v3.Status.EBADVERSION)
+            return self._refusal(request, v3.StatusCode.EBADVERSION)
         if operation == protocol.AUTH:
-            return KnownAnswer(self._client, answer(request, v3.Status.EOK, authResponse=NO_AUTHENTICATION))
+            return KnownAnswer(self._client, answer(request, v3.StatusCode.EOK, authResponse=NO_AUTHENTICATION))
         if not v3_responses.has_message(request):
             # START_TLS too: there is no TLS.
-            return self._refusal(request, v3.Status.EBADREQ)
+            return self._refusal(request, v3.StatusCode.EBADREQ)
         # Operations with a message are in this table.
         steps: dict[int, Callable[[protocol.Request], Step]] = {
             protocol.READ_ENTRY: self._read,
@@ -99,14 +100,14 @@ class V3Runs(Runs):
         }
         return steps[operation](request)
 
-    def _refusal(self, request: protocol.Request, status: v3.Status) -> KnownAnswer:
+    def _refusal(self, request: protocol.Request, status: v3.StatusCode) -> KnownAnswer:
         return KnownAnswer(self._client, answer(request, status))
 
     def _add_one(self, request: protocol.Request) -> Step:
         """Return an add whose fields come in an order that no known peer uses."""
         add = request.addRequest
         if len(add.masterKey) != MASTER_KEY_BYTES:
-            return self._refusal(request, v3.Status.EUA)
+            return self._refusal(request, v3.StatusCode.EUA)
         octets = np.frombuffer(bytearray(add.masterKey + bytes(LENGTH_BYTES) + add.body), np.uint8)
         entry_at = MASTER_KEY_BYTES + LENGTH_BYTES
         adds = v3_adds.AddRequests(
@@ -129,12 +130,12 @@ class V3Runs(Runs):
         if read.HasField("previousLAC") and not is_fencing:
             return LongPoll(self._bookie.long_polls, self._client, request)
         # What fences says nothing of the LAC: recovery has its own from the metadata and the entries.
-        answers = V3Answers(txn_id_array(request.header.txnId), wants_lac=not is_fencing)
+        answers = V3Responses(txn_id_array(request.header.txnId), wants_lac=not is_fencing)
         reads = SingleReads(self._client, answers, *ids_of(read.ledgerId, read.entryId))
         if not is_fencing:
             return reads
         if len(read.masterKey) != MASTER_KEY_BYTES:
-            return self._refusal(request, v3.Status.EUA)
+            return self._refusal(request, v3.StatusCode.EUA)
         return self._fence(read.ledgerId, read.masterKey, reads)
 
     def _read_lac(self, request: protocol.Request) -> Step:

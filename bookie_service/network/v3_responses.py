@@ -11,7 +11,6 @@ from typing import Any
 
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v3
-from bookie_service.network.response_encoders import v3_status
 
 # Operation: request and response message, and the ids that the response repeats.
 _MESSAGES = {
@@ -56,5 +55,5 @@ def answer(request: protocol.Request, status: int, found: Mapping[str, Any] | No
 
 
 def refusal(request: protocol.Request, status: int) -> bytes:
-    """Return the frame that answers a request with a V2 status, EOK too, and nothing else."""
-    return answer(request, v3_status(status))
+    """Return the frame that answers a request with a status, EOK too, and nothing else."""
+    return answer(request, v3.code_of(status))

@@ -14,7 +14,7 @@ import pytest
 
 from bkspark.entries import EntryBatch
 from bkspark.wire import v2
-from bkspark.wire.v2 import Status
+from bkspark.wire.status import Status
 from bookie_service.network.connection import ConnectionOptions
 from bookie_service.network.connections import ConnectionLimits
 from bookie_service.network.memory_budget import UNCOUNTED_BYTES, Budget

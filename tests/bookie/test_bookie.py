@@ -15,7 +15,7 @@ import pytest
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v2
 from bkspark.wire.digest import master_key
-from bkspark.wire.v2 import Status
+from bkspark.wire.status import Status
 from bookie_service.engine.bookie import Bookie, BookieOptions, Client
 from bookie_service.engine.disk_watch import DiskOptions
 from bookie_service.engine.single_reads import SingleReads

@@ -10,7 +10,7 @@ import pytest
 
 from bkspark.errors import MetadataError
 from bkspark.wire import v2
-from bkspark.wire.v2 import Status
+from bkspark.wire.status import Status
 from bookie_service.formats import index as index_format
 from bookie_service.formats.entry_log import HEADER_BYTES
 from bookie_service.storage.io.files import LocalFiles

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bkspark.wire.v2 import Status
+from bkspark.wire.status import Status
 from tests.bookie.child import START_S, BookieChild
 from tests.bookie.serving import stored
 

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from bkspark.wire.v2 import Status
+from bkspark.wire.status import Status
 from bookie_service.engine import rules
 from bookie_service.formats import index as index_format
 from bookie_service.formats import journal as journal_format

@@ -15,7 +15,7 @@ from rocksdict import Rdict
 
 from bkspark.blocking import Client
 from bkspark.wire import v2
-from bkspark.wire.v2 import Status
+from bkspark.wire.status import Status
 from bookie_service.storage.io.key_values import KeyValueOptions
 from bookie_service.storage.io.rocks import RocksKeyValues
 from tests.bookie.child import STOP_S, BookieChild

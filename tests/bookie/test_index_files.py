@@ -11,7 +11,7 @@ from crc32c import crc32c
 
 from bkspark.errors import StorageDamaged
 from bkspark.wire import v2
-from bkspark.wire.v2 import Status
+from bkspark.wire.status import Status
 from bookie_service.formats import index_files as file_format
 from bookie_service.formats.index import LAYOUT, POSITION_BYTES
 from bookie_service.settings.service_options import ServiceOptions

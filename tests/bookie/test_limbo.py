@@ -12,7 +12,7 @@ import pytest
 
 from bkspark.errors import MetadataError, StorageDamaged
 from bkspark.wire import v2
-from bkspark.wire.v2 import Status
+from bkspark.wire.status import Status
 from bookie_service.cluster.ledger_shares import HeldShare, LedgerShare
 from bookie_service.cluster.limbo_check import LimboCheck, holds
 from bookie_service.engine import rules

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bkspark.wire.v2 import Status
+from bkspark.wire.status import Status
 from bookie_service.admin.check import Check
 from bookie_service.engine.disk_watch import DiskOptions
 from bookie_service.settings.service_options import ServiceOptions

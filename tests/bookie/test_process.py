@@ -25,7 +25,7 @@ from bkspark.errors import LedgerRecoveryFailed
 from bkspark.metadata import cookies
 from bkspark.metadata.cookies import Cookie
 from bkspark.wire import v2
-from bkspark.wire.v2 import Status
+from bkspark.wire.status import Status
 from bookie_service.formats.index import LAYOUT
 from bookie_service.storage.ledgers.storage_class import StorageClass
 from tests.bookie.child import START_S, STOP_S, BookieChild

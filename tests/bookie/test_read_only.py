@@ -13,7 +13,7 @@ import pytest
 
 from bkspark.errors import DiskFull
 from bkspark.wire import v2
-from bkspark.wire.v2 import Status
+from bkspark.wire.status import Status
 from bookie_service.engine.disk_watch import DiskOptions
 from bookie_service.settings.service_options import ServiceOptions
 from bookie_service.storage.disks import DiskLimits

@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 
 from bkspark.wire import v2
-from bkspark.wire.v2 import Status
+from bkspark.wire.status import Status
 from bookie_service.engine.bookie import BookieOptions
 from bookie_service.engine.reads import ReadOptions, Reads, View
 from bookie_service.engine.single_reads import SingleReads
 from bookie_service.engine.turns import ENDLESS
-from bookie_service.network.response_encoders import V2_ANSWERS
+from bookie_service.network.response_encoders import V2_RESPONSES
 from bookie_service.network.v2_batch_read import BatchRead
 from bookie_service.storage.disks import DiskSpace
 from bookie_service.storage.io.byte_source import CachedSource, Fetched, NotCached, Place
@@ -234,7 +234,7 @@ def test_peer_that_takes_nothing_holds_no_fetched_bytes(tmp_path: Path) -> None:
     files.is_cold = True
     waiting, client = Waiting(), Taker()
     reads = Reads(View(storage.store, no_space, ReadOptions()), waiting, AtOnce(), lambda: None)
-    assert reads.answer(SingleReads(client, V2_ANSWERS, np.array([1, 1]), np.array([4, 5])), ENDLESS)
+    assert reads.answer(SingleReads(client, V2_RESPONSES, np.array([1, 1]), np.array([4, 5])), ENDLESS)
     client.is_taking = False
     waiting.deliver()
     assert (client.sent, len(client.callbacks), waiting.asked) == (b"", 1, [])

@@ -16,7 +16,8 @@ import pytest
 
 from bkspark.cli import __main__ as cli
 from bkspark.wire import v2
-from bkspark.wire.v2 import RECOVERY_ADD, Status
+from bkspark.wire.flags import RECOVERY_ADD
+from bkspark.wire.status import Status
 from bookie_service.admin import rebuild
 from bookie_service.admin.rebuild import ALL, Rebuild, RebuildReport
 from bookie_service.formats import index as index_format

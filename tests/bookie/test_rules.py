@@ -7,7 +7,8 @@ import struct
 import numpy as np
 import pytest
 
-from bkspark.wire.v2 import HIGH_PRIORITY, RECOVERY_ADD, Status
+from bkspark.wire.flags import HIGH_PRIORITY, RECOVERY_ADD
+from bkspark.wire.status import Status
 from bookie_service.engine import rules
 from bookie_service.formats.index import STORED_ENTRY_ID_MAX, UNKNOWN_KEY
 from bookie_service.storage.journal.flush_policy import FlushLimits, FlushReason, flush_reason

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bkspark.wire.v2 import Status
+from bkspark.wire.status import Status
 from bookie_service.formats.journal import RecordKind
 from bookie_service.formats.marks import JournalPosition
 from bookie_service.storage.journal.flush_policy import FlushLimits

@@ -9,7 +9,8 @@ from random import Random
 import numpy as np
 
 from bkspark.errors import StorageDamaged
-from bkspark.wire.v2 import RECOVERY_ADD, Status
+from bkspark.wire.flags import RECOVERY_ADD
+from bkspark.wire.status import Status
 from bookie_service.formats.index import LAYOUT
 from bookie_service.storage.index.per_ledger import PageOptions
 from bookie_service.storage.journal.journal import JournalOptions

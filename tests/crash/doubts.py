@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from functools import partial
 from random import Random
 
-from bkspark.wire.v2 import Status
+from bkspark.wire.status import Status
 from bookie_service.admin.rebuild import Rebuild
 from bookie_service.cluster.ledger_shares import HeldShare, LedgerShare
 from bookie_service.cluster.limbo_check import LimboCheck

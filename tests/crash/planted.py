@@ -13,7 +13,7 @@ import numpy as np
 
 from bkspark.wire import v2
 from bookie_service.engine import bookie, rules, single_reads
-from bookie_service.engine.single_add import LoneAdd
+from bookie_service.engine.single_add import SingleAdd
 from bookie_service.formats import index as index_format
 from bookie_service.formats import marks as mark_format
 from bookie_service.formats.index import LedgerHeader
@@ -113,7 +113,7 @@ def wrong_key_fences() -> Plant:
 
 
 def lone_add_through_fence() -> Plant:
-    def ledger_of(self: bookie.Bookie, add: LoneAdd) -> Any:
+    def ledger_of(self: bookie.Bookie, add: SingleAdd) -> Any:
         ledger = self._store.ledger(add.ledger_id)
         return ledger if ledger is not None and ledger.master_key == add.master_key else None
 

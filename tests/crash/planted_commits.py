@@ -215,7 +215,7 @@ def lone_add_to_first_journal() -> Plant:
     def make(old: Any) -> Any:
         def init(self: Bookie, *arguments: Any) -> None:
             old(self, *arguments)
-            self._takes_lone_adds = True
+            self._takes_single_adds = True
 
         return init
 

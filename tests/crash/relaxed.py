@@ -43,7 +43,7 @@ class DeferringClient(TakingClient):
         ledger_id, entry_id = answer.ledgerId, answer.entryId
         if ledger_id in self._history.deleted:
             return
-        if answer.status != v3.Status.EOK:
+        if answer.status != v3.StatusCode.EOK:
             self._history.add_answered(ledger_id, entry_id, answer.status)
             return
         taken = self._taken.setdefault(ledger_id, {})

@@ -467,7 +467,7 @@ class CommittingScript(Script):
 
     def _configuration(self, storage_class: StorageClass | None, log_per_ledger: bool | None) -> Setup:
         found = super()._configuration(storage_class, log_per_ledger)
-        return replace(found, journals=1, operation_ns=0, alone_after=0)
+        return replace(found, journals=1, operation_ns=0, serial_writer_after=0)
 
 
 def write_more(twin: BookieTwin, random: Random) -> None:

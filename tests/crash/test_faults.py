@@ -14,7 +14,7 @@ from types import ModuleType
 
 import pytest
 
-from bkspark.wire.v2 import Status
+from bkspark.wire.status import Status
 from bookie_service.storage.index.per_ledger import PageOptions
 from bookie_service.storage.ledgers.base import StoreOptions
 from bookie_service.storage.ledgers.storage_class import StorageClass

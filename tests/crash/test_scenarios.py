@@ -18,7 +18,7 @@ from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.memory import MemoryStore
 from bkspark.metadata.uri import MetadataUri
 from bkspark.wire import v2
-from bkspark.wire.v2 import Status
+from bkspark.wire.status import Status
 from bookie_service.cluster.identity import Identity
 from bookie_service.formats import entry_log as log_format
 from bookie_service.formats import index as index_format

@@ -17,7 +17,7 @@ from bkspark.metadata.memory import MemoryStore
 from bkspark.metadata.uri import MetadataUri
 from bkspark.wire import v2
 from bkspark.wire.digest import DigestType, EntryDigest
-from bkspark.wire.v2 import Status
+from bkspark.wire.status import Status
 from bookie_service.network.connection import ConnectionOptions
 from bookie_service.replication.autorecovery import Cluster as RepairedCluster
 from bookie_service.replication.options import AutoRecoveryOptions

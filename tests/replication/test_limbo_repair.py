@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bkspark.blocking import Client
-from bkspark.wire.v2 import Status
+from bkspark.wire.status import Status
 from bookie_service.formats import index as index_format
 from bookie_service.storage.io.files import LocalFiles
 from bookie_service.storage.ledgers.limbo import Limbo

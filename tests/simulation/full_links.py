@@ -19,7 +19,7 @@ from bkspark.errors import ProtocolError
 from bkspark.wire import v2, v3
 from bkspark.wire.framing import LENGTH_BYTES, FrameTable, gather_i64, scan_frames
 from bkspark.wire.layout import LAC_AT
-from bookie_service.engine.add_batch import AddRun
+from bookie_service.engine.add_batch import AddBatch
 from bookie_service.engine.reads import Reading
 from bookie_service.engine.single_reads import SingleReads
 from bookie_service.engine.turns import Turn
@@ -46,7 +46,7 @@ class Observer:
     def on_request(self, kind: str, bookie: FullBookie, who: str) -> None:
         """`kind`: "fence", the first request of a recovery, or "recovery read"."""
 
-    def on_adds(self, bookie: FullBookie, who: str, run: AddRun, lacs: np.ndarray, is_fenced: bool) -> None:
+    def on_adds(self, bookie: FullBookie, who: str, run: AddBatch, lacs: np.ndarray, is_fenced: bool) -> None:
         """Adds of one client; `lacs`: what each entry carries. `is_fenced`: their ledger is, at this bookie."""
 
     def on_negative(self, bookie: FullBookie, who: str, ledger_id: int, entry_id: int) -> None:
@@ -305,7 +305,7 @@ class _Door:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._bookie.twin.bookie, name)
 
-    def add(self, client: Served, octets: np.ndarray, run: AddRun) -> int:
+    def add(self, client: Served, octets: np.ndarray, run: AddBatch) -> int:
         """Take adds, or refuse them."""
         bookie = self._bookie
         if self._cluster.observes:

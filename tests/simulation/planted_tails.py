@@ -9,7 +9,7 @@ from typing import Any
 from bkspark.client.tail import TailWatch
 from bkspark.core.explicit_lac import ExplicitLac
 from bkspark.core.tail import Tail
-from bkspark.wire.v2 import Status
+from bkspark.wire.status import Status
 from bookie_service.engine.bookie import Bookie
 from bookie_service.engine.deferrals import Deferrals, TakenAdds
 from bookie_service.network.v3_long_poll import LongPoll

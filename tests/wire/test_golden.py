@@ -86,7 +86,7 @@ def test_authentication_without_a_plugin_is_answered_as_apaches_bookies_do() -> 
     for response in frames("v3 response AUTH"):
         message = v3.decode_response(response[4:])
         request = protocol.Request(header=message.header)
-        assert answer(request, v3.Status.EOK, authResponse=NO_AUTHENTICATION) == response
+        assert answer(request, v3.StatusCode.EOK, authResponse=NO_AUTHENTICATION) == response
 
 
 @pytest.mark.parametrize("frame", DATA_REQUESTS, ids=lambda frame: frame[4:8].hex())
