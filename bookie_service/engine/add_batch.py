@@ -15,7 +15,7 @@ from bkspark.wire.flags import RECOVERY_ADD
 from bkspark.wire.framing import LENGTH_BYTES, gather, gather_octets, scatter_i32
 from bkspark.wire.lac import may_add_each
 from bkspark.wire.layout import LAC_AT, MASTER_KEY_BYTES
-from bookie_service.engine.responses import AddResponses
+from bookie_service.engine.responses import AddResponseEncoder
 
 ALL = slice(None)
 _LAC_END = LENGTH_BYTES + LAC_AT + 8
@@ -37,7 +37,7 @@ class AddBatch:
     item_starts: np.ndarray
     sizes: np.ndarray
     key_starts: np.ndarray
-    responses: AddResponses
+    responses: AddResponseEncoder
     is_deferred: bool = False
     bypasses_journal: bool = False
 

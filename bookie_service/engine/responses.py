@@ -11,7 +11,7 @@ Parts = Sequence[bytes | memoryview]
 """Bytes that are sent back to back."""
 
 
-class ReadResponses(Protocol):
+class ReadResponseEncoder(Protocol):
     """Encodes the responses to single reads that came together; a row is a read."""
 
     wants_lac: bool
@@ -30,11 +30,11 @@ class ReadResponses(Protocol):
     def not_found(self, row: int, status: int, ledger_ids: np.ndarray, entry_ids: np.ndarray) -> bytes:
         """Return the responses to the reads from `row` on, which asked for these entries and get none."""
 
-    def take(self, rows: slice) -> ReadResponses:
+    def take(self, rows: slice) -> ReadResponseEncoder:
         """Return the encoder for some of the reads."""
 
 
-class AddResponses(Protocol):
+class AddResponseEncoder(Protocol):
     """Encodes the responses to adds that came together; a row is an add."""
 
     def added(
@@ -46,5 +46,5 @@ class AddResponses(Protocol):
     ) -> bytes:
         """Return the responses to all adds. One status counts for all; `last_synced`: LastAddSynced of each."""
 
-    def take(self, rows: slice | np.ndarray) -> AddResponses:
+    def take(self, rows: slice | np.ndarray) -> AddResponseEncoder:
         """Return the encoder for some of the adds."""

@@ -10,7 +10,7 @@ from bkspark.errors import StorageDamaged
 from bkspark.wire.flags import LAST_ENTRY
 from bkspark.wire.status import Status
 from bookie_service.engine.reads import ReadClient, Reading, View, failed
-from bookie_service.engine.responses import ReadResponses
+from bookie_service.engine.responses import ReadResponseEncoder
 from bookie_service.engine.turns import Turn
 from bookie_service.storage.io.byte_source import Fetched, NotCached, Place
 
@@ -29,7 +29,7 @@ class SingleReads(Reading):
     """Single reads that came together, from `row` on."""
 
     client: ReadClient
-    responses: ReadResponses
+    responses: ReadResponseEncoder
     ledger_ids: np.ndarray
     entry_ids: np.ndarray
     row: int = 0

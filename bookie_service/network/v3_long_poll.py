@@ -113,7 +113,7 @@ class LongPoll(Reading):
 
 
 class _PiggybackAnswers:
-    """The answer of a long poll whose LAC has advanced; see `ReadResponses`."""
+    """The answer of a long poll whose LAC has advanced; see `ReadResponseEncoder`."""
 
     wants_lac = False
 
