@@ -26,8 +26,8 @@ from bkspark.metadata.ledgers import LedgerStore
 from bkspark.metadata.memory import MemoryStore, MemoryTree
 from bkspark.metadata.tree import Stat
 from bkspark.metadata.uri import MetadataUri
-from bookie_service.census import Census
-from bookie_service.collector import Collector
+from bookie_service.cluster.ledger_metadata_view import Census
+from bookie_service.gc.garbage_collector import Collector
 from tests.bookie.collecting import OF_OTHERS, UNLIMITED, Bench
 from tests.crash.simulated_files import SimulatedDisk, SimulatedFiles
 

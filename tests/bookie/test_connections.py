@@ -16,9 +16,9 @@ from bkspark.metadata.registration import BookieAddress
 from bkspark.metadata.uri import MetadataUri
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v2
-from bkspark.wire.v2 import Status
-from bookie_service.cluster_peers import ClusterPeers
-from bookie_service.connections import FIRST_REQUEST_S, LOOKS, ConnectionLimits, Connections
+from bkspark.wire.status import Status
+from bookie_service.cluster.peers import ClusterPeers
+from bookie_service.network.connections import FIRST_REQUEST_S, LOOKS, ConnectionLimits, Connections
 from tests.bookie.serving import Peer, Serving, service_options
 from tests.bookie.v3_peer import PIGGYBACK, V3Peer
 from tests.polling import wait_until

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from bookie_service.disks import (
+from bookie_service.storage.disks import (
     LOOK_BYTES_MIN,
     DiskFacts,
     DiskLimits,

@@ -15,9 +15,9 @@ from rocksdict import Rdict
 
 from bkspark.blocking import Client
 from bkspark.wire import v2
-from bkspark.wire.v2 import Status
-from bookie_service.storage.key_values import KeyValueOptions
-from bookie_service.storage.rocks import RocksKeyValues
+from bkspark.wire.status import Status
+from bookie_service.storage.io.key_values import KeyValueOptions
+from bookie_service.storage.io.rocks import RocksKeyValues
 from tests.bookie.child import STOP_S, BookieChild
 from tests.bookie.serving import Peer, split, stored
 from tests.bookie.small_disks import mounted

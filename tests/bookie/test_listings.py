@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bookie_service.census import Census
+from bookie_service.cluster.ledger_metadata_view import Census
 from tests.bookie.listings import MODES, collect_against, main
 from tests.planting import changed, replaced
 

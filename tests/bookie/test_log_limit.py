@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from bkspark.errors import ProtocolError
-from bookie_service.log_limit import LogLimiter, place_of
+from bookie_service.network.log_limit import LogLimiter, place_of
 
 
 class Bench:

@@ -25,9 +25,9 @@ from bkspark.errors import LedgerRecoveryFailed
 from bkspark.metadata import cookies
 from bkspark.metadata.cookies import Cookie
 from bkspark.wire import v2
-from bkspark.wire.v2 import Status
+from bkspark.wire.status import Status
 from bookie_service.formats.index import LAYOUT
-from bookie_service.storage.storage_class import StorageClass
+from bookie_service.storage.ledgers.storage_class import StorageClass
 from tests.bookie.child import START_S, STOP_S, BookieChild
 from tests.bookie.serving import adds, stored
 from tests.crash import kills

@@ -13,11 +13,11 @@ import pytest
 
 from bkspark.errors import DiskFull
 from bkspark.wire import v2
-from bkspark.wire.v2 import Status
-from bookie_service.disk_watch import DiskOptions
-from bookie_service.disks import DiskLimits
-from bookie_service.service import ServiceOptions
-from bookie_service.storage.ledger_store import StoreOptions
+from bkspark.wire.status import Status
+from bookie_service.engine.disk_watch import DiskOptions
+from bookie_service.settings.service_options import ServiceOptions
+from bookie_service.storage.disks import DiskLimits
+from bookie_service.storage.ledgers.base import StoreOptions
 from tests.bookie.faulty_files import FaultyFiles
 from tests.bookie.serving import Peer, Serving, service_options, stored
 from tests.polling import wait_until

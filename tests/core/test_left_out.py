@@ -12,7 +12,7 @@ from bkspark.core.add_pipeline import WriterLimits
 from bkspark.core.probing import TRIAL_ENTRIES_MAX, Pauses, Probe
 from bkspark.core.writer import WriterState
 from bkspark.errors import LedgerFenced, MetadataError
-from bkspark.wire.v2 import Status
+from bkspark.wire.status import Status
 from tests.core.writing import SECOND_NS, Writer, sent_to
 
 SECOND = SECOND_NS

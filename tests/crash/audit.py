@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from bkspark.errors import StorageDamaged
-from bkspark.wire.v2 import Status
+from bkspark.wire.status import Status
 from bookie_service.formats import compaction as intent_format
 from bookie_service.formats import entry_log as log_format
 from bookie_service.formats import index as index_format

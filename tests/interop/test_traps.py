@@ -17,8 +17,8 @@ from bkspark.metadata.memory import MemoryStore
 from bkspark.metadata.uri import MetadataUri
 from bkspark.wire import v2
 from bkspark.wire.digest import DigestType, EntryDigest
-from bkspark.wire.v2 import Status
-from bookie_service.connection import ConnectionOptions
+from bkspark.wire.status import Status
+from bookie_service.network.connection import ConnectionOptions
 from bookie_service.replication.autorecovery import Cluster as RepairedCluster
 from bookie_service.replication.options import AutoRecoveryOptions
 from bookie_service.replication.repair import settled_fragments

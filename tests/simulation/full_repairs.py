@@ -33,7 +33,7 @@ from bkspark.metadata.paths import parse_ledger_path
 from bkspark.metadata.underreplication import UnderreplicationStore
 from bkspark.metadata.uri import MetadataUri
 from bkspark.wire.digest import EntryDigest
-from bkspark.wire.v2 import Status
+from bkspark.wire.status import Status
 from bookie_service.replication import auditor
 from bookie_service.replication.autorecovery import AutoRecovery
 from bookie_service.replication.options import AuditOptions, AutoRecoveryOptions, RepairOptions

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bkspark.wire.v2 import Status
+from bkspark.wire.status import Status
 from tests.core import test_relaxed
 from tests.simulation import planted, planted_metadata
 from tests.simulation import planted_copies as copies

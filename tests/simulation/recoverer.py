@@ -15,7 +15,7 @@ from bkspark.core.recovery_window import Answer
 from bkspark.core.writer import WriterCore
 from bkspark.errors import BookKeeperError, ReadFailed, UnauthorizedAccess
 from bkspark.metadata.ledgers import Versioned
-from bkspark.wire.v2 import Status
+from bkspark.wire.status import Status
 from tests.simulation import clients
 from tests.simulation.bookies import Stored
 from tests.simulation.clients import NEGATIVE, Client, Site

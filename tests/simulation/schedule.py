@@ -12,7 +12,7 @@ from bkspark.core.writer import WriterState
 from bkspark.metadata import encoding, paths
 from bkspark.metadata.ledgers import Versioned
 from bkspark.metadata.uri import LedgerManager
-from bkspark.wire.v2 import Status
+from bkspark.wire.status import Status
 from tests.simulation.bookies import ModelBookie, Stored
 from tests.simulation.checkers import violations
 from tests.simulation.clients import Client, Site

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
-from bkspark.wire.v2 import Status
+from bkspark.wire.status import Status
 from tests.client import test_recovery_votes
 from tests.simulation import planted_shells as shells
 from tests.simulation import test_full_scenarios
