@@ -1,4 +1,4 @@
-"""Which tests prove which item of the conformance checklist (bookkeeper-interop.md §13), between which programs.
+"""Which tests prove which item of the conformance checklist, between which programs.
 
 `python -m tests.interop.conformance > docs/compatibility.md` writes the tables; a test holds them against the tests.
 """

@@ -1,4 +1,4 @@
-"""The trap list of bookkeeper-interop.md §12, and the tests that step into each. `python -m tests.interop.conformance`
+"""The trap list of docs/compatibility.md, and the tests that step into each. `python -m tests.interop.conformance`
 prints it into docs/compatibility.md; tests/interop/test_conformance.py holds it against the tests."""
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ def table() -> list[str]:
     lines = [
         "## Traps",
         "",
-        "The list of bookkeeper-interop.md §12 in short, each with the tests that step into it.",
+        "What an implementation of the protocol gets wrong easily, each with the tests that step into it.",
         "",
         "| Trap | | Tests |",
         "|---|---|---|",
