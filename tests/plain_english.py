@@ -53,7 +53,7 @@ PATTERNS = (
     ),
 )
 
-_FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(r"^(```|~~~).*?^\1$", re.MULTILINE | re.DOTALL)
 _INDENTED = re.compile(r"(?<=\n\n)(?:(?: {4}|\t).*\n|\n)+", re.MULTILINE)
 _INLINE = re.compile(r"`[^`\n]+`")
 
