@@ -46,7 +46,7 @@ MUTANTS = (
     _mutant("lost write: recovery", "a lost CAS counts as done", shells.recovery_takes_a_lost_write_for_done, 55),
     _mutant("lost write: owner", "a lost CAS counts as done", shells.owner_takes_a_lost_write_for_done, 380),
     _mutant("dropped link", "answers on a dropped link count for another", shells.answers_of_a_dropped_link),
-    _mutant("loss not reported", "the core does not hear that a connection is lost", shells.lost_connection_not_told, 275),
+    _mutant("loss not reported", "the core does not hear of a lost connection", shells.lost_connection_not_told, 275),
     _mutant("backlog forgotten", "what waits for a connection is lost", shells.backlog_forgotten),
     _mutant("close too early", "close does not wait for connections", shells.close_does_not_wait_for_connections, 95),
     _mutant("last not sent", "striped: the last entry for a slot is not sent", shells.last_of_chosen_entries_not_sent),
