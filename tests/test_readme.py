@@ -43,7 +43,7 @@ def test_each_program_prints_what_its_comment_says(cluster: Cluster, number: int
     program = program.replace(URI, cluster.uri).replace(LOG, f'"log": "readme-{uuid.uuid4().hex[:12]}"')
     environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
     command = [sys.executable, "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=180, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == promised.group(1)
 
