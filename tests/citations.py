@@ -15,7 +15,7 @@ PARTS = ("bkspark", "bookie_service", "pyspark_bookkeeper", "tests", "docs", "be
 PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "Makefile", "setup.cfg")
 SUFFIXES = frozenset({".py", ".md", ".proto", ".go", ".mod"})
 LEFT_OUT = ("tests/fuzzing/corpus", "tests/fuzzing/regressions", "tests/test_citations.py")
-PLANTING = ("tests/test_layering.py", "tests/mutation/test_mutation.py")
+PLANTING = ("tests/test_layering.py", "tests/test_plain_english.py", "tests/mutation/test_mutation.py")
 """Tests that make files of their own: the files that they name are not those of the repository."""
 
 RULES = Path("docs", "reliability.md")
