@@ -20,7 +20,7 @@ def _words(text: str) -> frozenset[str]:
 PACKAGES = ("bkspark", "bookie_service", "pyspark_bookkeeper")
 
 LAYERS = (
-    ("bkspark.ids", "bkspark.errors", "bkspark.memory", "bkspark.stages"),
+    ("bkspark.ids", "bkspark.errors", "bkspark.memory", "bkspark.stages", "bkspark.version"),
     ("bkspark.entries",),
     ("bkspark.wire",),
     ("bkspark.core",),

@@ -40,7 +40,7 @@ _KINDS = {
     "garbage": (
         "files of garbage collection (compaction, fencedDeleted)",
         "The compaction that is under way, or that the next start finishes; ledgers that were fenced and are deleted.\n"
-        "A bookie without either is none that anything is wrong with.",
+        "A bookie without either is in order.",
     ),
 }
 

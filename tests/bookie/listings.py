@@ -1,4 +1,4 @@
-"""Adversarial metadata stores: whatever they tell, garbage collection drops no ledger that exists (reliability B8).
+"""Adversarial metadata stores: whatever they tell, garbage collection drops no ledger that exists (B8).
 
 A bookie with a dozen ledgers collects garbage again and again, and each time the metadata tree fails in another way:
 an error, a session that expires, listings that lack some names or whole levels, with direct reads that fail, nodes that

@@ -1,4 +1,4 @@
-"""Scenarios of the reliability reference (§3.2) that end in garbage collection, each by its number."""
+"""Scenarios of docs/reliability.md that end in garbage collection, each by its number."""
 
 from __future__ import annotations
 

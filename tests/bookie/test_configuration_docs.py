@@ -23,6 +23,11 @@ def test_every_key_stands_in_the_page_exactly_once() -> None:
     assert {key: text.count(f"`{key}`") for key in APACHE_KEYS | OWN_KEYS} == dict.fromkeys(APACHE_KEYS | OWN_KEYS, 1)
 
 
+def test_every_key_that_is_served_is_apaches_or_listed_as_ours() -> None:
+    """Else the page would show a key of ours as one of Apache's."""
+    assert set(served_settings()) <= APACHE_KEYS | OWN_KEYS
+
+
 @pytest.mark.parametrize("key", sorted(APACHE_KEYS - set(served_settings()) - HARMLESS - set(PROTECTING)))
 def test_key_shown_as_accepted_is_accepted_and_named(key: str) -> None:
     assert configure({key: "1"}).unused_keys == (key,)

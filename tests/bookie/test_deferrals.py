@@ -174,7 +174,7 @@ def test_fence_of_a_ledger_that_bypasses_the_journal_survives_a_crash(tmp_path: 
 
 
 def test_recovery_add_to_a_ledger_that_bypasses_the_journal_is_journaled(tmp_path: Path) -> None:
-    """bookkeeper-interop.md §3: "RECOVERY_ADD with DEFERRED_SYNC: flag ignored: recovery adds are always synced"."""
+    """docs/protocol.md §2.6: "RECOVERY_ADD with DEFERRED_SYNC: flag ignored: recovery adds are always synced"."""
     with Serving(service_options(tmp_path, checkpoint_interval_s=3600.0)) as serving:
         with V3Peer(serving.port) as peer:
             flags = {**BYPASSING, "flag": protocol.AddRequest.RECOVERY_ADD}

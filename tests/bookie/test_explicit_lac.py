@@ -1,4 +1,4 @@
-"""Explicit LACs at the bookie (interop §2.8): kept as they were sent, journaled before the answer, never going back."""
+"""Explicit LACs at the bookie (docs/protocol.md §2.8): kept as sent, journaled before the answer, never going back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The journal: what was appended comes back; torn is cut, damaged refuses (reliability B3, B4)."""
+"""The journal: what was appended comes back; torn is cut, damaged refuses (B3, B4)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Limbo: a bookie that may have lost entries never says that it has not got one (B2, P29, interop reference §6.10)."""
+"""Limbo: a bookie that may have lost entries never says that it has not got one (B2, P29, docs/protocol.md §6.10)."""
 
 from __future__ import annotations
 

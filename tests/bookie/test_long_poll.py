@@ -1,4 +1,4 @@
-"""Reads that wait for the LAC (bookkeeper-interop.md §2.7, long poll), and lists of entries (§2.9)."""
+"""Reads that wait for the LAC (docs/protocol.md §2.7, long poll), and lists of entries (§2.9)."""
 
 from __future__ import annotations
 
@@ -237,7 +237,7 @@ def test_a_ledger_that_cannot_be_looked_at_keeps_nobody_else_from_being_told(
 
 
 def test_one_connection_and_one_address_leave_places_to_others() -> None:
-    """Finding S8: one peer with 10,000 polls must not keep every other follower out."""
+    """One peer with 10,000 polls must not keep every other follower out."""
     polls = new_polls({}, ShareLimits.of(40))
     greedy, beside, elsewhere = Client("10.0.0.1"), Client("10.0.0.1"), Client("10.0.0.2")
     assert sum(polls.wait(Poll(greedy, 1, 0), 60) for _ in range(100)) == 10

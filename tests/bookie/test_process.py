@@ -103,7 +103,7 @@ def test_read_only_bookie_registers_as_such(tmp_path: Path, uri: str) -> None:
 
 
 def test_bookie_whose_session_expired_registers_again(tmp_path: Path, uri: str) -> None:
-    """A process that was suspended for longer than its session lives: trap 18 of the reference."""
+    """A process that was suspended for longer than its session lives: trap 18 of docs/compatibility.md."""
     bookie = BookieChild(tmp_path / "bookie", uri, zkTimeout="1000")
     with bookie.running() as process:
         process.signal(signal.SIGSTOP)

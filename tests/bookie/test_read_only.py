@@ -60,7 +60,7 @@ def wait_for(peer: Peer, status: Status) -> None:
 def test_full_disk_refuses_adds_and_goes_on_with_reads_fences_and_recovery(
     files: FaultyFiles, serving: Serving, disk: str
 ) -> None:
-    """B9: keep reads, fences and recovery adds; interop reference §1.6: EREADONLY."""
+    """B9: keep reads, fences and recovery adds; docs/protocol.md §1.6: EREADONLY."""
     with serving.connect() as peer:
         assert peer.add(6, 0, [b"before"]) == [Status.EOK]
         files.used[disk] = FULL

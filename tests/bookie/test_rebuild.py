@@ -429,7 +429,7 @@ def test_compaction_that_a_crash_interrupted_and_a_rebuild_lose_nothing_together
         assert [again.read(7, entry_id)[0] for entry_id in range(4)] == [Status.EOK] * 4
 
 
-def test_f2_index_is_lost_garbage_is_collected_and_everything_comes_back() -> None:
+def test_index_is_lost_garbage_is_collected_and_everything_comes_back() -> None:
     """The order in which it was lost for good: limbo, garbage collection, then the remedy."""
     twin = BookieTwin(SETUP.new_disk(), SETUP, History())
     twin.add(7, [(entry_id, b"x" * 100) for entry_id in range(8)])

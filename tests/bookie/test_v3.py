@@ -1,4 +1,4 @@
-"""V3 at the bookie, over a socket (bookkeeper-interop.md §2)."""
+"""V3 at the bookie, over a socket (docs/protocol.md §2)."""
 
 from __future__ import annotations
 

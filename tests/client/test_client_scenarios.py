@@ -1,4 +1,4 @@
-"""Historic bugs of replication (reliability §3.1) as scenarios of the whole client on real bookie services."""
+"""Historic bugs of replication (docs/reliability.md) as scenarios of the whole client on real bookie services."""
 
 from __future__ import annotations
 

@@ -292,7 +292,7 @@ class Script:
         self.twin.add(ledger_id, entries, flags)
 
     def _resend(self) -> None:
-        """Send the last adds again, byte for byte, as a writer does whose connection broke (reliability N4)."""
+        """Send the last adds again, byte for byte, as a writer does whose connection broke (N4)."""
         assert self.twin is not None
         if self._last_adds is None or self.random.random() < 0.3:
             self._add_some()

@@ -1,4 +1,4 @@
-"""The scenarios of bugs that bookies had (reliability §3.2), each on a disk that can crash; the number is theirs.
+"""The scenarios of bugs that bookies had (docs/reliability.md), each on a disk that can crash; the number is theirs.
 
 The others stand where what they need is; `python -m tests.scenarios` lists the tests of each.
 """

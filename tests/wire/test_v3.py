@@ -1,4 +1,4 @@
-"""V3 against protobuf's own classes: bookkeeper-interop.md §2, "Notes for codec writers"."""
+"""V3 against protobuf's own classes: docs/protocol.md §2."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""V3 reads against protobuf's own classes: bookkeeper-interop.md §2.7."""
+"""V3 reads against protobuf's own classes: docs/protocol.md §2.7."""
 
 from __future__ import annotations
 
