@@ -15,8 +15,9 @@
 #                    that it must find; needs Go (docs/histories.md)
 #   make fuzz        hostile bytes for every decoder; FUZZ_ARGS="--seconds 600 --target wire" chooses time and targets
 #   make mutants     small defects in the product, and the tests that must fail of them; MUTANTS_ARGS="--module core"
-#   make lint        ruff, rules and format
-#   make typecheck   mypy on the public surface
+#   make check       lint, types, layers and the fast tests: a minute
+#   make lint        ruff, rules and format; plain English in what users read
+#   make typecheck   mypy
 #   make bench       write, read and Spark throughput of a cluster on this machine
 #   make clean       removes everything that was built, but not .venv
 #
@@ -75,6 +76,7 @@ mutants: install
 lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python -m tests.plain_english
 
 typecheck: install
 	$(BIN)/mypy

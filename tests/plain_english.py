@@ -44,7 +44,8 @@ PATTERNS = (
     Pattern(re.compile(r"\bin\s+front\b"), "say 'before' or 'below'"),
     Pattern(re.compile(r"\btold\b"), "say 'reported', 'returned', 'given' or 'known by'"),
     Pattern(
-        re.compile(r"\b(?:is|are|was|were|be|as|has|have|gets?|gives?)\s+none\b(?!\s+of\b)"), "say 'no' or 'not one'"
+        re.compile(r"(?<![Tt]here )\b(?:is|are|was|were|be|as|has|have|gets?|gives?)\s+none\b(?!\s+of\b)"),
+        "say 'no' or 'not one'",
     ),
     Pattern(re.compile(r"\banew\b"), "say 'again'"),
     Pattern(

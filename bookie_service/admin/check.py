@@ -294,7 +294,7 @@ class Check:
         known = self._known
         if known.damaged_at is not None:
             place = f"{known.path} offset {known.damaged_at}"
-            self._report.notes.append(f"{place}: torn or damaged; the next start writes it anew")
+            self._report.notes.append(f"{place}: torn or damaged; the next start writes it again")
         for ledger_id, least_bytes in zip(*(column.tolist() for column in known.all())):
             path = self._paths.path(ledger_id)
             size = self._files.file_size(path)

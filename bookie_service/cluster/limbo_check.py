@@ -76,7 +76,7 @@ class LimboCheck:
                 await self.look()
             except (BookKeeperError, OSError) as error:
                 count = len(self._store.limbo)
-                logger.warning("it cannot be told which ledgers are whole: %d stay in limbo: %s", count, error)
+                logger.warning("it is unknown which ledgers are whole: %d stay in limbo: %s", count, error)
             except Exception:
                 logger.exception("ledgers in limbo cannot be looked at because of an unexpected error")
             await asyncio.sleep(self._interval_s)
@@ -89,7 +89,7 @@ class LimboCheck:
             await asyncio.to_thread(self._store.limbo.begin, new)
         except OSError as error:
             # Each is noticed when it is used, too.
-            logger.error("it cannot be told which index files are lost: %s", error)
+            logger.error("it is unknown which index files are lost: %s", error)
             return
         for ledger_id in new[:_TOLD_MAX]:
             logger.error("ledger %d is in limbo: %s", ledger_id, self._store.index.lost(ledger_id))

@@ -242,7 +242,7 @@ class Collector:
             if is_forced or self._is_overreplication_due():
                 await self._drop_overreplicated(report)
         except BookKeeperError as error:
-            self._keep(report, f"ledgers are not dropped, for it cannot be told which are deleted: {error}")
+            self._keep(report, f"ledgers are not dropped, because it is unknown which are deleted: {error}")
         if is_flushed:
             await self._apart(self._store.seal_logs)
         await self._collect_logs(self._level(is_forced), report)

@@ -180,8 +180,8 @@ class EntryLogs:
         # A number is used once, also when creating its file failed in the middle.
         if self._last_id == log_format.LOG_ID_MAX:
             raise StorageDamaged(
-                f"entry log {self._last_id:x} has the highest id there is, so none can follow: stop this bookie and "
-                "remove lastId from its ledger directories if a wrong number stands there"
+                f"entry log {self._last_id:x} has the highest possible id, so no other can follow: stop this bookie, "
+                "and remove lastId from its ledger directories if it has a wrong number"
             )
         self._last_id += 1
         log_id = self._last_id
