@@ -91,7 +91,7 @@ class Election:
 
     async def _is_first(self, own: str) -> bool:
         names = await self._queue()
-        return bool(names) and names[0] == own and not self.lost.is_set()
+        return names[:1] == [own] and not self.lost.is_set()
 
     async def _join(self) -> None:
         self.lost.clear()

@@ -181,7 +181,7 @@ class LogStore:
 
         outcome = await self._heads.change(name, decide)
         if outcome.is_new:
-            await self.attempts.forget_published(name, sorted({facts.ledger_id for facts in ledgers} - set(shared)))
+            await self.attempts.forget_published(name, list({facts.ledger_id for facts in ledgers} - set(shared)))
         return outcome
 
     async def replace_ledgers(

@@ -109,8 +109,8 @@ class View:
         self._source.begin(fetched)
         return self._read(ledger, first_entry, count_max, bytes_max, self._source)
 
-    def known_lac(self, ledger: Ledger, fetched: Fetched | None = None) -> int | None:
-        """Return the highest LAC that entries held and the explicit LAC name; None where the last entry is damaged.
+    def known_lac(self, ledger: Ledger, fetched: Fetched | None = None) -> int:
+        """Return the highest LAC that entries held, as far as they can be read, and the explicit LAC name.
 
         Raises:
             NotCached: the last entry is not at hand.
@@ -119,8 +119,10 @@ class View:
             try:
                 pieces = self.read(ledger, ledger.last_entry, 1, 0, fetched)
             except (StorageDamaged, OSError):
-                # Whoever asks for that entry is told; others are only not told the LAC.
-                return None
+                # A read of that entry is answered EIO, others a lower LAC. This is noted, so that none looks again:
+                # where nothing stays in the page cache, a read would have this entry and its own fetched in turn.
+                ledger.note_lac(NO_ENTRY)
+                return ledger.known_lac
             if pieces:
                 entry = memoryview(pieces[0].buffer)[LENGTH_BYTES:]
                 has_lac = len(entry) >= LAC_AT + _LAC.size

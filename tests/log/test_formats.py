@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Callable
 
 import pytest
 
@@ -123,6 +124,21 @@ def test_truncated_and_damaged_nodes_raise_nothing_but_the_format_error() -> Non
         for item in damaged:
             with pytest.raises(MetadataFormat, match="/p"):
                 decode(item, "/p")
+
+
+@pytest.mark.parametrize(
+    ("decode", "data"),
+    [
+        (formats.decode_page, formats.encode_page(7, [LedgerFacts(1)])),
+        (formats.decode_condemned, formats.encode_condemned([3])),
+        (lambda data, path: formats.decode_pending(data, path, 1, 0), formats.encode_pending(Owner("job", "j"), 4)),
+    ],
+)
+def test_a_node_that_says_more_than_is_known_is_refused(decode: Callable[[bytes, str], object], data: bytes) -> None:
+    """A later version may have added what must not be dropped."""
+    decode(data, "/p")
+    with pytest.raises(MetadataFormat, match="unknown member 'more'"):
+        decode(json.dumps({**json.loads(data), "more": 1}).encode(), "/p")
 
 
 @pytest.mark.parametrize(

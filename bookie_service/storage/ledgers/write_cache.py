@@ -143,8 +143,8 @@ class LedgerWrites:
                 np.concatenate([run.entries[span] for run, span in spans]),
                 np.concatenate([run.addresses[span] for run, span in spans]),
             )
-        if not len(entries) or entries[0] != first_entry:
-            return entries[:0]
+        if not len(entries):
+            return addresses
         consecutive = entries - first_entry == np.arange(len(entries))
         length = len(entries) if consecutive[-1] else int(np.argmin(consecutive))
         return addresses[:length]
