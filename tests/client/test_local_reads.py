@@ -214,6 +214,7 @@ def flip(paths: list[Path], payload: bytes) -> None:
     raise AssertionError("no log has it")
 
 
+@pytest.mark.slow
 def test_a_bookie_that_stops_in_the_middle_is_left_for_another(tmp_path, spy):
     async def test(cluster: InProcessCluster) -> None:
         client = cluster.client(net=PATIENT)
