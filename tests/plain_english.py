@@ -36,7 +36,7 @@ PATTERNS = (
     ),
     Pattern(re.compile(r"\b[Ww]hoever\b"), "name the subject: 'the client that', 'a process which'"),
     Pattern(re.compile(r"\bWho\s+(?![^.!?|]*\?)[a-z]"), "name the subject: 'a client that', not 'Who'"),
-    Pattern(re.compile(r"\bstands?\b(?!\s+for\b)"), "say 'is', 'lies' or 'are written'"),
+    Pattern(re.compile(r"\bstands?\b(?!\s+for\b(?!\s+(?:all|each|every)\b))"), "say 'is', 'lies' or 'are written'"),
     Pattern(
         re.compile(r"(?<!\blags )(?<!\blag )(?<!\blagging )(?<!\bfall )(?<!\bfalls )(?<!\bfar )\bbehind\b"),
         "say 'after', 'above' or 'beyond'; a reader may lag behind",
