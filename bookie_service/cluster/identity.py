@@ -1,4 +1,4 @@
-"""Whose directories these are: cookies and locks, checked before anything is opened (reliability B10, B11).
+"""Whose directories these are: cookies and locks, checked before anything is opened (B10, B11).
 
 The cookie (`bkspark.metadata.cookies`) names the bookie, its directories and its cluster. It stands in `VERSION` of
 every directory and in the metadata store. A bookie starts only when all agree; one that lost data must never answer as

@@ -7,7 +7,7 @@ Requests come as runs of one connection's receive buffer, replies go as buffers.
    the journal: one record for the run, before it the key of a ledger seen for the first time;
 3. the replies wait, encoded, until the journal thread reports that record durable.
 
-Fencing reads wait for the fence in the same way, whatever their answer (reliability X2). A run that finds the write
+Fencing reads wait for the fence in the same way, whatever their answer (X2). A run that finds the write
 cache full takes what fits; the connection stops reading and is resumed when a checkpoint has emptied a half.
 
 Invariants: a reply is sent only from `on_durable`, or when it promises nothing new. All methods run on the event loop.
