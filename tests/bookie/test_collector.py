@@ -137,6 +137,8 @@ def test_error_of_a_pass_ends_the_process_and_who_waits_is_told(
 
 
 def test_stop_tells_who_waits_and_is_no_failure(tmp_path: Path) -> None:
+    """It was one when a pass was asked for in the same turn of the event loop: the bookie ended with an error."""
+
     async def test(task: Task) -> None:
         waiting = [asyncio.ensure_future(task.collector.collect()) for _ in range(2)]
         await asyncio.sleep(0)
