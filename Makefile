@@ -1,6 +1,7 @@
 # `make demo` runs the main job on real data, `make test` passes the tests. Each sets up .venv itself when it is missing
 # or setup.cfg changed; that, and Maven's first download for `make test`, is the only time the network is used.
 #
+#   make help        this text
 #   make demo        bkspark demo: a throw-away cluster, a real DataFrame written, read, streamed and checked
 #   make test        all tests; PYTEST_ARGS="-k recovery" runs some, TEST_PROCESSES=0 runs them in one process
 #   make test-oldest-spark
@@ -33,8 +34,11 @@ JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
 export PYSPARK_PYTHON := $(abspath $(BIN))/python
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
-.PHONY: demo test test-oldest-spark test-interop test-pulsar test-histories fuzz mutants lint typecheck bench clean \
+.PHONY: help demo test test-oldest-spark test-interop test-pulsar test-histories fuzz mutants lint typecheck bench clean \
   install requirements
+
+help:
+	@sed -n '/^#/!q; s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
 
 demo: install
 	$(BIN)/bkspark demo

@@ -31,20 +31,20 @@ from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.memory import MemoryStore
 from bkspark.metadata.uri import MetadataUri
 from bkspark.wire.digest import master_key
-from bookie_service.census import Census
-from bookie_service.collection import CompactionLevel
-from bookie_service.collector import CollectionOptions, Collector
+from bookie_service.cluster.ledger_metadata_view import Census
 from bookie_service.formats import index as index_format
-from bookie_service.storage.compaction import Compactor
-from bookie_service.storage.file_index import FileIndex
-from bookie_service.storage.files import LocalFiles
-from bookie_service.storage.index import IndexPaths, LedgerUpdate
-from bookie_service.storage.index_files import IndexFilesWriter
-from bookie_service.storage.ledger_storage import LedgerStorage
-from bookie_service.storage.ledger_store import StoreOptions
-from bookie_service.storage.log_appender import AppendOptions
-from bookie_service.storage.opening import open_ledger_storage
-from bookie_service.storage.storage_class import StorageClass
+from bookie_service.gc.garbage_collector import CollectionOptions, Collector
+from bookie_service.gc.gc_policy import CompactionLevel
+from bookie_service.storage.index.index import IndexPaths, LedgerUpdate
+from bookie_service.storage.index.manifest import IndexFilesWriter
+from bookie_service.storage.index.per_ledger import FileIndex
+from bookie_service.storage.io.files import LocalFiles
+from bookie_service.storage.ledgers.base import StoreOptions
+from bookie_service.storage.ledgers.factory import open_ledger_storage
+from bookie_service.storage.ledgers.interface import LedgerStorage
+from bookie_service.storage.ledgers.storage_class import StorageClass
+from bookie_service.storage.logs.compaction import Compactor
+from bookie_service.storage.logs.log_appender import AppendOptions
 
 _TICK_S = 0.001
 _LEDGERS_PER_FLUSH = 20_000

@@ -21,7 +21,7 @@ from bkspark.cli.zookeeper_process import ZooKeeperProcess
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.uri import MetadataUri
 from bkspark.metadata.zookeeper import open_tree
-from bookie_service import control
+from bookie_service.admin import control
 from bookie_service.formats import journal as journal_format
 
 _SESSION_MS = 4000

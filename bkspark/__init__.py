@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from bkspark.version import VERSION
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from bkspark.spark.progress import Lag
     from bkspark.spark.typed_options import Options
 
-__all__ = ["Options", "lag", "register", "session"]
+__all__ = ["Options", "__version__", "lag", "register", "session"]
+
+__version__ = VERSION
 
 
 def __getattr__(name: str) -> Any:

@@ -4,7 +4,7 @@
       ConfigurationError            an option, key or URI is wrong: name, value, remedy
       ProtocolError                 a peer sent bytes that are not the protocol
       MetadataError                 the metadata store failed or is away
-        MetadataVersion             a compare-and-set lost against somebody else's write
+        MetadataVersion             a compare-and-set lost against another write
         MetadataFormat              stored metadata cannot be decoded
         NoSuchNode / NodeExists     a path is missing / taken
         SessionExpired              our ephemeral nodes and authority are gone
@@ -14,7 +14,7 @@
       NoSuchLog / LogExists         the same for named logs
       VersionPublished              another query published this version of a name in a log
       LedgerClosed                  the handle or ledger takes no more entries
-      LedgerFenced                  somebody recovers the ledger; outcome of pending adds is unknown
+      LedgerFenced                  another client recovers the ledger; outcome of pending adds is unknown
       LedgerRecoveryFailed          not enough bookies answered; the ledger stays IN_RECOVERY
       UnauthorizedAccess            wrong ledger password
       DigestMismatch                bytes of an entry fail their check
@@ -28,7 +28,7 @@
       MalformedPayload              an entry is intact, but does not hold what its format or schema demands
       ClientClosed                  the client was closed under the call
       StorageDamaged                a bookie's stored bytes fail their checks: file, offset, remedy
-      DiskFull                      a bookie's disks are full, and it is told not to go on read-only
+      DiskFull                      a bookie's disks are full, and it is configured to end then
 
 Each carries the facts it knows (`ledger_id`, `entry_id`, `bookie`) and Apache's BKException `code`; `entry_id` of an
 error that ends a writer is the first entry whose outcome is unknown. docs/errors.md shows them all.
@@ -44,7 +44,7 @@ class BookKeeperError(Exception):
 
     code = -999
     remedy = "report it: this is a defect of bkspark"
-    """What whoever gets the error can do about it."""
+    """What the caller or the operator can do about it."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class MetadataVersion(MetadataError):
     """A compare-and-set lost: the stored version is not the expected one."""
 
     code = -17
-    remedy = "read again and decide anew: somebody else was faster"
+    remedy = "read again and decide again: another process was faster"
 
 
 class MetadataFormat(MetadataError):
@@ -130,14 +130,14 @@ class NoSuchLedger(BookKeeperError):
     """The ledger is not in the metadata store (deleted, or never created)."""
 
     code = -25
-    remedy = "check the id; the ledger was deleted, or never was"
+    remedy = "check the id; the ledger was deleted, or never created"
 
 
 class DuplicateEntryId(BookKeeperError):
-    """The caller chose an entry id that was added before; that entry stands, this one was not added."""
+    """The caller chose an entry id that was added before; that entry is kept, this one was not added."""
 
     code = -22
-    remedy = "nothing: the entry of the first call stands"
+    remedy = "nothing: the entry of the first call is kept"
 
 
 class LedgerExists(BookKeeperError):
@@ -186,7 +186,7 @@ class LedgerClosed(BookKeeperError):
 
 
 class LedgerFenced(BookKeeperError):
-    """Somebody recovers the ledger. Adds still pending may or may not be stored: outcome unknown."""
+    """Another client recovers the ledger. Adds still pending may or may not be stored: outcome unknown."""
 
     code = -101
     remedy = (
@@ -261,7 +261,7 @@ class DataLoss(BookKeeperError):
     """Data that a stored position names no longer exists."""
 
     code = -13
-    remedy = "find out who truncated or deleted; start at what is left (failOnDataLoss)"
+    remedy = "find out what truncated or deleted it; start at what is left (failOnDataLoss)"
 
 
 class MalformedPayload(BookKeeperError):
@@ -285,6 +285,6 @@ class StorageDamaged(BookKeeperError):
 
 
 class DiskFull(BookKeeperError):
-    """A bookie's disks are full, and it is configured to end rather than to go on read-only."""
+    """A bookie's disks are full, and it is configured to end rather than to continue read-only."""
 
     remedy = "free space, or add a ledger directory"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 
-from bookie_service.ending import Ending
+from bookie_service.admin.shutdown import Ending
 
 _COMMANDS = ("--ch", "--coll")
 """How --check and --collect begin, with which no bookie runs; arguments are not parsed yet."""

@@ -26,21 +26,25 @@ from bkspark.metadata.ledgers import read_manager
 from bkspark.metadata.registration import BookieAddress
 from bkspark.metadata.tree import Tree
 from bkspark.metadata.zookeeper import open_tree
-from bookie_service import address, check, control, event_loop, layout, rebuild
-from bookie_service.address import BoundAddress
-from bookie_service.arguments import Parser, add_configuration, describe, fail
-from bookie_service.census import Census
-from bookie_service.cluster_peers import ClusterPeers
-from bookie_service.configuration import Configuration, load
-from bookie_service.ending import SIGNALS, Ending
-from bookie_service.event_loop import TurnRecorder
-from bookie_service.file_limit import allowed_open_files
-from bookie_service.identity import Identity
-from bookie_service.log_limit import LogLimiter
-from bookie_service.registration import Registration
-from bookie_service.service import BookieService, Repeating, ServiceOptions
-from bookie_service.storage.files import LocalFiles, make_private
-from bookie_service.users import current_user
+from bookie_service.admin import check, control, rebuild
+from bookie_service.admin.shutdown import SIGNALS, Ending
+from bookie_service.cluster.identity import Identity
+from bookie_service.cluster.ledger_metadata_view import Census
+from bookie_service.cluster.peers import ClusterPeers
+from bookie_service.cluster.registration import Registration
+from bookie_service.network import event_loop
+from bookie_service.network.event_loop import TurnRecorder
+from bookie_service.network.log_limit import LogLimiter
+from bookie_service.service import BookieService, Repeating
+from bookie_service.settings import address
+from bookie_service.settings.address import BoundAddress
+from bookie_service.settings.arguments import Parser, add_configuration, describe, fail
+from bookie_service.settings.configuration import Configuration, load
+from bookie_service.settings.file_limit import allowed_open_files
+from bookie_service.settings.service_options import ServiceOptions
+from bookie_service.settings.users import current_user
+from bookie_service.storage import layout
+from bookie_service.storage.io.files import LocalFiles, make_private
 
 logger = logging.getLogger("bookie_service")
 

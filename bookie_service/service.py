@@ -12,34 +12,31 @@ import functools
 import logging
 import socket
 import time
-from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Collection
 from functools import partial
 from typing import Protocol
 
 from bkspark.errors import DiskFull
 from bkspark.wire.local_reads import socket_name
-from bookie_service import layout
-from bookie_service.admission import Admission
-from bookie_service.bookie import Bookie, BookieOptions
-from bookie_service.collector import CollectionOptions, Collector, LedgerCensus, PassReport
-from bookie_service.connection import Connection, ConnectionOptions
-from bookie_service.connections import ConnectionLimits, Connections
-from bookie_service.disk_watch import DiskOptions, DiskWatch
-from bookie_service.event_loop import turn_began
-from bookie_service.limbo_check import LimboCheck, ShareCensus
-from bookie_service.listener import Listener
-from bookie_service.local_reads import LocalReads
-from bookie_service.log_limit import no_digits
-from bookie_service.storage.checkpoint import Checkpoint, CheckpointThread, JournalFailed, carry_out
-from bookie_service.storage.fetching import FetchThreads
-from bookie_service.storage.files import LocalFiles, is_out_of_space
-from bookie_service.storage.flush_policy import FlushLimits
-from bookie_service.storage.journal import JournalOptions
-from bookie_service.storage.journal_thread import JournalEvents, JournalThread
-from bookie_service.storage.ledger_store import StoreOptions
-from bookie_service.storage.opening import Storage, open_storage
-from bookie_service.turns import Turns
+from bookie_service.cluster.limbo_check import LimboCheck, ShareCensus
+from bookie_service.engine.bookie import Bookie
+from bookie_service.engine.disk_watch import DiskWatch
+from bookie_service.engine.turns import Turns
+from bookie_service.gc.garbage_collector import Collector, LedgerCensus, PassReport
+from bookie_service.network.connection import Connection
+from bookie_service.network.connections import Connections
+from bookie_service.network.event_loop import turn_began
+from bookie_service.network.listener import Listener
+from bookie_service.network.local_reads import LocalReads
+from bookie_service.network.log_limit import no_digits
+from bookie_service.network.memory_budget import Admission
+from bookie_service.settings.service_options import ServiceOptions
+from bookie_service.storage import layout
+from bookie_service.storage.io.fetching import FetchThreads
+from bookie_service.storage.io.files import LocalFiles, is_out_of_space
+from bookie_service.storage.journal.checkpoint import Checkpoint, CheckpointThread, JournalFailed, carry_out
+from bookie_service.storage.journal.journal_thread import JournalEvents, JournalThread
+from bookie_service.storage.ledgers.opening import Storage, open_storage
 
 logger = logging.getLogger(__name__)
 
@@ -49,45 +46,6 @@ _WATCH_INTERVAL_S = 0.1
 
 class Census(LedgerCensus, ShareCensus, Protocol):
     """All that is asked of the metadata store while serving."""
-
-
-@dataclass(frozen=True, slots=True)
-class ServiceOptions:
-    """What one bookie needs to serve. Directories are the configured ones, absolute.
-
-    received_bytes_max, reply_bytes_max: what all connections together hold at most, see `admission`.
-    local_readers: ids of users whose clients read entry logs themselves, besides this one's and root.
-    """
-
-    journal_directories: Sequence[str]
-    ledger_directories: Sequence[str]
-    connections: ConnectionLimits = field(default_factory=ConnectionLimits)
-    received_bytes_max: int = 128 * 1024 * 1024
-    reply_bytes_max: int = 256 * 1024 * 1024
-    checkpoint_interval_s: float = 10.0
-    fetch_threads: int = 8
-    local_reads: bool = True
-    local_readers: frozenset[int] = frozenset()
-    bookie: BookieOptions = field(default_factory=BookieOptions)
-    connection: ConnectionOptions = field(default_factory=ConnectionOptions)
-    flush: FlushLimits = field(default_factory=FlushLimits)
-    journal: JournalOptions = field(default_factory=JournalOptions)
-    store: StoreOptions = field(default_factory=StoreOptions)
-    collection: CollectionOptions = field(default_factory=CollectionOptions)
-    disks: DiskOptions = field(default_factory=DiskOptions)
-
-    def __post_init__(self) -> None:
-        frame_bytes, half_bytes = self.connection.frame_bytes_max, self.store.cache_half_bytes
-        if half_bytes < 2 * frame_bytes:
-            raise ValueError(
-                f"{self.store.storage_class.cache_half_setting} {half_bytes} is less than twice nettyMaxFrameSizeBytes "
-                f"{frame_bytes}: an entry of that size would never fit"
-            )
-        if self.received_bytes_max < 2 * frame_bytes:
-            raise ValueError(
-                f"receiveBuffersMaxBytes {self.received_bytes_max} is less than twice nettyMaxFrameSizeBytes "
-                f"{frame_bytes}: frames of that size would hardly get through"
-            )
 
 
 class BookieService:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,26 +15,78 @@ if TYPE_CHECKING:
     from tests.cluster import Cluster
 
 
-_SESSION_FIXTURES = {
-    # Each costs seconds and processes: what uses it stays in one of the test runner's processes.
-    "spark": "spark",
-    "shared_cluster": "cluster",
-    "shared_apache_bookies": "cluster",
-    "peer": "cluster",
-    "zookeeper": "cluster",
+_PROCESSES_OF = {
+    # What a fixture starts, as markers; all of it costs seconds.
+    "spark": ("spark",),
+    "shared_cluster": ("cluster",),
+    "zookeeper": ("cluster",),
+    "shared_apache_bookies": ("cluster", "interop"),
+    "peer": ("cluster", "interop"),
 }
+_GROUPS = ("spark", "cluster")
+"""Tests that share such processes stay in one of the test runner's processes: the first of these that they need."""
+_CAMPAIGNS = ("chaos", "crash", "fuzzing", "histories", "mutation", "simulation", "soak")
+"""Folders of statistical search and of long runs: all of their tests are slow."""
+_PROGRAMS = {
+    "bin/spark-submit": "spark",
+    "org.apache.zookeeper": "cluster",
+    "bkspark.interop": "interop",
+}
+"""Part of a command line, and the marker of a test that starts it."""
+
+_running: list[pytest.Item] = []
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Name the group of each test that shares processes with others; the rest may run anywhere, in any order."""
+    """Derive markers from fixtures and folders, so that deselecting a marker deselects all that it is about.
+
+    Tests that share processes get a group; the rest may run anywhere, in any order.
+    """
     for item in items:
-        fixtures: set[str] = set(getattr(item, "fixturenames", ()))
-        groups = {group for fixture, group in _SESSION_FIXTURES.items() if fixture in fixtures}
-        if "spark" in groups:
-            groups = {"spark"}
-        for group in groups:
+        fixtures = set(getattr(item, "fixturenames", ()))
+        # A fixture with this parameter (`trees`) asks for the fixture of that name when it runs.
+        fixtures |= {"zookeeper"} & {value for value in _parameters(item) if isinstance(value, str)}
+        started = {marker for fixture in fixtures & set(_PROCESSES_OF) for marker in _PROCESSES_OF[fixture]}
+        for marker in started:
+            item.add_marker(marker)
+        group = next((group for group in _GROUPS if group in started), None)
+        if group is not None:
             item.add_marker(pytest.mark.xdist_group(group))
+        if item.path.parent.name in _CAMPAIGNS:
+            item.add_marker("slow")
+
+
+def _parameters(item: pytest.Item) -> Iterable[object]:
+    callspec = getattr(item, "callspec", None)
+    return () if callspec is None else callspec.params.values()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Know which test runs, for `_check_program`."""
+    _running.append(item)
+    try:
+        return (yield)
+    finally:
+        _running.remove(item)
+
+
+def _check_program(event: str, arguments: tuple[Any, ...]) -> None:
+    """Fail a test that starts a cluster, Spark or Apache's programs and is not marked so (a hook of sys.addaudithook).
+
+    Otherwise `-m "not cluster"` would start clusters all the same.
+    """
+    if event != "subprocess.Popen" or not _running:
+        return
+    words = arguments[1] if isinstance(arguments[1], (list, tuple)) else [arguments[1]]
+    command = " ".join(map(os.fsdecode, words))
+    for part, marker in _PROGRAMS.items():
+        if part in command and _running[-1].get_closest_marker(marker) is None:
+            raise AssertionError(f"{_running[-1].nodeid} starts {part}: mark it @pytest.mark.{marker}")
+
+
+sys.addaudithook(_check_program)
 
 
 @pytest.fixture(autouse=True)

@@ -7,6 +7,7 @@ under TYPE_CHECKING included, and returns one line per broken rule.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ def _words(text: str) -> frozenset[str]:
 PACKAGES = ("bkspark", "bookie_service", "pyspark_bookkeeper")
 
 LAYERS = (
-    ("bkspark.ids", "bkspark.errors", "bkspark.memory", "bkspark.stages"),
+    ("bkspark.ids", "bkspark.errors", "bkspark.memory", "bkspark.stages", "bkspark.version"),
     ("bkspark.entries",),
     ("bkspark.wire",),
     ("bkspark.core",),
@@ -32,6 +33,26 @@ LAYERS = (
     ("bkspark.spark",),
 )
 """From the bottom up: a module imports its own layer and those before it. `bkspark` itself may import all of them."""
+
+SERVER_LAYERS = (
+    ("bookie_service.formats",),
+    ("bookie_service.storage",),
+    ("bookie_service.engine", "bookie_service.admin.inspection"),
+    ("bookie_service.network",),
+    ("bookie_service.cluster", "bookie_service.gc", "bookie_service.replication"),
+    ("bookie_service.settings",),
+    ("bookie_service.service",),
+    ("bookie_service.admin",),
+    ("bookie_service.process",),
+    ("bookie_service.__main__", "bookie_service.replication.__main__"),
+)
+"""The rooms of the server, from the bottom up. A module imports its own room and those below it, but none beside it."""
+
+IMPORTED_BY = {
+    "bookie_service.admin.inspection": ("bookie_service.admin",),
+    "bookie_service.replication": ("bookie_service.settings", "bookie_service.admin", "bookie_service.process"),
+}
+"""Rooms beside the way of a request: who may import them, besides themselves."""
 
 PERMITTED = frozenset({("bkspark.client.client", "bkspark.log.log"), ("bkspark", "pyspark.sql")})
 """(importer, imported): the two imports that users' convenience is worth. `Client.log(name)` is where they look for a
@@ -47,7 +68,7 @@ SERVER_IMPORTS = (
 )
 """All of bkspark that bookie_service may import."""
 
-REPAIR = "bookie_service.replication"
+REPAIR = ("bookie_service.replication", "bookie_service.admin.repair_commands")
 REPAIR_IMPORTS = (*SERVER_IMPORTS, "bkspark.core", "bkspark.client")
 """Autorecovery is a client of the cluster, too, and needs its decisions. The rest of the server does without."""
 
@@ -57,44 +78,76 @@ PURE = (
     "bkspark.entries",
     "bkspark.wire",
     "bkspark.core",
+    "bkspark.metadata.tree",
+    "bkspark.metadata.uri",
     "bkspark.log.positions",
     "bkspark.log.formats",
     "bkspark.log.changes",
+    "bkspark.spark.offsets",
+    "bkspark.spark.option_values",
+    "bkspark.spark.ranges",
     "bookie_service.formats",
-    "bookie_service.rules",
-    "bookie_service.disks",
+    "bookie_service.storage.disks",
+    "bookie_service.storage.journal.flush_policy",
+    "bookie_service.storage.ledger_id_sets",
+    "bookie_service.engine.add_batch",
+    "bookie_service.engine.deferrals",
+    "bookie_service.engine.pacing",
+    "bookie_service.engine.responses",
+    "bookie_service.engine.rules",
+    "bookie_service.engine.shares",
+    "bookie_service.engine.single_add",
+    "bookie_service.engine.sync_cursor",
+    "bookie_service.engine.turns",
+    "bookie_service.network.add_decoders",
+    "bookie_service.network.connections",
+    "bookie_service.network.response_encoders",
+    "bookie_service.cluster.ledger_shares",
+    "bookie_service.gc.gc_policy",
+    "bookie_service.settings.properties",
+    "bookie_service.replication.holes",
     "bookie_service.replication.lost_bookies",
     "bookie_service.replication.repair",
 )
-"""No clock, socket, thread, file or random source: those arrive as arguments."""
+"""No clock, socket, thread, file or random source: those arrive as arguments. They import only one another."""
+
+CLAIMS_PURITY = re.compile(r"\bPURE\b|\bPure\b|[Dd]ecisions only")
+"""How a docstring says that its module is pure."""
+
+PROTOCOLS = _words(
+    "bkspark.wire.v2 bkspark.wire.v3 bkspark.wire.v3_adds bkspark.wire.v3_fields bkspark.wire.v3_lacs "
+    "bkspark.wire.v3_reads bkspark.wire.bookkeeper_protocol_pb2 bkspark.wire.adds"
+)
+WITHOUT_PROTOCOL = ("bkspark.core", "bookie_service.engine", "bookie_service.gc", "bookie_service.storage")
+"""What decides and stores knows `bkspark.wire.status` and no wire protocol."""
 
 PURE_MAY_IMPORT = _words(
-    "__future__ abc base64 binascii bisect collections contextlib copy dataclasses enum functools hashlib heapq hmac "
-    "ipaddress itertools json math operator re string struct textwrap types typing zlib "
+    "__future__ abc base64 binascii bisect collections contextlib copy dataclasses datetime enum functools "
+    "hashlib heapq hmac ipaddress itertools json math operator re string struct textwrap types typing zlib "
     "crc32c google numpy pyarrow"
 )
 """A list of what is allowed, so that a new way to reach the world does not slip past a list of what is forbidden."""
 
 HOME_OF = {
     "kazoo": ("bkspark.metadata.zookeeper",),
-    "rocksdict": ("bookie_service.storage.rocks",),
+    "rocksdict": ("bookie_service.storage.io.rocks",),
     "pyspark": ("bkspark.spark", "pyspark_bookkeeper"),
     "bookie_service": ("bookie_service",),
 }
 """Packages that may be imported in these places only."""
 
 READING = "Reading"
-"""Base class of requests that change nothing: an error of theirs is contained (`bookie_service.reads`)."""
+"""Base class of requests that change nothing: an error of theirs is contained (`bookie_service.engine.reads`)."""
 CHANGING = (
-    "bookie_service.bookie",
-    "bookie_service.requests",
+    "bookie_service.engine.bookie",
+    "bookie_service.network.request_stream",
     "bookie_service.service",
-    "bookie_service.collector",
-    "bookie_service.storage.checkpoint",
-    "bookie_service.storage.compaction",
-    "bookie_service.storage.journal",
-    "bookie_service.storage.journal_thread",
-    "bookie_service.storage.ledger_store",
+    "bookie_service.gc.garbage_collector",
+    "bookie_service.storage.journal.checkpoint",
+    "bookie_service.storage.logs.compaction",
+    "bookie_service.storage.journal.journal",
+    "bookie_service.storage.journal.journal_thread",
+    "bookie_service.storage.ledgers.base",
 )
 """What changes a bookie's state; a module with a request that changes nothing has no way to it."""
 CHANGING_CALLS = _words(
@@ -103,10 +156,10 @@ CHANGING_CALLS = _words(
 )
 
 SERVER_FILE_MODULES = (
-    "bookie_service.storage.files",
-    "bookie_service.configuration_file",
-    "bookie_service.address",
-    "bookie_service.control",
+    "bookie_service.storage.io.files",
+    "bookie_service.settings.file",
+    "bookie_service.settings.address",
+    "bookie_service.admin.control",
 )
 """Where the server may touch the file system: the one door, the reading of its configuration, the address, which asks a
 network interface with fcntl, and the control socket."""
@@ -197,23 +250,45 @@ def _no_relative_import(module: Module) -> Broken:
 
 
 def _downwards_only(module: Module) -> Broken:
-    own = _layer(module.name)
+    own = _layer(module.name, LAYERS)
     if own is None:
         return
     for imported in module.imports:
-        other = _layer(imported.target)
-        if imported.target == "bkspark" or (other is not None and other > own):
-            yield imported.line, f"{LAYERS[own][0]} imports {imported.target}, which stands above it"
+        other = _layer(imported.target, LAYERS)
+        if imported.target == "bkspark" or (other is not None and other[0] > own[0]):
+            yield imported.line, f"{LAYERS[own[0]][0]} imports {imported.target}, which stands above it"
 
 
-def _layer(name: str) -> int | None:
-    return next((i for i, packages in enumerate(LAYERS) if is_within(name, packages)), None)
+def _server_downwards_only(module: Module) -> Broken:
+    own = _layer(module.name, SERVER_LAYERS)
+    if own is None:
+        if is_within(module.name, ("bookie_service",)) and module.name != "bookie_service":
+            yield 1, f"{module.name} is in no room; give it one in docs/architecture.md and tests/layering.py"
+        return
+    room = own[1]
+    for imported in module.imports:
+        other = _layer(imported.target, SERVER_LAYERS)
+        if other is None:
+            continue
+        importers = IMPORTED_BY.get(other[1], (room,))
+        if other[0] > own[0]:
+            yield imported.line, f"{room} imports {imported.target}, which is above it"
+        elif other[0] == own[0] and other[1] != room:
+            yield imported.line, f"{room} imports {imported.target}, which is beside it"
+        elif other[1] != room and not is_within(module.name, importers):
+            yield imported.line, f"{room} imports {imported.target}, which only {' and '.join(importers)} may"
+
+
+def _layer(name: str, layers: tuple[tuple[str, ...], ...]) -> tuple[int, str] | None:
+    """Return the number and the package of a module's layer: the package that says most of its name."""
+    found = [(i, package) for i, packages in enumerate(layers) for package in packages if is_within(name, (package,))]
+    return max(found, key=lambda layer: len(layer[1]), default=None)
 
 
 def _server_imports_little(module: Module) -> Broken:
     if not is_within(module.name, ("bookie_service",)):
         return
-    permitted = REPAIR_IMPORTS if is_within(module.name, (REPAIR,)) else SERVER_IMPORTS
+    permitted = REPAIR_IMPORTS if is_within(module.name, REPAIR) else SERVER_IMPORTS
     for imported in module.imports:
         if is_within(imported.target, ("bkspark",)) and not is_within(imported.target, permitted):
             yield imported.line, f"the server imports {imported.target}; it may import only {', '.join(permitted)}"
@@ -226,12 +301,15 @@ def _stays_at_home(module: Module) -> Broken:
             yield imported.line, f"imports {imported.target}, which only {' and '.join(homes)} may"
 
 
+_CLOCKS = _words("datetime.now datetime.utcnow datetime.today date.today")
+
+
 def _pure_is_pure(module: Module) -> Broken:
     if not is_within(module.name, PURE):
         return
     for imported in module.imports:
         library = imported.target.partition(".")[0]
-        if library not in PURE_MAY_IMPORT and library not in PACKAGES:
+        if library not in PURE_MAY_IMPORT and not is_within(imported.target, PURE):
             yield imported.line, f"is PURE but imports {imported.target}"
         elif imported.target.startswith("numpy.random"):
             yield imported.line, "is PURE but imports numpy.random"
@@ -240,6 +318,20 @@ def _pure_is_pure(module: Module) -> Broken:
             yield node.lineno, "is PURE but uses numpy.random"
         elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("open", "print", "input", "__import__"):
             yield node.lineno, f"is PURE but calls {ast.unparse(node.func)}"
+        elif isinstance(node, ast.Attribute) and ast.unparse(node) in _CLOCKS:
+            yield node.lineno, f"is PURE but uses {ast.unparse(node)}"
+
+
+def _claim_of_purity_is_checked(module: Module) -> Broken:
+    if not is_within(module.name, PURE) and CLAIMS_PURITY.search(ast.get_docstring(module.tree) or ""):
+        yield 1, "says that it is pure; list it in PURE in tests/layering.py"
+
+
+def _decides_without_protocol(module: Module) -> Broken:
+    if is_within(module.name, WITHOUT_PROTOCOL):
+        for imported in module.imports:
+            if imported.target in PROTOCOLS:
+                yield imported.line, f"imports {imported.target}; a core knows no wire protocol, only Status"
 
 
 def _server_files_have_one_door(module: Module) -> Broken:
@@ -291,9 +383,12 @@ def _is_reading(node: ast.AST) -> bool:
 _RULES: tuple[Callable[[Module], Broken], ...] = (
     _no_relative_import,
     _downwards_only,
+    _server_downwards_only,
     _server_imports_little,
     _stays_at_home,
     _pure_is_pure,
+    _claim_of_purity_is_checked,
+    _decides_without_protocol,
     _server_files_have_one_door,
     _readings_change_nothing,
 )

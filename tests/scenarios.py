@@ -1,4 +1,4 @@
-"""Which tests play which historic bug (reliability §3): protocol and client (P), bookie (S), hazards (X).
+"""Which tests play which historic bug (docs/reliability.md): protocol and client (P), bookie (S), hazards (X).
 
 A test's name begins with its scenario's number. `python -m tests.scenarios` prints them as a table.
 """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import email
+import re
 import shutil
 import subprocess
 import sys
@@ -10,8 +12,11 @@ from pathlib import Path
 
 import pytest
 
+import bkspark
+
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("bkspark", "bookie_service", "pyspark_bookkeeper")
+LICENSE_FILES = ("LICENSE", "NOTICE")
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +25,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     copy = tmp_path_factory.mktemp("sources")
     for package in PACKAGES:
         shutil.copytree(ROOT / package, copy / package, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("setup.cfg", "pyproject.toml", "README.md"):
+    for name in ("setup.cfg", "pyproject.toml", "README.md", *LICENSE_FILES):
         shutil.copy(ROOT / name, copy)
     target = tmp_path_factory.mktemp("wheel")
     build = [
@@ -68,6 +73,19 @@ def test_type_checkers_take_the_annotations_of_the_wheel(installed: Path) -> Non
 def test_nothing_else_is_in_the_wheel(installed: Path) -> None:
     folders = {path.name for path in installed.iterdir()}
     assert folders == {*PACKAGES, *(name for name in folders if name.endswith(".dist-info"))}
+
+
+def test_the_wheel_says_its_version_and_carries_its_licence(installed: Path) -> None:
+    """One version: that of the package, of the metadata that pip reads, and of the newest section of CHANGELOG.md."""
+    (folder,) = installed.glob("*.dist-info")
+    metadata = email.message_from_string((folder / "METADATA").read_text())
+    assert metadata["Version"] == bkspark.__version__
+    newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert newest is not None
+    assert newest[1] == bkspark.__version__
+    for name in LICENSE_FILES:
+        (carried,) = folder.rglob(name)
+        assert carried.read_text() == (ROOT / name).read_text()
 
 
 @pytest.mark.parametrize("module", ["bkspark.cli", "bookie_service"])

@@ -6,7 +6,7 @@ from tests.scenarios import NOT_PLAYED, SCENARIOS, named_tests
 
 
 def test_every_scenario_has_a_named_test() -> None:
-    """Reliability §3.1 to §3.3, issues 4 and 5."""
+    """docs/reliability.md has all of them."""
     found = named_tests()
     assert {scenario for scenario in SCENARIOS if not found[scenario]} <= set(NOT_PLAYED)
     assert set(found) == set(SCENARIOS)

@@ -10,14 +10,15 @@ from types import ModuleType
 
 import bkspark.blocking  # first: parts of it import each other through it
 import bookie_service
-import bookie_service.configuration
+import bookie_service.settings.configuration
 from bkspark.client import Client
 from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.typed_options import Options
+from bkspark.wire import v2
 from bkspark.wire.digest import DigestType, EntryDigest
+from bookie_service.engine.single_add import SingleAdd
 from bookie_service.formats.index import LedgerHeader
-from bookie_service.lone_adds import LoneAdd
 
 SECRET = b"s3cret"
 NAMES = ("password", "passwd", "secret", "master_key", "fencing_key")
@@ -63,9 +64,9 @@ def test_what_is_made_with_a_secret_does_not_show_it() -> None:
     made = [
         SourceOptions.parse({"uri": uri, "log": "a", "password": password}),
         Options(uri=uri, log="a", password=password),
-        bookie_service.configuration.configure({"passwd": password}),
+        bookie_service.settings.configuration.configure({"passwd": password}),
         LedgerHeader(5, 1, False, SECRET),
-        LoneAdd(5, 0, -1, SECRET, 100),
+        SingleAdd(5, 0, -1, SECRET, 24, 100, v2.encode_add_reply),
         LedgerMetadata(1, 1, 1, (Fragment(0, ("a:1",)),), password=SECRET),
         EntryDigest(DigestType.MAC, SECRET),
         Client(uri, password=SECRET),

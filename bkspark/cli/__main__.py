@@ -17,6 +17,7 @@ from typing import Any
 from bkspark.cli import bench, bookie, cluster, demo, dump, ledger, local, log
 from bkspark.cli.arguments import USAGE, Parser
 from bkspark.errors import BookKeeperError, ConfigurationError
+from bkspark.version import VERSION
 
 FAILED = 1
 _ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -25,6 +26,7 @@ _ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def build_parser() -> Parser:
     """Return the parser of the whole command line; `arguments.run(arguments)` is the chosen command."""
     parser = Parser(prog="bkspark", description="Apache BookKeeper for Spark and Python.")
+    parser.add_argument("--version", action="version", version=f"bkspark {VERSION}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, dest="command")
     for module in (demo, local, bookie, ledger, log, cluster, dump, bench):
         module.add_parser(commands)

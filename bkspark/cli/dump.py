@@ -40,7 +40,7 @@ _KINDS = {
     "garbage": (
         "files of garbage collection (compaction, fencedDeleted)",
         "The compaction that is under way, or that the next start finishes; ledgers that were fenced and are deleted.\n"
-        "A bookie without either is none that anything is wrong with.",
+        "A bookie without either is in order.",
     ),
 }
 
@@ -75,7 +75,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Replace this process by the reader; returns never."""
-    command = [sys.executable, "-m", "bookie_service.dump", arguments.kind]
+    command = [sys.executable, "-m", "bookie_service.admin.dump", arguments.kind]
     for name in ("ledger", "entry", "config"):
         value = getattr(arguments, name)
         command += [] if value is None else [f"--{name}", str(value)]

@@ -87,7 +87,7 @@ def _add_writing(parser: argparse.ArgumentParser) -> None:
         "--explicit-lac-interval",
         type=seconds,
         metavar="SECONDS",
-        help="tell bookies what is confirmed when no entry comes for so long: readers see the end of a burst then "
+        help="let bookies know what is confirmed when no entry comes for so long: readers see the end of a burst then "
         "(default: with the next entry, or the close)",
     )
     parser.add_argument("file", nargs="?", default="-", metavar="FILE", help="what to write (default: -, stdin)")

@@ -45,10 +45,10 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     _add(logs, "create", create, "create an empty log")
     _add_appending(_add(logs, "append", append, "append a file's entries to a log, made when it is not there"))
     _add_reading(_add(logs, "read", read, "print a log's entries"))
-    truncating = _add(logs, "truncate", truncate, "delete the ledgers in front of a position")
+    truncating = _add(logs, "truncate", truncate, "delete the ledgers before a position")
     truncating.add_argument("--before", required=True, metavar="POSITION", help="the first entry that stays")
     _add(logs, "delete", delete, "delete a log and its ledgers")
-    vacuuming = _add(logs, "vacuum", vacuum, "delete the ledgers that dead jobs left behind")
+    vacuuming = _add(logs, "vacuum", vacuum, "delete the ledgers that dead jobs left over")
     vacuuming.add_argument(
         "--older-than", type=seconds, default=VACUUM_AGE_S, metavar="SECONDS", help="age of a dead job (default: a day)"
     )

@@ -76,9 +76,7 @@ def find_jars() -> Path:
     spec = importlib.util.find_spec("pyspark")
     jars = Path(spec.origin).parent / "jars" if spec and spec.origin else None
     if jars is None or not any(jars.glob("zookeeper-[0-9]*.jar")):
-        raise ConfigurationError(
-            "ZooKeeper's server comes from pyspark's jars, and there are none: pip install pyspark"
-        )
+        raise ConfigurationError("ZooKeeper's server comes from pyspark's jars, which are missing: pip install pyspark")
     return jars
 
 

@@ -224,21 +224,23 @@ class _RecoveryRun:
         reader = RangeReader(self._services.pool, self._ledger_id, self._core.metadata, self._digest, None)
         span = next(spans(self._core.metadata, entry_id, entry_id + 1, 1))
         length: int | None = None
+        unheard: BookKeeperError | None = None
         # All at once: a silent bookie in front must not cost another time-out.
         asked = [asyncio.ensure_future(reader.length_at(bookie, entry_id)) for bookie in span.bookies]
         try:
             for answered in asyncio.as_completed(asked):
                 try:
                     length = await answered
-                except BookKeeperError:
-                    continue  # the length is informative: another replica may know it, and recovery ends without it
+                except BookKeeperError as error:
+                    unheard = error
+                    continue
                 if length is not None:
                     break
         finally:
             for task in asked:
                 task.cancel()
                 task.add_done_callback(forget_failure)
-        self._perform(self._core.on_length(length))
+        self._perform(self._core.on_length(length, unheard))
 
     async def _write_metadata(self, effect: effects.WriteMetadata) -> None:
         self._perform(await write_metadata(self._services.ledgers, self._core, self._ledger_id, effect))

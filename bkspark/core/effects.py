@@ -136,7 +136,7 @@ class AbandonRewriting:
 
 @dataclass(frozen=True, slots=True)
 class ReadLength:
-    """Find out the cumulative length of `entry_id` by an ordinary read; then call `on_length`."""
+    """Find out the cumulative length of `entry_id` by ordinary reads of all its bookies; then call `on_length`."""
 
     entry_id: int
 

@@ -257,9 +257,17 @@ class RecoveryCore:
         """The rewriting replaced bookies; published by the closing compare-and-set only."""
         self._fragments = fragments
 
-    def on_length(self, length: int | None) -> list[effects.Effect]:
-        """Answer to ReadLength; None where the entry could not be read (length is informative only)."""
+    def on_length(self, length: int | None, error: BookKeeperError | None = None) -> list[effects.Effect]:
+        """Answer to ReadLength; None: no bookie gave the entry.
+
+        Args:
+            error: why a bookie that may hold the entry was not heard. Then recovery fails: a later one learns the
+                length. Where all answered and none gave the entry, the highest length heard has to do.
+        """
         assert self.state is RecoveryState.MEASURING
+        if length is None and error is not None:
+            self._first_error = self._first_error or error
+            return self._fail(self._undecided(f"entry {self.last_entry}, the last one, could not be read"))
         self.length = min(max(0, self._heard_length if length is None else length), LENGTH_MAX)
         return self._close()
 

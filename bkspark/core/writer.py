@@ -60,7 +60,7 @@ from bkspark.core.placement import FLAT, RandomSource, Topology, choose_replacem
 from bkspark.core.striping import ENSEMBLE_SIZE_MAX, write_set_masks
 from bkspark.errors import BookKeeperError, LedgerClosed, LedgerFenced, NotEnoughBookies, UnauthorizedAccess
 from bkspark.wire.digest import SealedEntries
-from bkspark.wire.v2 import EOK, Status
+from bkspark.wire.status import EOK, Status
 
 __all__ = ["WriterCore", "WriterState"]
 

@@ -184,7 +184,7 @@ def first_to_read(head: LogHead, name: str, position: Position) -> tuple[int, in
         position.ordinal == head.end_ordinal and position.ledger_id != NO_LEDGER
     ):
         raise DataLoss(
-            f"log {name} ends before ordinal {head.end_ordinal}; {position} lies behind that: it belongs to another "
+            f"log {name} ends before ordinal {head.end_ordinal}; {position} lies beyond that: it belongs to another "
             f"log, or the log was deleted and created again"
         )
     # A position in front of the first ordinal, yet not before the start, is the end of a ledger that is gone.

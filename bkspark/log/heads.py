@@ -192,7 +192,7 @@ class HeadStore:
             except _Forgotten:
                 raise MetadataError(
                     f"log {name}: the connection was lost during a change, and others changed the log so often since "
-                    f"that whether it took effect cannot be told any more"
+                    f"that it is unknown whether it took effect"
                 ) from None
             except MetadataError as error:
                 losses += 1

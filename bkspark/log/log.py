@@ -148,7 +148,7 @@ class Log:
         count = await store.truncate(self._name, position, at_ledger_end=at_end, closed=closed)
         if count is None:
             raise ConfigurationError(
-                f"log {self._name} cannot be truncated at {position}: a ledger in front of that is being written. "
+                f"log {self._name} cannot be truncated at {position}: a ledger before that is being written. "
                 f"Close its writer, recover the log, or truncate less"
             )
         await self._sweep_after(store)
@@ -172,7 +172,7 @@ class Log:
             last_entry, is_closed = reader.last_entry, reader.is_closed
         if position.entry_id > last_entry + 1:
             raise ConfigurationError(
-                f"ledger {listed.ledger_id} of log {self._name} ends at entry {last_entry}; {position} lies behind that"
+                f"ledger {listed.ledger_id} of log {self._name} ends at entry {last_entry}; {position} lies beyond that"
             )
         return is_closed and position.entry_id == last_entry + 1
 

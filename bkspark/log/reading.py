@@ -205,7 +205,7 @@ async def ranges(
             if stop > last_entry + 1 or not (is_last or reader.is_closed or listed.last_entry is not None):
                 raise ConfigurationError(
                     f"log {snapshot.name} can be read up to entry {last_entry} of ledger {listed.ledger_id} "
-                    f"now; {end} lies behind that"
+                    f"now; {end} lies beyond that"
                 )
             if first < stop:
                 yield LedgerRange(listed.ordinal, listed.ledger_id, first, stop), reader

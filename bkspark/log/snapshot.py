@@ -142,7 +142,7 @@ class LogSnapshot:
             if candidate.first_ordinal == ref.first_ordinal and candidate.name != ref.name:
                 return candidate
         raise DataLoss(
-            f"log {self.name} was truncated, overwritten or created anew while its list of ledgers was being read: "
+            f"log {self.name} was truncated, overwritten or created again while its list of ledgers was being read: "
             f"read it again"
         )
 

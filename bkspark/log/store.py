@@ -307,7 +307,7 @@ class LogStore:
 
         async def decide(head: LogHead) -> Change[int | None]:
             if head.writer != writer:
-                raise LedgerFenced(f"log {name} was opened for writing by somebody else: this writer has lost it")
+                raise LedgerFenced(f"log {name} was opened for writing by another client: this writer has lost it")
             return await self._writer_ledger(name, head, changes.settled(head, _listed_of(head, closed)), ledger_id)
 
         ordinal = await self._heads.change(name, decide)

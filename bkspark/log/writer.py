@@ -446,5 +446,5 @@ def _pass_on(
 
 
 def _overtaken(error: LedgerClosed) -> LedgerFenced:
-    """Return what the log's callers are told: who closes a ledger of another writer has fenced it."""
-    return LedgerFenced(f"somebody else opened the log: {error}", ledger_id=error.ledger_id, entry_id=error.entry_id)
+    """Return the error for the log's callers: a client that closes a ledger of another writer has fenced it."""
+    return LedgerFenced(f"another client opened the log: {error}", ledger_id=error.ledger_id, entry_id=error.entry_id)

@@ -241,7 +241,7 @@ class BookieV3Channel(BookieConnection):
         while row < len(table):
             adds = v3.decode_add_responses(octets, table, row)
             if adds is not None:
-                self._deliver_adds(adds.ledger_ids, adds.entry_ids, v3.to_v2(adds.statuses), adds.last_synced)
+                self._deliver_adds(adds.ledger_ids, adds.entry_ids, v3.statuses_of(adds.statuses), adds.last_synced)
                 row += len(adds)
                 continue
             reads = v3_reads.decode_read_responses(octets, table, row)
@@ -255,7 +255,7 @@ class BookieV3Channel(BookieConnection):
 
     def _take_reads(self, reads: v3_reads.ReadResponses, buffer: memoryview) -> None:
         """Settle the reads of groups that these answer; for the others nobody waits any more."""
-        statuses = v3.to_v2(reads.statuses)
+        statuses = v3.statuses_of(reads.statuses)
         for first_txn_id, group in self._groups.items():
             at = reads.txn_ids - first_txn_id
             mine = np.flatnonzero((at >= 0) & (at < len(group.entry_ids)))
@@ -292,7 +292,7 @@ class BookieV3Channel(BookieConnection):
     def _take_add(self, response: protocol.Response) -> None:
         if not response.HasField("addResponse"):
             # A bookie answers so where it serves nobody on this connection, as before authentication.
-            raise ProtocolError(f"it refuses adds on this connection: {v3.Status(response.status).name}")
+            raise ProtocolError(f"it refuses adds on this connection: {v3.StatusCode(response.status).name}")
         inner = response.addResponse
         status = _status(response, inner, "addResponse")
         synced = np.array([inner.lastAddSynced]) if inner.HasField("lastAddSynced") else None
@@ -311,4 +311,4 @@ def _read_options(flags: int, master_key: bytes | None) -> tuple[bytes | None, i
 
 def _status(response: protocol.Response, inner: Any, name: str) -> int:
     """Return the status of a response as a V2 code: that of its operation's message, where there is one."""
-    return v3.to_v2(np.array([inner.status if response.HasField(name) else response.status])).item()
+    return v3.statuses_of(np.array([inner.status if response.HasField(name) else response.status])).item()

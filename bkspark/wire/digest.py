@@ -39,9 +39,8 @@ from bkspark.errors import DigestMismatch
 from bkspark.wire.crc import GAP_BYTES_MAX, RUN_BYTES_MAX, RUN_ENTRIES_MIN, CrcKind
 from bkspark.wire.framing import LENGTH_BYTES, gather
 from bkspark.wire.lac import NO_COPIES, LacBounds, is_lac
+from bkspark.wire.layout import ENTRY_ID_AT, HEADER_BYTES, LAC_AT, LENGTH_AT
 
-HEADER_BYTES = 32
-MASTER_KEY_BYTES = 20
 LAC_PACKET_HEAD_BYTES = 16
 COPY_GAP_BYTES_MAX = 1024
 """Payloads further apart are copied one by one; V3's frames lie some ninety bytes apart."""
@@ -52,7 +51,7 @@ _FRONTS = {
         {
             "names": ["ledger", "entry", "lac", "length", "header", "digest", "crc"],
             "formats": [">i8", ">i8", ">i8", ">i8", f"V{HEADER_BYTES}", ("u1", digest_bytes), ">u4"],
-            "offsets": [0, 8, 16, 24, 0, HEADER_BYTES, HEADER_BYTES + digest_bytes - 4],
+            "offsets": [0, ENTRY_ID_AT, LAC_AT, LENGTH_AT, 0, HEADER_BYTES, HEADER_BYTES + digest_bytes - 4],
             "itemsize": HEADER_BYTES + digest_bytes,
         }
     )
@@ -242,7 +241,7 @@ class EntryDigest:
                 ledger_id=ledger_id,
                 entry_id=entry_id,
             )
-        carried = int.from_bytes(view[8:16], "big", signed=True)
+        carried = int.from_bytes(view[ENTRY_ID_AT : ENTRY_ID_AT + 8], "big", signed=True)
         expected = carried if entry_id is None else entry_id
         wrong = self.fault_of(view, ledger_id, expected)
         if wrong is not None:

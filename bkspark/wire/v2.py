@@ -18,7 +18,6 @@ answer: the connection is closed (Apache's client finds out what a bookie can do
 
 from __future__ import annotations
 
-import enum
 import itertools
 import struct
 from dataclasses import dataclass
@@ -27,23 +26,21 @@ import numpy as np
 
 from bkspark.entries import EntryBatch
 from bkspark.errors import ProtocolError
-from bkspark.wire.digest import MASTER_KEY_BYTES, EntryDigest, SealedEntries
+from bkspark.wire.digest import EntryDigest, SealedEntries
+from bkspark.wire.flags import DO_FENCING as DO_FENCING
+from bkspark.wire.flags import HIGH_PRIORITY as HIGH_PRIORITY
+from bkspark.wire.flags import LAST_ENTRY as LAST_ENTRY
+from bkspark.wire.flags import RECOVERY_ADD as RECOVERY_ADD
 from bkspark.wire.framing import LENGTH_BYTES, FrameTable, gather_i32, gather_i64
+from bkspark.wire.layout import ENTRY_BYTES_MIN, MASTER_KEY_BYTES
+from bkspark.wire.status import EOK as EOK
+from bkspark.wire.status import Status as Status
 
 VERSION = 2
 ADD, READ, AUTH, BATCH_READ = 1, 2, 3, 7
 
-DO_FENCING = 0x0001
-RECOVERY_ADD = 0x0002
-HIGH_PRIORITY = 0x0004
-
-LAST_ENTRY = -1
-"""READ of this entry id asks for the highest entry that the bookie holds."""
-
 WORD_BYTES = 4
 ADD_HEAD_BYTES = WORD_BYTES + MASTER_KEY_BYTES
-ENTRY_BYTES_MIN = 16
-"""An entry holds at least its two ids."""
 READ_BYTES = 20
 BATCH_READ_BYTES = 40
 REPLY_BYTES = 24
@@ -51,25 +48,6 @@ BATCH_REPLY_BYTES = 32
 BATCH_ACCOUNT_BYTES = 36
 """What counts for a batch-read reply before its first item, towards the bytes asked for: its head and length word."""
 
-
-class Status(enum.IntEnum):
-    """Status codes of V2 replies. Peers cannot take EUNKNOWNLEDGERSTATE: EIO is sent for it, which is as uncertain."""
-
-    EOK = 0
-    ENOLEDGER = 1
-    ENOENTRY = 2
-    EBADREQ = 100
-    EIO = 101
-    EUA = 102
-    EBADVERSION = 103
-    EFENCED = 104
-    EREADONLY = 105
-    ETOOMANYREQUESTS = 106
-    EUNKNOWNLEDGERSTATE = 107
-
-
-EOK = int(Status.EOK)
-"""For comparisons with arrays: numpy takes ten times as long to make a number of an enumeration's member."""
 
 _REPLY = np.dtype([("size", ">i4"), ("word", ">i4"), ("status", ">i4"), ("ledger", ">i8"), ("entry", ">i8")])
 _IDS = struct.Struct(">qq")
@@ -80,6 +58,11 @@ _FENCING_READ = np.dtype([*_READ.descr, ("key", "V20")])
 _BATCH_READ_TAIL = struct.Struct(">qqqiq")
 _REPLY_HEAD = struct.Struct(">iiiqq")
 _BATCH_REPLY_HEAD = struct.Struct(">iiiqqq")
+
+
+def code_of(status: int) -> int:
+    """Return what V2 sends for a status: its peers cannot take EUNKNOWNLEDGERSTATE, and EIO is as uncertain."""
+    return Status.EIO if status == Status.EUNKNOWNLEDGERSTATE else status
 
 
 def header_word(opcode: int, flags: int = 0, version: int = VERSION) -> int:

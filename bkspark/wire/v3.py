@@ -29,9 +29,10 @@ from google.protobuf.message import DecodeError
 
 from bkspark.errors import ProtocolError
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
-from bkspark.wire import v2
-from bkspark.wire.digest import MASTER_KEY_BYTES, SealedEntries
+from bkspark.wire.digest import SealedEntries
 from bkspark.wire.framing import LENGTH_BYTES, FrameTable
+from bkspark.wire.layout import MASTER_KEY_BYTES
+from bkspark.wire.status import Status
 from bkspark.wire.v3_fields import (
     SAME,
     WIDTH_ONLY,
@@ -54,8 +55,8 @@ DEFERRED_SYNC = 1
 """Write flag: acknowledge an add before its fsync."""
 
 
-class Status(enum.IntEnum):
-    """Status codes of V3 responses."""
+class StatusCode(enum.IntEnum):
+    """The codes of V3 responses, by the names of `Status`."""
 
     EOK = 0
     ENOLEDGER = 402
@@ -70,15 +71,27 @@ class Status(enum.IntEnum):
     EUNKNOWNLEDGERSTATE = 507
 
 
-_V2_STATUSES = np.full(max(Status) + 1, int(v2.Status.EIO), np.int32)
-for _status in Status:
-    _V2_STATUSES[_status] = v2.Status[_status.name]
+_STATUSES = np.full(max(StatusCode) + 1, int(Status.EIO), np.int32)
+_CODES = np.full(max(Status) + 1, int(StatusCode.EIO), np.int64)
+for _code in StatusCode:
+    _STATUSES[_code] = Status[_code.name]
+    _CODES[Status[_code.name]] = _code
 
 
-def to_v2(statuses: np.ndarray) -> np.ndarray:
-    """Return V3 status codes as V2's, int32. A code that is not known is EIO: it is no certain answer."""
-    known = (statuses >= 0) & (statuses < len(_V2_STATUSES))
-    return np.where(known, _V2_STATUSES[np.where(known, statuses, 0)], np.int32(v2.Status.EIO))
+def statuses_of(codes: np.ndarray) -> np.ndarray:
+    """Return the statuses that codes mean, int32. A code that is not known is EIO: it is no certain answer."""
+    known = (codes >= 0) & (codes < len(_STATUSES))
+    return np.where(known, _STATUSES[np.where(known, codes, 0)], np.int32(Status.EIO))
+
+
+def code_of(status: int) -> int:
+    """Return what V3 sends for a status."""
+    return int(_CODES[status])
+
+
+def codes_of(statuses: int | np.ndarray) -> np.ndarray:
+    """Return what V3 sends for each status, int64."""
+    return _CODES[statuses]
 
 
 class TxnIds:

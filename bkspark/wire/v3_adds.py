@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
-from bkspark.wire.digest import MASTER_KEY_BYTES
 from bkspark.wire.framing import FrameTable
+from bkspark.wire.layout import MASTER_KEY_BYTES
 from bkspark.wire.v3 import FIRST_BYTE
 from bkspark.wire.v3_fields import (
     ABSENT,

@@ -91,10 +91,10 @@ def encode_lac_failures(txn_ids: np.ndarray, status: int, ledger_ids: np.ndarray
 
 def encode_lac(txn_id: int, ledger_id: int, packet: bytes, entry: bytes | None) -> bytes:
     """Return the EOK response with an explicit LAC's packet, b"" for none, and the last entry, if there is one."""
-    answer = protocol.ReadLacResponse(status=v3.Status.EOK, ledgerId=ledger_id)
+    answer = protocol.ReadLacResponse(status=v3.StatusCode.EOK, ledgerId=ledger_id)
     if packet:
         answer.lacBody = packet
     if entry is not None:
         answer.lastEntryBody = entry
     header = v3.header(protocol.READ_LAC, txn_id & (1 << 64) - 1)
-    return v3.encode_message(protocol.Response(header=header, status=v3.Status.EOK, readLacResponse=answer))
+    return v3.encode_message(protocol.Response(header=header, status=v3.StatusCode.EOK, readLacResponse=answer))

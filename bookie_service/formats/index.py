@@ -43,15 +43,16 @@ from dataclasses import dataclass, field
 
 from crc32c import crc32c
 
+from bkspark.wire.layout import MASTER_KEY_BYTES
+
 VERSION = 3
 SLOT_BYTES = 512
 POSITION_BYTES = 8
-KEY_BYTES = 20
-UNKNOWN_KEY = bytes(KEY_BYTES)
+UNKNOWN_KEY = bytes(MASTER_KEY_BYTES)
 """An all-zero stored key stands for "not known"; the next one given is taken (Apache's index rebuilding leaves it)."""
 LAC_PACKET_BYTES_MIN = 16
 LAC_PACKET_BYTES_MAX = 128
-ENTRY_ID_MAX = (1 << 40) - 1
+STORED_ENTRY_ID_MAX = (1 << 40) - 1
 """Highest entry id that can be stored: file systems end near offset 2^43."""
 
 
@@ -83,7 +84,7 @@ HEAD_BYTES = LAYOUT.slots_at[1] + SLOT_BYTES
 
 _NAME = re.compile(r"(0|[1-9a-f][0-9a-f]*)\.idx")
 _MAGIC = b"BKSI"
-_HEADER = struct.Struct(f">4siqqi{KEY_BYTES}si{LAC_PACKET_BYTES_MAX}s")
+_HEADER = struct.Struct(f">4siqqi{MASTER_KEY_BYTES}si{LAC_PACKET_BYTES_MAX}s")
 _START = struct.Struct(">4si")
 _CRC = struct.Struct(">I")
 _LAC = struct.Struct(">qq")

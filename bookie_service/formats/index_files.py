@@ -1,6 +1,6 @@
 """Which index files there must be, how long each is at least, and which lie elsewhere. Version 2, big endian.
 
-One file `indexFiles` in a ledger directory, mostly the first one (`storage.placed_file`), so that an index file that is
+One file `indexFiles` in a ledger directory, mostly the first one (`io.placed_file`), so that an index file that is
 lost is told from one that never was:
 
     offset  size  field

@@ -67,11 +67,12 @@ from dataclasses import dataclass
 import numpy as np
 from crc32c import crc32c
 
+from bkspark.wire.layout import MASTER_KEY_BYTES
+
 VERSION = 1
 FILE_HEADER_BYTES = 512
 RECORD_HEADER_BYTES = 48
 RECORD_MAGIC = b"BKJR"
-KEY_BYTES = 20
 LAC_HEAD_BYTES = 12
 BODY_BYTES_MAX = (1 << 31) - 1
 
@@ -82,7 +83,7 @@ _FILE_HEADER = struct.Struct(">4siqqq")
 _RECORD_HEADER = struct.Struct(">4siiiqqqI")
 _CRC = struct.Struct(">I")
 _LAC = struct.Struct(">qi")
-_KEYS = np.dtype([("ledger", ">i8"), ("key", f"V{KEY_BYTES}")])
+_KEYS = np.dtype([("ledger", ">i8"), ("key", f"V{MASTER_KEY_BYTES}")])
 
 
 class RecordKind(enum.IntEnum):

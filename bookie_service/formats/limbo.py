@@ -8,7 +8,7 @@ order; Apache's bookies have a file of that name, too, which is empty. One line 
 
 Anything else reads as incomplete.
 
-`limbo` in a ledger directory, mostly the first one (`storage.placed_file`): the ledgers whose negative answers are not
+`limbo` in a ledger directory, mostly the first one (`io.placed_file`): the ledgers whose negative answers are not
 to be trusted; absent for none. Version 2:
 
     offset  size  field

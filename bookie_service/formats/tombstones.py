@@ -1,6 +1,6 @@
 """Ledgers that were fenced and are dropped: a late writer is still refused. Version 2, all integers big endian.
 
-One file `fencedDeleted` in a ledger directory, mostly the first one (`storage.placed_file`):
+One file `fencedDeleted` in a ledger directory, mostly the first one (`io.placed_file`):
 
     offset  size  field
     0       4     magic "BKST"

@@ -3,19 +3,19 @@
     python -m bookie_service.replication autorecovery|check|decommission ID|recover ID
         [--config FILE] [--set key=value]... [--json]
 
-See `commands`.
+See `admin.repair_commands`.
 """
 
 from __future__ import annotations
 
 import sys
 
-from bookie_service.ending import Ending
+from bookie_service.admin.shutdown import Ending
 
 if __name__ == "__main__":
     ending = Ending("bkspark cluster", is_command="autorecovery" not in sys.argv[1:2])
     ending.begin()
     # numpy and kazoo take a good part of a second, in which a signal must not find Python's own handlers.
-    from bookie_service.replication.commands import main
+    from bookie_service.admin.repair_commands import main
 
     sys.exit(main(sys.argv[1:], ending))

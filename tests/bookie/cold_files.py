@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from bookie_service.storage.files import File, LocalFiles
+from bookie_service.storage.io.files import File, LocalFiles
 
 
 class ColdFiles(LocalFiles):

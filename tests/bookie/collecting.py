@@ -11,16 +11,17 @@ from pathlib import Path
 
 import numpy as np
 
-from bookie_service.collection import CompactionLevel, DiskRoom
-from bookie_service.collector import CollectionOptions, Collector, PassReport
 from bookie_service.formats import entry_log as log_format
 from bookie_service.formats import index_files
 from bookie_service.formats.entry_log import HEADER_BYTES
-from bookie_service.storage.compaction import Compactor
-from bookie_service.storage.files import LocalFiles
-from bookie_service.storage.ledger_store import StoreOptions
-from bookie_service.storage.log_appender import AppendOptions
-from bookie_service.storage.opening import open_ledger_storage
+from bookie_service.gc.garbage_collector import CollectionOptions, Collector, PassReport
+from bookie_service.gc.gc_policy import CompactionLevel
+from bookie_service.storage.disks import DiskRoom
+from bookie_service.storage.io.files import LocalFiles
+from bookie_service.storage.ledgers.base import StoreOptions
+from bookie_service.storage.ledgers.factory import open_ledger_storage
+from bookie_service.storage.logs.compaction import Compactor
+from bookie_service.storage.logs.log_appender import AppendOptions
 
 STORE_OPTIONS = StoreOptions(cache_half_bytes=1 << 20, append=AppendOptions(8192), open_files_max=8)
 UNLIMITED = CollectionOptions(

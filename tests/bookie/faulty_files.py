@@ -6,8 +6,8 @@ import errno
 import os
 from collections.abc import Callable, Sequence
 
-from bookie_service.disks import DiskSpace
-from bookie_service.storage.files import Buffer, File, LocalFiles
+from bookie_service.storage.disks import DiskSpace
+from bookie_service.storage.io.files import Buffer, File, LocalFiles
 
 Fault = Callable[[str, str], bool]
 """Called with (operation, path) before each; True makes it fail."""

@@ -10,8 +10,8 @@ from bkspark.metadata import cookies
 from bkspark.metadata.cookies import Cookie
 from bkspark.wire import v2
 from bookie_service.formats import marks
-from bookie_service.storage.ledger_store import StoreOptions
-from bookie_service.storage.storage_class import StorageClass
+from bookie_service.storage.ledgers.base import StoreOptions
+from bookie_service.storage.ledgers.storage_class import StorageClass
 from tests.bookie.serving import Peer, Serving, service_options
 
 SMALL, FENCED = 5, 300

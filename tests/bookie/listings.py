@@ -1,4 +1,4 @@
-"""Adversarial metadata stores: whatever they tell, garbage collection drops no ledger that exists (reliability B8).
+"""Adversarial metadata stores: whatever they tell, garbage collection drops no ledger that exists (B8).
 
 A bookie with a dozen ledgers collects garbage again and again, and each time the metadata tree fails in another way:
 an error, a session that expires, listings that lack some names or whole levels, with direct reads that fail, nodes that
@@ -26,8 +26,8 @@ from bkspark.metadata.ledgers import LedgerStore
 from bkspark.metadata.memory import MemoryStore, MemoryTree
 from bkspark.metadata.tree import Stat
 from bkspark.metadata.uri import MetadataUri
-from bookie_service.census import Census
-from bookie_service.collector import Collector
+from bookie_service.cluster.ledger_metadata_view import Census
+from bookie_service.gc.garbage_collector import Collector
 from tests.bookie.collecting import OF_OTHERS, UNLIMITED, Bench
 from tests.crash.simulated_files import SimulatedDisk, SimulatedFiles
 

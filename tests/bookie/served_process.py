@@ -9,8 +9,9 @@ import socket
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from bookie_service.service import BookieService, ServiceOptions
-from bookie_service.storage.files import LocalFiles
+from bookie_service.service import BookieService
+from bookie_service.settings.service_options import ServiceOptions
+from bookie_service.storage.io.files import LocalFiles
 from tests.bookie.serving import Peer, no_suspects
 
 

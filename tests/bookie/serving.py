@@ -15,8 +15,9 @@ import numpy as np
 from bkspark.entries import EntryBatch
 from bkspark.wire import v2
 from bkspark.wire.digest import DigestType, EntryDigest, master_key
-from bookie_service.service import BookieService, ServiceOptions
-from bookie_service.storage.files import LocalFiles
+from bookie_service.service import BookieService
+from bookie_service.settings.service_options import ServiceOptions
+from bookie_service.storage.io.files import LocalFiles
 
 KEY = master_key(b"")
 DIGEST = EntryDigest(DigestType.CRC32C, b"")

@@ -13,13 +13,13 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from bookie_service.admission import Admission
-from bookie_service.bookie import ENTRY_LISTS, Bookie, BookieOptions
-from bookie_service.connection import Connection, ConnectionOptions
-from bookie_service.entry_lists import EntryLists
-from bookie_service.storage.journal import JournalOptions
-from bookie_service.storage.ledger_store import StoreOptions
-from bookie_service.turns import Turn, TurnLimits, Turns
+from bookie_service.engine.bookie import ENTRY_LISTS, Bookie, BookieOptions
+from bookie_service.engine.entry_lists import EntryLists
+from bookie_service.engine.turns import Turn, TurnLimits, Turns
+from bookie_service.network.connection import Connection, ConnectionOptions
+from bookie_service.network.memory_budget import Admission
+from bookie_service.storage.journal.journal import JournalOptions
+from bookie_service.storage.ledgers.base import StoreOptions
 from tests.crash.history import History
 from tests.crash.twins import AtHand, BookieTwin, Setup
 

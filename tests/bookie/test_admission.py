@@ -14,10 +14,10 @@ import pytest
 
 from bkspark.entries import EntryBatch
 from bkspark.wire import v2
-from bkspark.wire.v2 import Status
-from bookie_service.admission import UNCOUNTED_BYTES, Budget
-from bookie_service.connection import ConnectionOptions
-from bookie_service.connections import ConnectionLimits
+from bkspark.wire.status import Status
+from bookie_service.network.connection import ConnectionOptions
+from bookie_service.network.connections import ConnectionLimits
+from bookie_service.network.memory_budget import UNCOUNTED_BYTES, Budget
 from tests.bookie.served_process import ServedProcess
 from tests.bookie.serving import DIGEST, KEY, Peer, Serving, service_options, stored
 from tests.polling import wait_until

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bkspark.errors import ConfigurationError
-from bookie_service.configuration import configure, load
+from bookie_service.settings.configuration import configure, load
 from tests.bookie.apache_configurations import (
     BK_SERVER,
     BK_SERVER_SHOWN,

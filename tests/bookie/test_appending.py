@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bookie_service.configuration import configure
 from bookie_service.formats import entry_log as log_format
 from bookie_service.formats.entry_log import HEADER_BYTES, OFFSET_BITS
-from bookie_service.storage.entry_log import EntryLogs
-from bookie_service.storage.files import LocalFiles
-from bookie_service.storage.log_appender import AppendOptions, EntryLogAppender
-from bookie_service.storage.log_scan import LogScan
+from bookie_service.settings.configuration import configure
+from bookie_service.storage.io.files import LocalFiles
+from bookie_service.storage.logs.entry_log import EntryLogs
+from bookie_service.storage.logs.log_appender import AppendOptions, EntryLogAppender
+from bookie_service.storage.logs.log_scan import LogScan
 from tests.bookie.test_ledger_store import item
 from tests.crash.simulated_files import SimulatedDisk, SimulatedFiles
 

@@ -17,8 +17,8 @@ from bkspark.cli.zookeeper_process import ZooKeeperProcess
 from bkspark.errors import MetadataFormat
 from bkspark.metadata.paths import ledger_path
 from bkspark.metadata.uri import LedgerManager, MetadataUri
-from bkspark.wire.v2 import Status
-from bookie_service.connection import ConnectionOptions
+from bkspark.wire.status import Status
+from bookie_service.network.connection import ConnectionOptions
 from bookie_service.replication.autorecovery import Cluster as RepairedCluster
 from bookie_service.replication.options import AutoRecoveryOptions
 from tests.bookie.child import START_S, BookieChild, new_cluster

@@ -15,15 +15,15 @@ import pytest
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v2
 from bkspark.wire.digest import master_key
-from bkspark.wire.v2 import Status
-from bookie_service.bookie import Bookie, BookieOptions, Client
-from bookie_service.connection import ConnectionOptions
-from bookie_service.connections import ConnectionLimits
-from bookie_service.disk_watch import DiskOptions
+from bkspark.wire.status import Status
+from bookie_service.engine.bookie import Bookie, BookieOptions, Client
+from bookie_service.engine.disk_watch import DiskOptions
+from bookie_service.engine.single_reads import SingleReads
 from bookie_service.formats.index import LAYOUT, UNKNOWN_KEY
-from bookie_service.single_reads import SingleReads
-from bookie_service.storage.ledger_store import StoreOptions
-from bookie_service.storage.log_appender import AppendOptions
+from bookie_service.network.connection import ConnectionOptions
+from bookie_service.network.connections import ConnectionLimits
+from bookie_service.storage.ledgers.base import StoreOptions
+from bookie_service.storage.logs.log_appender import AppendOptions
 from tests.bookie.faulty_files import FaultyFiles
 from tests.bookie.serving import KEY, Peer, Serving, adds, service_options, split, stored
 from tests.polling import wait_until

@@ -15,7 +15,7 @@ from bkspark.metadata.ledgers import LedgerStore
 from bkspark.metadata.memory import MemoryStore, MemoryTree
 from bkspark.metadata.paths import underreplication_path
 from bkspark.metadata.uri import MetadataUri
-from bookie_service.census import Census
+from bookie_service.cluster.ledger_metadata_view import Census
 from tests.bookie.test_deletion_proofs import Follower
 
 URI = MetadataUri.parse("zk://h/ledgers")

@@ -15,13 +15,13 @@ import pytest
 from bkspark.cli.__main__ import main as bkspark
 from bkspark.metadata import cookies
 from bkspark.wire.digest import DigestType, EntryDigest
-from bookie_service.ending import Ending
+from bookie_service.admin.shutdown import Ending
 from bookie_service.formats import compaction, tombstones
 from bookie_service.formats.index import LAYOUT
 from bookie_service.process import main
-from bookie_service.storage.files import LocalFiles
-from bookie_service.storage.index_files import IndexFilesWriter
-from bookie_service.storage.journal import JournalOptions
+from bookie_service.storage.index.manifest import IndexFilesWriter
+from bookie_service.storage.io.files import LocalFiles
+from bookie_service.storage.journal.journal import JournalOptions
 from tests.bookie.folders import FENCED, LARGE_PAYLOADS, SMALL, SMALL_PAYLOADS, Folder, add, cut, flip
 from tests.bookie.serving import Serving, adds, service_options, stored
 

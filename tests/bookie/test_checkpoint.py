@@ -13,7 +13,7 @@ import pytest
 from bkspark.errors import StorageDamaged
 from bookie_service.formats import marks as mark_format
 from bookie_service.formats.marks import NO_JOURNAL, JournalPosition
-from bookie_service.storage.checkpoint import Checkpoint, JournalFailed, Marks, carry_out
+from bookie_service.storage.journal.checkpoint import Checkpoint, JournalFailed, Marks, carry_out
 from tests.bookie.faulty_files import FaultyFiles
 
 LOW, HIGH = JournalPosition(3, 900), JournalPosition(4, 512)

@@ -12,16 +12,19 @@ import numpy as np
 import pytest
 
 from bkspark.errors import StorageDamaged
-from bookie_service import collection
-from bookie_service.collection import OFF, CompactionLevel, DiskRoom, LogUsage
+from bookie_service.cluster.ledger_shares import is_elsewhere
+from bookie_service.engine.pacing import pause_s
 from bookie_service.formats import compaction as intent_format
 from bookie_service.formats import entry_log as log_format
 from bookie_service.formats import tombstones as tombstone_format
 from bookie_service.formats.compaction import Intent
 from bookie_service.formats.entry_log import HEADER_BYTES
-from bookie_service.formats.index import ENTRY_ID_MAX
-from bookie_service.storage.files import File, LocalFiles
-from bookie_service.storage.tombstones import KEPT_S, Tombstones
+from bookie_service.formats.index import STORED_ENTRY_ID_MAX
+from bookie_service.gc import gc_policy
+from bookie_service.gc.gc_policy import OFF, CompactionLevel, LogUsage
+from bookie_service.storage.disks import DiskRoom
+from bookie_service.storage.io.files import File, LocalFiles
+from bookie_service.storage.ledgers.tombstones import KEPT_S, Tombstones
 from tests.bookie.collecting import UNLIMITED, Bench, item, without_limits
 from tests.bookie.faulty_files import FaultyFiles
 from tests.bookie.test_extents import ReadCountingFiles
@@ -34,20 +37,20 @@ MINOR, MAJOR = CompactionLevel(0.2, 10), CompactionLevel(0.8, 100)
 
 def test_ledger_is_elsewhere_only_when_closed_and_in_no_ensemble() -> None:
     ensembles = [("b:1", "c:1"), ("c:1", "d:1")]
-    assert collection.is_elsewhere(True, ensembles, "a:1")
-    assert not collection.is_elsewhere(True, ensembles, "d:1")
-    assert not collection.is_elsewhere(False, ensembles, "a:1")
+    assert is_elsewhere(True, ensembles, "a:1")
+    assert not is_elsewhere(True, ensembles, "d:1")
+    assert not is_elsewhere(False, ensembles, "a:1")
 
 
 def test_logs_below_the_threshold_are_compacted_emptiest_first_and_dead_ones_removed() -> None:
     usages = [LogUsage(1, 100, 0), LogUsage(2, 100, 19), LogUsage(3, 100, 10), LogUsage(4, 100, 20)]
-    assert collection.dead_logs(usages) == [1]
-    assert collection.logs_to_compact(usages, 0.2) == [3, 2]
-    assert collection.logs_to_compact(usages, 0) == []
+    assert gc_policy.dead_logs(usages) == [1]
+    assert gc_policy.logs_to_compact(usages, 0.2) == [3, 2]
+    assert gc_policy.logs_to_compact(usages, 0) == []
 
 
 def test_usage_counts_ledgers_that_are_still_there() -> None:
-    found = collection.usage(7, 100, np.array([1, 2, 3]), np.array([50, 30, 10]), np.array([2, 3, 4]))
+    found = gc_policy.usage(7, 100, np.array([1, 2, 3]), np.array([50, 30, 10]), np.array([2, 3, 4]))
     assert found == LogUsage(7, 100, 40)
 
 
@@ -55,22 +58,22 @@ def test_usage_counts_ledgers_that_are_still_there() -> None:
     ("minor_s", "major_s", "due"), [(0, 0, OFF), (10, 10, MINOR), (10, 100, MAJOR), (0, 100, MAJOR)]
 )
 def test_compaction_is_due_by_its_interval(minor_s: float, major_s: float, due: CompactionLevel) -> None:
-    assert collection.due_level(MINOR, MAJOR, minor_s, major_s) == due
+    assert gc_policy.due_level(MINOR, MAJOR, minor_s, major_s) == due
 
 
 def test_threshold_or_interval_of_zero_or_less_turns_compaction_off() -> None:
     for off in (CompactionLevel(0, 10), CompactionLevel(-1, 10), CompactionLevel(0.5, 0), CompactionLevel(0.5, -1)):
-        assert collection.due_level(off, off, 1e9, 1e9) == OFF
-        assert collection.forced_level(off, off, without_interval=False) == OFF
-        assert collection.forced_level(MINOR, off, without_interval=False) == MINOR
+        assert gc_policy.due_level(off, off, 1e9, 1e9) == OFF
+        assert gc_policy.forced_level(off, off, without_interval=False) == OFF
+        assert gc_policy.forced_level(MINOR, off, without_interval=False) == MINOR
 
 
 def test_forced_compaction_needs_no_interval_only_when_that_is_allowed() -> None:
     """Reference 6.9: forceAllowCompaction."""
     without_interval = CompactionLevel(0.8, 0)
-    assert collection.forced_level(MINOR, without_interval, without_interval=False) == MINOR
-    assert collection.forced_level(MINOR, without_interval, without_interval=True) == without_interval
-    assert collection.forced_level(OFF, OFF, without_interval=True) == OFF
+    assert gc_policy.forced_level(MINOR, without_interval, without_interval=False) == MINOR
+    assert gc_policy.forced_level(MINOR, without_interval, without_interval=True) == without_interval
+    assert gc_policy.forced_level(OFF, OFF, without_interval=True) == OFF
 
 
 @pytest.mark.parametrize(
@@ -90,13 +93,13 @@ def test_major_compaction_waits_on_scarce_disks_and_every_one_on_full_disks(
     due: CompactionLevel, room: DiskRoom, when_full: bool, done: CompactionLevel
 ) -> None:
     """Reference 6.9: isForceGCAllowWhenNoSpace."""
-    assert collection.level_with_room(due, MINOR, room, when_full=when_full) == done
+    assert gc_policy.level_with_room(due, MINOR, room, when_full=when_full) == done
 
 
 def test_pause_makes_up_for_what_was_done_too_fast() -> None:
-    assert collection.pause_s(500, 1000, 0.1) == pytest.approx(0.4)
-    assert collection.pause_s(500, 1000, 2.0) == 0
-    assert collection.pause_s(500, 0, 0.0) == 0
+    assert pause_s(500, 1000, 0.1) == pytest.approx(0.4)
+    assert pause_s(500, 1000, 2.0) == 0
+    assert pause_s(500, 0, 0.0) == 0
 
 
 # ---- formats ----
@@ -496,7 +499,7 @@ def test_torn_log_costs_what_the_ledgers_hold_not_how_far_their_ids_lie_apart(tm
     files = ReadCountingFiles()
     bench = Bench(tmp_path, files)
     bench.put(1, range(5))
-    bench.put(2, range(ENTRY_ID_MAX, ENTRY_ID_MAX + 1))
+    bench.put(2, range(STORED_ENTRY_ID_MAX, STORED_ENTRY_ID_MAX + 1))
     bench.flush()
     bench.store.close()
     for path in bench.log_paths:

@@ -1,4 +1,4 @@
-"""Scenarios of the reliability reference (§3.2) that end in garbage collection, each by its number."""
+"""Scenarios of docs/reliability.md that end in garbage collection, each by its number."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pytest
 
 from bkspark.errors import MetadataError
 from bkspark.wire import v2
-from bkspark.wire.v2 import Status
+from bkspark.wire.status import Status
 from bookie_service.formats import index as index_format
 from bookie_service.formats.entry_log import HEADER_BYTES
-from bookie_service.storage.compaction import LogInDoubt
-from bookie_service.storage.files import LocalFiles
-from bookie_service.storage.tombstones import Tombstones
+from bookie_service.storage.io.files import LocalFiles
+from bookie_service.storage.ledgers.tombstones import Tombstones
+from bookie_service.storage.logs.compaction import LogInDoubt
 from tests.bookie.collecting import OF_OTHERS, UNLIMITED, Bench, item, without_limits
 from tests.bookie.folders import cut
 from tests.bookie.serving import Serving, service_options, stored

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from bkspark.errors import ConfigurationError
-from bookie_service import address, properties
-from bookie_service.collector import CollectionOptions
-from bookie_service.configuration import AddressOptions, Configuration, configure, load
-from bookie_service.configuration_keys import APACHE_KEYS
-from bookie_service.storage.flush_policy import FlushLimits
+from bookie_service.gc.garbage_collector import CollectionOptions
+from bookie_service.settings import address, properties
+from bookie_service.settings.configuration import AddressOptions, Configuration, configure, load
+from bookie_service.settings.keys import APACHE_KEYS
+from bookie_service.storage.journal.flush_policy import FlushLimits
 
 
 def test_examples_in_the_syntax_module_hold() -> None:

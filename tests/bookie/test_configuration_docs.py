@@ -7,20 +7,25 @@ from pathlib import Path
 import pytest
 
 from bkspark.errors import ConfigurationError
-from bookie_service.configuration import HARMLESS, PROTECTING, configure, served_settings
-from bookie_service.configuration_docs import page
-from bookie_service.configuration_keys import APACHE_KEYS, OWN_KEYS
+from bookie_service.settings.configuration import HARMLESS, PROTECTING, configure, served_settings
+from bookie_service.settings.docs import page
+from bookie_service.settings.keys import APACHE_KEYS, OWN_KEYS
 
 CHECKED_IN = Path(__file__).parent.parent.parent / "docs" / "configuration.md"
 
 
 def test_the_page_is_what_the_code_makes() -> None:
-    assert CHECKED_IN.read_text() == page(), "run python -m bookie_service.configuration_docs > docs/configuration.md"
+    assert CHECKED_IN.read_text() == page(), "run python -m bookie_service.settings.docs > docs/configuration.md"
 
 
 def test_every_key_stands_in_the_page_exactly_once() -> None:
     text = page()
     assert {key: text.count(f"`{key}`") for key in APACHE_KEYS | OWN_KEYS} == dict.fromkeys(APACHE_KEYS | OWN_KEYS, 1)
+
+
+def test_every_key_that_is_served_is_apaches_or_listed_as_ours() -> None:
+    """Else the page would show a key of ours as one of Apache's."""
+    assert set(served_settings()) <= APACHE_KEYS | OWN_KEYS
 
 
 @pytest.mark.parametrize("key", sorted(APACHE_KEYS - set(served_settings()) - HARMLESS - set(PROTECTING)))

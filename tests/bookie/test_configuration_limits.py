@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from bkspark.errors import ConfigurationError
-from bookie_service.configuration import configure, served_settings
-from bookie_service.configuration_values import Setting
+from bookie_service.settings.configuration import configure, served_settings
+from bookie_service.settings.values import Setting
 
 SERVED = served_settings()
 NO_NUMBERS = (

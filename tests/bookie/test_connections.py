@@ -1,4 +1,4 @@
-"""Who may connect, and who makes room: one peer must not lock all others out (issue 15, A.4; finding S8)."""
+"""Who may connect, and who makes room: one peer must not lock all others out (issue 15, A.4)."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from bkspark.metadata.registration import BookieAddress
 from bkspark.metadata.uri import MetadataUri
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v2
-from bkspark.wire.v2 import Status
-from bookie_service.cluster_peers import ClusterPeers
-from bookie_service.connections import FIRST_REQUEST_S, LOOKS, ConnectionLimits, Connections
+from bkspark.wire.status import Status
+from bookie_service.cluster.peers import ClusterPeers
+from bookie_service.network.connections import FIRST_REQUEST_S, LOOKS, ConnectionLimits, Connections
 from tests.bookie.serving import Peer, Serving, service_options
 from tests.bookie.v3_peer import PIGGYBACK, V3Peer
 from tests.polling import wait_until
@@ -201,7 +201,7 @@ def is_served(serving: Serving) -> bool:
 
 
 def test_a_client_gets_through_a_thousand_silent_connections(tmp_path: Path) -> None:
-    """Finding S8, over sockets, with a limit of 200."""
+    """Over sockets, with a limit of 200: one peer that takes every connection locks nobody else out."""
     with Serving(service_options(tmp_path, connections=ConnectionLimits(200))) as serving:
         silent = [socket.create_connection(("127.0.0.1", serving.port)) for _ in range(1000)]
         try:

@@ -1,6 +1,6 @@
 """Containment: an unexpected error in a request that changes nothing ends that request, or its connection, alone.
 
-Issue 15, A.1; finding S1 of the security review: an error in the answer to one request ended the bookie. Errors are
+Issue 15, A.1: an error in the answer to one request ended the bookie. Errors are
 planted below each kind of request of both protocols. Only an error of a change may end the process (scenario S28).
 """
 
@@ -18,12 +18,12 @@ import pytest
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v2, v3, v3_adds, v3_reads
 from bkspark.wire.local_reads import LocalRead, socket_name
-from bookie_service import connection, known_answers, v2_requests
-from bookie_service.disk_watch import DiskWatch
-from bookie_service.local_reads import LocalReads
-from bookie_service.storage.index import IndexReader
-from bookie_service.storage.ledger_store import LedgerStore
-from bookie_service.v3_long_poll import LongPoll
+from bookie_service.engine.disk_watch import DiskWatch
+from bookie_service.network import connection, known_responses, v2_requests
+from bookie_service.network.local_reads import LocalReads
+from bookie_service.network.v3_long_poll import LongPoll
+from bookie_service.storage.index.index import IndexReader
+from bookie_service.storage.ledgers.base import LedgerStore
 from tests.bookie.serving import KEY, Serving, adds, service_options, stored
 from tests.bookie.v3_peer import PIGGYBACK, V3Peer, request
 
@@ -148,7 +148,7 @@ def test_v3_reads_in_one_run_fail_alone(bench: Bench, caplog: pytest.LogCaptureF
         for ledger_id, entry_id in asked
     }
     answers = {answer.header.txnId: answer.status for answer in (bench.v3.answer() for _ in asked)}
-    right = {GOOD: v3.Status.EOK, BAD: v3.Status.EIO}
+    right = {GOOD: v3.StatusCode.EOK, BAD: v3.StatusCode.EIO}
     assert answers == {txn_id: right[ledger_id] for txn_id, ledger_id in txn_ids.items()}
     bench.check(caplog, defect)
 
@@ -160,7 +160,7 @@ def test_v3_lac_reads_in_one_run_fail_alone(bench: Bench, caplog: pytest.LogCapt
     frames = [v3.encode_message(request(protocol.READ_LAC, i, ledgerId=each)) for i, each in enumerate(asked)]
     bench.v3.send(b"".join(frames))
     answers = {answer.header.txnId: answer.status for answer in (bench.v3.answer() for _ in asked)}
-    right = {GOOD: v3.Status.EOK, BAD: v3.Status.EIO, 77: v3.Status.ENOENTRY}
+    right = {GOOD: v3.StatusCode.EOK, BAD: v3.StatusCode.EIO, 77: v3.StatusCode.ENOENTRY}
     assert answers == {i: right[ledger_id] for i, ledger_id in enumerate(asked)}
     bench.check(caplog, defect)
 
@@ -180,8 +180,8 @@ def test_v3_request_for_a_ledger_whose_lookup_fails(
     bench: Bench, caplog: pytest.LogCaptureFixture, defect: Defect, operation: int, fields: dict[str, int]
 ) -> None:
     defect.is_on = True
-    assert bench.v3.call(operation, ledgerId=BAD, **fields).status == v3.Status.EIO
-    assert bench.v3.read_entry(GOOD, 0).status == v3.Status.EOK, "the connection goes on"
+    assert bench.v3.call(operation, ledgerId=BAD, **fields).status == v3.StatusCode.EIO
+    assert bench.v3.read_entry(GOOD, 0).status == v3.StatusCode.EOK, "the connection goes on"
     bench.check(caplog, defect)
 
 
@@ -192,10 +192,10 @@ def test_long_poll_that_fails_when_it_is_woken(
     defect.plant(monkeypatch, LongPoll, "_answer", always)
     bench.v3.ask(protocol.READ_ENTRY, ledgerId=BAD, entryId=-1, previousLAC=5, timeOut=60_000, flag=PIGGYBACK)
     bench.v3.ask(protocol.READ_ENTRY, ledgerId=BAD, entryId=0)
-    assert bench.v3.answer().status == v3.Status.EOK, "it came behind the poll, which waits"
+    assert bench.v3.answer().status == v3.StatusCode.EOK, "it came behind the poll, which waits"
     defect.is_on = True
     assert bench.v2.read(BAD, 0, v2.DO_FENCING).status == v2.Status.EOK
-    assert bench.v3.answer().status == v3.Status.EIO
+    assert bench.v3.answer().status == v3.StatusCode.EIO
     bench.check(caplog, defect)
 
 
@@ -203,16 +203,16 @@ def test_long_poll_that_fails_when_it_is_woken(
 def test_list_that_fails_beside_the_event_loop(bench: Bench, caplog: pytest.LogCaptureFixture, defect: Defect) -> None:
     defect.is_on = True
     listed = protocol.GET_LIST_OF_ENTRIES_OF_LEDGER
-    assert bench.v3.call(listed, ledgerId=BAD).status == v3.Status.EIO
-    assert bench.v3.call(listed, ledgerId=GOOD).status == v3.Status.EOK
+    assert bench.v3.call(listed, ledgerId=BAD).status == v3.StatusCode.EIO
+    assert bench.v3.call(listed, ledgerId=GOOD).status == v3.StatusCode.EOK
     bench.check(caplog, defect)
 
 
 @pytest.mark.parametrize("bench", [[(DiskWatch, "ledger_space", always)]], indirect=True)
 def test_question_for_disk_space(bench: Bench, caplog: pytest.LogCaptureFixture, defect: Defect) -> None:
     defect.is_on = True
-    assert bench.v3.call(protocol.GET_BOOKIE_INFO, requested=3).status == v3.Status.EIO
-    assert bench.v3.read_entry(GOOD, 0).status == v3.Status.EOK, "the connection goes on"
+    assert bench.v3.call(protocol.GET_BOOKIE_INFO, requested=3).status == v3.StatusCode.EIO
+    assert bench.v3.read_entry(GOOD, 0).status == v3.StatusCode.EOK, "the connection goes on"
     bench.check(caplog, defect)
 
 
@@ -235,7 +235,7 @@ def test_answer_that_cannot_be_encoded(
     defect.plant(monkeypatch, owner, name, always)
     defect.is_on = True
     if frame is None:
-        assert bench.v3.read_entry(GOOD, 0).status == v3.Status.EIO
+        assert bench.v3.read_entry(GOOD, 0).status == v3.StatusCode.EIO
     else:
         bench.v2.send(frame)
         assert bench.v2.reply().status == v2.Status.EIO
@@ -259,7 +259,7 @@ V3_ADD = request(protocol.ADD_ENTRY, 1, ledgerId=GOOD, entryId=20, masterKey=KEY
         (v2, "decode_batch_read_limits", V2_FRAMES["batch read"]),
         (connection, "scan_frames", V2_FRAMES["read"]),
         (v2_requests.V2Runs, "_next", V2_FRAMES["add"]),
-        (known_answers.KnownAnswer, "proceed", V2_FRAMES["auth"]),
+        (known_responses.KnownAnswer, "proceed", V2_FRAMES["auth"]),
         (v3_adds, "decode_adds", v3.encode_message(V3_ADD)),
         (v3_reads, "decode_reads", v3.encode_message(V3_READ)),
         (v3, "decode_request", v3.encode_message(request(protocol.GET_BOOKIE_INFO, 1))),

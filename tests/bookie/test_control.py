@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from bkspark.errors import BookKeeperError
-from bookie_service import control
-from bookie_service.collector import PassReport
+from bookie_service.admin import control
+from bookie_service.gc.garbage_collector import PassReport
 
 REPORT = PassReport(dropped_ledgers=3, removed_logs=2, freed_bytes=1000, kept_because="a reason")
 

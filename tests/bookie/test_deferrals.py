@@ -13,10 +13,10 @@ import pytest
 
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v3
-from bkspark.wire.v3 import Status
-from bookie_service.deferrals import Deferrals
-from bookie_service.storage.journal_thread import FlushLimits
-from bookie_service.sync_cursor import RANGES_MAX
+from bkspark.wire.v3 import StatusCode
+from bookie_service.engine.deferrals import Deferrals
+from bookie_service.engine.sync_cursor import RANGES_MAX
+from bookie_service.storage.journal.journal_thread import FlushLimits
 from tests.bookie.serving import KEY, Serving, service_options, stored
 from tests.bookie.v3_peer import FENCE, V3Peer
 
@@ -118,9 +118,9 @@ def test_answers_to_deferred_adds_tell_what_is_synced_and_answers_to_others_noth
         # A new ledger's first add is synced where it is journaled, with the ledger's key.
         synced = -1 if flags is BYPASSING else 0
         assert [last_synced(add(peer, i, **flags)) for i in range(1, 5)] == [synced] * 4
-        assert peer.call(protocol.FORCE_LEDGER, ledgerId=LEDGER).status == Status.EOK
+        assert peer.call(protocol.FORCE_LEDGER, ledgerId=LEDGER).status == StatusCode.EOK
         assert [last_synced(add(peer, i, **flags)) for i in (5, 6, 9)] == [4, 4, 4]
-        assert peer.call(protocol.FORCE_LEDGER, ledgerId=LEDGER).status == Status.EOK
+        assert peer.call(protocol.FORCE_LEDGER, ledgerId=LEDGER).status == StatusCode.EOK
         # 7 and 8 are missing.
         assert last_synced(add(peer, 10, **flags)) == 6
         confirming = struct.pack(">qqqq", LEDGER, 11, 8, 0) + b"...."
@@ -131,10 +131,10 @@ def test_answers_to_deferred_adds_tell_what_is_synced_and_answers_to_others_noth
 def test_add_that_is_refused_among_others_tells_its_ledgers_last_add_synced(slow_to_settle: Serving) -> None:
     with V3Peer(slow_to_settle.port) as peer:
         add(peer, 0, **DEFERRED)
-        assert peer.call(protocol.FORCE_LEDGER, ledgerId=LEDGER).status == Status.EOK
-        assert peer.read_entry(LEDGER, 0, flag=FENCE, masterKey=KEY).status == Status.EOK
+        assert peer.call(protocol.FORCE_LEDGER, ledgerId=LEDGER).status == StatusCode.EOK
+        assert peer.read_entry(LEDGER, 0, flag=FENCE, masterKey=KEY).status == StatusCode.EOK
         refused = add(peer, 1, **DEFERRED)
-        assert (refused.status, last_synced(refused)) == (Status.EFENCED, None)
+        assert (refused.status, last_synced(refused)) == (StatusCode.EFENCED, None)
 
 
 def numbers_in(files: Iterable[Path]) -> list[bytes]:
@@ -149,36 +149,36 @@ def test_adds_that_bypass_the_journal_are_written_once_and_durable_after_a_force
         with V3Peer(serving.port) as peer:
             for first in range(0, 2000, 500):
                 answers = peer.add_all(LEDGER, first, payloads[first : first + 500], **BYPASSING)
-                assert set(answers) == {Status.EOK}
-            assert peer.call(protocol.FORCE_LEDGER, ledgerId=LEDGER).status == Status.EOK
-            assert peer.add_all(LEDGER, 2000, [b"not forced"], **BYPASSING) == [Status.EOK]
-            assert peer.read_entry(LEDGER, 2000).status == Status.EOK
+                assert set(answers) == {StatusCode.EOK}
+            assert peer.call(protocol.FORCE_LEDGER, ledgerId=LEDGER).status == StatusCode.EOK
+            assert peer.add_all(LEDGER, 2000, [b"not forced"], **BYPASSING) == [StatusCode.EOK]
+            assert peer.read_entry(LEDGER, 2000).status == StatusCode.EOK
         serving.abandon()
     assert not numbers_in(tmp_path.glob("journal/current/*"))
     assert sorted(numbers_in(tmp_path.glob("ledgers/current/*.log"))) == [b"%06d" % i for i in range(2000)]
     with Serving(service_options(tmp_path)) as serving, V3Peer(serving.port) as peer:
         assert all(peer.read_entry(LEDGER, i).body == stored(LEDGER, i, payloads[i]) for i in range(0, 2000, 50))
-        assert peer.read_entry(LEDGER, 2000).status == Status.ENOENTRY
+        assert peer.read_entry(LEDGER, 2000).status == StatusCode.ENOENTRY
 
 
 def test_fence_of_a_ledger_that_bypasses_the_journal_survives_a_crash(tmp_path: Path) -> None:
     with Serving(service_options(tmp_path, checkpoint_interval_s=3600.0)) as serving:
         with V3Peer(serving.port) as peer:
-            assert peer.add_all(LEDGER, 0, [b"lost"], **BYPASSING) == [Status.EOK]
-            assert peer.read_entry(LEDGER, 0, flag=FENCE, masterKey=KEY).status == Status.EOK
+            assert peer.add_all(LEDGER, 0, [b"lost"], **BYPASSING) == [StatusCode.EOK]
+            assert peer.read_entry(LEDGER, 0, flag=FENCE, masterKey=KEY).status == StatusCode.EOK
         serving.abandon()
     with Serving(service_options(tmp_path)) as serving, V3Peer(serving.port) as peer:
-        assert peer.add_all(LEDGER, 0, [b"late"], **BYPASSING) == [Status.EFENCED]
+        assert peer.add_all(LEDGER, 0, [b"late"], **BYPASSING) == [StatusCode.EFENCED]
         # The key was journaled in front of the fence.
-        assert peer.add_all(LEDGER, 0, [b"late"], masterKey=b"o" * 20, **BYPASSING) == [Status.EUA]
+        assert peer.add_all(LEDGER, 0, [b"late"], masterKey=b"o" * 20, **BYPASSING) == [StatusCode.EUA]
 
 
 def test_recovery_add_to_a_ledger_that_bypasses_the_journal_is_journaled(tmp_path: Path) -> None:
-    """bookkeeper-interop.md §3: "RECOVERY_ADD with DEFERRED_SYNC: flag ignored: recovery adds are always synced"."""
+    """docs/protocol.md §2.6: "RECOVERY_ADD with DEFERRED_SYNC: flag ignored: recovery adds are always synced"."""
     with Serving(service_options(tmp_path, checkpoint_interval_s=3600.0)) as serving:
         with V3Peer(serving.port) as peer:
             flags = {**BYPASSING, "flag": protocol.AddRequest.RECOVERY_ADD}
-            assert peer.add_all(LEDGER, 0, [b"recovered"], **flags) == [Status.EOK]
+            assert peer.add_all(LEDGER, 0, [b"recovered"], **flags) == [StatusCode.EOK]
         serving.abandon()
     with Serving(service_options(tmp_path)) as serving, V3Peer(serving.port) as peer:
         assert peer.read_entry(LEDGER, 0).body == stored(LEDGER, 0, b"recovered")
@@ -189,7 +189,7 @@ def test_every_force_is_answered_whatever_flush_it_meets(tmp_path: Path) -> None
     options = service_options(tmp_path, checkpoint_interval_s=0.002)
     with Serving(options) as serving, V3Peer(serving.port) as peer, V3Peer(serving.port) as other:
         for round_ in range(40):
-            assert set(peer.add_all(LEDGER + round_ % 3, 4 * round_, [b"x" * 50] * 4, **BYPASSING)) == {Status.EOK}
+            assert set(peer.add_all(LEDGER + round_ % 3, 4 * round_, [b"x" * 50] * 4, **BYPASSING)) == {StatusCode.EOK}
             txn_ids = [peer.ask(protocol.FORCE_LEDGER, ledgerId=LEDGER + round_ % 3) for _ in range(3)]
             other_txn_id = other.ask(protocol.FORCE_LEDGER, ledgerId=LEDGER + (round_ + 1) % 3)
             assert sorted(peer.answer().header.txnId for _ in txn_ids) == txn_ids
@@ -202,9 +202,9 @@ def test_journaled_and_bypassing_ledgers_of_several_journals_are_forced_each(tmp
     with Serving(options) as serving:
         with V3Peer(serving.port) as peer:
             for ledger_id, flags in enumerate((DEFERRED, DEFERRED, BYPASSING, BYPASSING)):
-                assert peer.add_all(ledger_id, 0, [b"a", b"b"], **flags) == [Status.EOK] * 2
+                assert peer.add_all(ledger_id, 0, [b"a", b"b"], **flags) == [StatusCode.EOK] * 2
             for ledger_id in range(4):
-                assert peer.call(protocol.FORCE_LEDGER, ledgerId=ledger_id).status == Status.EOK
+                assert peer.call(protocol.FORCE_LEDGER, ledgerId=ledger_id).status == StatusCode.EOK
         serving.abandon()
     with Serving(options) as serving, V3Peer(serving.port) as peer:
         for ledger_id in range(4):

@@ -19,12 +19,12 @@ from bkspark.metadata.memory import MemoryStore, MemoryTree
 from bkspark.metadata.tree import Operation, Stat
 from bkspark.metadata.uri import MetadataUri
 from bkspark.wire import v2
-from bookie_service import collection
-from bookie_service.census import Census
-from bookie_service.collection import BRAKE_PASSES, MissingLedgers
-from bookie_service.collector import CollectionOptions
-from bookie_service.deletion_proofs import DeletionProofs
-from bookie_service.storage.ledger_store import StoreOptions
+from bookie_service.cluster.ledger_metadata_view import Census
+from bookie_service.gc import gc_policy
+from bookie_service.gc.deletion_proofs import DeletionProofs
+from bookie_service.gc.garbage_collector import CollectionOptions
+from bookie_service.gc.gc_policy import BRAKE_PASSES, MissingLedgers
+from bookie_service.storage.ledgers.base import StoreOptions
 from tests.bookie.collecting import OF_OTHERS, UNLIMITED, Bench, FakeCluster
 from tests.crash.census import DoubtfulCensus
 from tests.crash.history import History
@@ -37,10 +37,10 @@ US = "us:1"
 
 
 def test_only_own_ledgers_that_the_listing_lacks_are_missing() -> None:
-    missing = collection.missing_ledgers(np.array([1, 5, 9]), np.array([1, 7, 9]))
+    missing = gc_policy.missing_ledgers(np.array([1, 5, 9]), np.array([1, 7, 9]))
     assert missing.tolist() == [5]
-    assert collection.missing_ledgers(np.array([1, 5]), np.empty(0, np.int64)).tolist() == [1, 5]
-    assert collection.is_in(np.array([9, 1, 8]), np.array([1, 5, 9])).tolist() == [True, True, False]
+    assert gc_policy.missing_ledgers(np.array([1, 5]), np.empty(0, np.int64)).tolist() == [1, 5]
+    assert gc_policy.is_in(np.array([9, 1, 8]), np.array([1, 5, 9])).tolist() == [True, True, False]
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_only_own_ledgers_that_the_listing_lacks_are_missing() -> None:
 def test_brake_holds_when_a_good_part_of_many_ledgers_would_vanish_or_the_listing_is_empty(
     own: int, missing: int, share: float, is_empty: bool, holds: bool
 ) -> None:
-    assert (collection.brake(own, missing, share, is_listing_empty=is_empty) is not None) == holds
+    assert (gc_policy.brake(own, missing, share, is_listing_empty=is_empty) is not None) == holds
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -253,7 +253,7 @@ class _Lagging:
 # ---- the brake ----
 
 
-def test_b5_fences_of_ledgers_that_nobody_wrote_do_not_hold_the_brake() -> None:
+def test_fences_of_ledgers_that_nobody_wrote_do_not_hold_the_brake() -> None:
     """Anybody may fence ledgers that do not exist, with any key, and this bookie must remember the fences."""
     options = CollectionOptions(entries_per_s=0, bytes_per_s=0)
     setup = Setup(store=StoreOptions(cache_half_bytes=1 << 20), collection=options)

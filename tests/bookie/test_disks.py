@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from bookie_service.disks import (
+from bookie_service.storage.disks import (
     LOOK_BYTES_MIN,
     DiskFacts,
     DiskLimits,
@@ -48,7 +48,7 @@ def facts(ledgers: list[float], journals: list[float], **more: int) -> DiskFacts
 def test_bookie_is_read_only_when_all_ledger_directories_or_a_journal_directory_are_full(
     ledgers: list[float], journals: list[float], refusal: str
 ) -> None:
-    """Interop reference §6.11, B9."""
+    """docs/protocol.md §6.11, B9."""
     verdict = judge(LIMITS, DiskVerdict(), facts(ledgers, journals))
     assert verdict.refusal == refusal
     assert verdict.takes_recovery_adds

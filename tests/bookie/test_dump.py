@@ -15,7 +15,7 @@ from bkspark.cli.__main__ import main as bkspark
 from bkspark.entries import EntryBatch
 from bkspark.wire import v2
 from bkspark.wire.digest import DigestType, EntryDigest
-from bookie_service.dump import main
+from bookie_service.admin.dump import main
 from bookie_service.formats import compaction, tombstones
 from bookie_service.formats.compaction import Intent
 from bookie_service.formats.index import LAYOUT

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bkspark.wire.v2 import Status
+from bkspark.wire.status import Status
 from tests.bookie.child import START_S, BookieChild
 from tests.bookie.serving import stored
 
@@ -40,7 +40,7 @@ sys.exit(main({arguments!r}))
 """
 IN_REPLAY = """
 import os, runpy, signal, sys, threading
-from bookie_service.storage import opening
+from bookie_service.storage.ledgers import opening
 
 def replay(*_):
     os.kill(os.getpid(), {number})

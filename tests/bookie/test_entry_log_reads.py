@@ -13,11 +13,11 @@ import pytest
 from bkspark.errors import StorageDamaged
 from bookie_service.formats import entry_log as log_format
 from bookie_service.formats.entry_log import HEADER_BYTES, OFFSET_BITS
-from bookie_service.storage.entry_log import ITEM_BYTES_MAX, EntryLogs
-from bookie_service.storage.files import LocalFiles
-from bookie_service.storage.items import Items
-from bookie_service.storage.log_reader import EntryLogReader
-from bookie_service.storage.log_scan import LogScan, live_rows, stored_positions
+from bookie_service.storage.io.files import LocalFiles
+from bookie_service.storage.io.items import Items
+from bookie_service.storage.logs.entry_log import ITEM_BYTES_MAX, EntryLogs
+from bookie_service.storage.logs.log_reader import EntryLogReader
+from bookie_service.storage.logs.log_scan import LogScan, live_rows, stored_positions
 
 LARGE = 1 << 30
 GAP_MAX = 256 * 1024

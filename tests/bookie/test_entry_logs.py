@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from bkspark.errors import StorageDamaged
-from bookie_service.disks import DiskSpace
 from bookie_service.formats import entry_log as log_format
 from bookie_service.formats.entry_log import HEADER_BYTES, LOG_ID_MAX, OFFSET_BITS
-from bookie_service.storage.entry_log import EntryLogs
-from bookie_service.storage.files import LocalFiles
-from bookie_service.storage.log_appender import AppendOptions, EntryLogAppender
-from bookie_service.storage.log_writer import LogWriter
+from bookie_service.storage.disks import DiskSpace
+from bookie_service.storage.io.files import LocalFiles
+from bookie_service.storage.logs.entry_log import EntryLogs
+from bookie_service.storage.logs.log_appender import AppendOptions, EntryLogAppender
+from bookie_service.storage.logs.log_writer import LogWriter
 from tests.crash.simulated_files import SimulatedDisk, SimulatedFiles
 
 ITEM = (56).to_bytes(4, "big") + (5).to_bytes(8, "big") + bytes(48)

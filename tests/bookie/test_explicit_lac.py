@@ -1,4 +1,4 @@
-"""Explicit LACs at the bookie (interop §2.8): kept as they were sent, journaled before the answer, never going back."""
+"""Explicit LACs at the bookie (docs/protocol.md §2.8): kept as sent, journaled before the answer, never going back."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from random import Random
 
 import pytest
 
-from bkspark.wire.v2 import Status
-from bookie_service import rules
+from bkspark.wire.status import Status
+from bookie_service.engine import rules
 from bookie_service.formats import index as index_format
 from bookie_service.formats import journal as journal_format
-from bookie_service.formats.index import ENTRY_ID_MAX, UNKNOWN_KEY, LedgerHeader
+from bookie_service.formats.index import STORED_ENTRY_ID_MAX, UNKNOWN_KEY, LedgerHeader
 from tests.crash.history import History
 from tests.crash.images import Loss, crash_image
 from tests.crash.twins import BookieTwin, Setup, lac_packet
@@ -124,7 +124,7 @@ def test_fenced_ledger_takes_a_lac_and_a_dropped_one_does_not(twin: BookieTwin) 
         ({"packet": lac_packet(LEDGER, 1).ljust(129)}, Status.EBADREQ),
         ({"packet": lac_packet(LEDGER + 1, 1)}, Status.EBADREQ),
         ({"packet": struct.pack(">qq", LEDGER, -1)}, Status.EBADREQ),
-        ({"packet": lac_packet(LEDGER, ENTRY_ID_MAX + 1)}, Status.EBADREQ),
+        ({"packet": lac_packet(LEDGER, STORED_ENTRY_ID_MAX + 1)}, Status.EBADREQ),
         ({"ledger_id": -1, "packet": struct.pack(">qq", -1, 1)}, Status.EBADREQ),
     ],
 )

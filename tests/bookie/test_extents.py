@@ -13,17 +13,17 @@ from random import Random
 import numpy as np
 import pytest
 
-from bookie_service.formats.index import ENTRY_ID_MAX, LAYOUT, LedgerHeader
-from bookie_service.storage.file_index import FileIndex, PageOptions
-from bookie_service.storage.files import File, LocalFiles
-from bookie_service.storage.index import EXTENT_ENTRIES, LedgerUpdate
-from bookie_service.storage.key_value_index import KeyValueIndex
-from bookie_service.storage.key_values import KeyValueOptions
-from bookie_service.storage.ledger_storage import IndexView, LedgerIndex
+from bookie_service.formats.index import LAYOUT, STORED_ENTRY_ID_MAX, LedgerHeader
+from bookie_service.storage.index.index import EXTENT_ENTRIES, LedgerUpdate
+from bookie_service.storage.index.key_value_index import KeyValueIndex
+from bookie_service.storage.index.per_ledger import FileIndex, PageOptions
+from bookie_service.storage.io.files import File, LocalFiles
+from bookie_service.storage.io.key_values import KeyValueOptions
+from bookie_service.storage.ledgers.interface import IndexView, LedgerIndex
 
 LEDGER = 7
 HEADER = LedgerHeader(LEDGER, 1, False, b"k" * 20)
-SPARSE = [0, 5, 8191, 8192, 1 << 20, (1 << 20) + 1, 1 << 31, (1 << 40) - 2, ENTRY_ID_MAX]
+SPARSE = [0, 5, 8191, 8192, 1 << 20, (1 << 20) + 1, 1 << 31, (1 << 40) - 2, STORED_ENTRY_ID_MAX]
 
 
 def new_index(kind: str, files: LocalFiles, directory: Path) -> LedgerIndex:
@@ -58,7 +58,7 @@ def test_extents_name_what_is_held_in_a_sparse_ledger(kind: str, is_synced: bool
         index.sync()
     assert found(index) == SPARSE
     assert found(index, 6, 1 << 31) == [8191, 8192, 1 << 20, (1 << 20) + 1]
-    assert found(index, ENTRY_ID_MAX) == [ENTRY_ID_MAX]
+    assert found(index, STORED_ENTRY_ID_MAX) == [STORED_ENTRY_ID_MAX]
     view = index.view(4)
     assert found(view) == SPARSE
     view.close()
@@ -72,13 +72,13 @@ def test_extents_agree_with_a_dictionary(kind: str, tmp_path: Path) -> None:
     held: set[int] = set()
     for step in range(20):
         first = random.choice([0, random.randrange(1 << 16), random.randrange(1 << 40)])
-        some = {min(first + random.randrange(20_000), ENTRY_ID_MAX) for _ in range(random.randrange(1, 300))}
+        some = {min(first + random.randrange(20_000), STORED_ENTRY_ID_MAX) for _ in range(random.randrange(1, 300))}
         hold(index, list(some))
         held |= some
         if step % 7 == 0:
             index.sync()
         start = random.choice([0, random.randrange(1 << 16), random.choice(sorted(held))])
-        end = random.choice([ENTRY_ID_MAX + 1, start + random.randrange(1, 1 << 18)])
+        end = random.choice([STORED_ENTRY_ID_MAX + 1, start + random.randrange(1, 1 << 18)])
         assert found(index, start, end) == sorted(each for each in held if start <= each < end)
     index.close()
 
@@ -112,11 +112,11 @@ class _CountedFile(File):
 def test_a_file_of_8_tib_with_two_entries_takes_a_handful_of_looks(tmp_path: Path) -> None:
     files = ReadCountingFiles()
     index = new_index("files", files, tmp_path)
-    hold(index, [0, ENTRY_ID_MAX])
+    hold(index, [0, STORED_ENTRY_ID_MAX])
     index.sync()
     view = index.view(4)
     files.looks = 0
-    assert found(view) == [0, ENTRY_ID_MAX]
+    assert found(view) == [0, STORED_ENTRY_ID_MAX]
     assert files.looks <= 8
     view.close()
     index.close()
@@ -150,7 +150,7 @@ def test_the_last_entry_in_front_of_a_huge_hole_is_found_at_once(tmp_path: Path)
     index.sync()
     index.close()
     (path,) = tmp_path.rglob("*.idx")
-    os.truncate(path, LAYOUT.position_at(ENTRY_ID_MAX))
+    os.truncate(path, LAYOUT.position_at(STORED_ENTRY_ID_MAX))
     files = ReadCountingFiles()
     index = new_index("files", files, tmp_path)
     files.looks = 0

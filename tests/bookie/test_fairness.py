@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from bkspark.wire.framing import scan_frames
-from bookie_service.turns import TurnLimits
+from bookie_service.engine.turns import TurnLimits
 from tests.bookie.serving import adds
 from tests.bookie.simulated_connections import ServedBookie, SimulatedSocket
 from tests.floods.requests import HELD, REQUESTS, SPARSE, UNKNOWN, read

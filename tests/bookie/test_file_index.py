@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from bookie_service.formats.index import LAYOUT, LedgerHeader
-from bookie_service.storage.file_index import FileIndex, PageOptions
-from bookie_service.storage.files import File, FileSystem, LocalFiles, SyncFailed
-from bookie_service.storage.index import LedgerUpdate
-from bookie_service.storage.index_pages import IndexPages
+from bookie_service.storage.index.index import LedgerUpdate
+from bookie_service.storage.index.index_pages import IndexPages
+from bookie_service.storage.index.per_ledger import FileIndex, PageOptions
+from bookie_service.storage.io.files import File, FileSystem, LocalFiles, SyncFailed
 
 KEY = b"k" * 20
 NOTHING = np.empty(0, np.int64)

@@ -9,7 +9,7 @@ import pytest
 
 _PROGRAM = """
 import resource, sys
-from bookie_service.file_limit import allowed_open_files
+from bookie_service.settings.file_limit import allowed_open_files
 soft, hard, wanted, connections = map(int, sys.argv[1:])
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 try:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from bookie_service.storage import files as files_module
-from bookie_service.storage.files import DirectoryLock, File, FileSystem, LocalFiles, ReadOnlyFiles
+from bookie_service.storage.io import files as files_module
+from bookie_service.storage.io.files import DirectoryLock, File, FileSystem, LocalFiles, ReadOnlyFiles
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ from rocksdict import Rdict
 
 from bkspark.blocking import Client
 from bkspark.wire import v2
-from bkspark.wire.v2 import Status
-from bookie_service.storage.key_values import KeyValueOptions
-from bookie_service.storage.rocks import RocksKeyValues
+from bkspark.wire.status import Status
+from bookie_service.storage.io.key_values import KeyValueOptions
+from bookie_service.storage.io.rocks import RocksKeyValues
 from tests.bookie.child import STOP_S, BookieChild
 from tests.bookie.serving import Peer, split, stored
 from tests.bookie.small_disks import mounted
@@ -83,7 +83,7 @@ class Log:
 
 
 def is_registered(bookie: BookieChild, *, read_only: bool) -> bool:
-    """Return whether the bookie stands in one list and in no other (interop reference §4.7)."""
+    """Return whether the bookie stands in one list and in no other (docs/protocol.md §4.7)."""
     writable = set(bookie.ask_registry(lambda registry: registry.writable()))
     readable = set(bookie.ask_registry(lambda registry: registry.read_only()))
     return (writable, readable) == ((set(), {bookie.id}) if read_only else ({bookie.id}, set()))

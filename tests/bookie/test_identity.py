@@ -8,7 +8,7 @@ import pytest
 
 from bkspark.errors import ConfigurationError
 from bkspark.metadata.cookies import Cookie
-from bookie_service.identity import DirectoryState, Verdict, judge
+from bookie_service.cluster.identity import DirectoryState, Verdict, judge
 
 OURS = Cookie("b-1", ("/j",), ("/l1", "/l2"), "instance")
 STAMPED = DirectoryState(OURS, True)

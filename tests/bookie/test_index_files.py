@@ -11,14 +11,14 @@ from crc32c import crc32c
 
 from bkspark.errors import StorageDamaged
 from bkspark.wire import v2
-from bkspark.wire.v2 import Status
+from bkspark.wire.status import Status
 from bookie_service.formats import index_files as file_format
 from bookie_service.formats.index import LAYOUT, POSITION_BYTES
-from bookie_service.service import ServiceOptions
-from bookie_service.storage import index_files
-from bookie_service.storage.files import LocalFiles
-from bookie_service.storage.index_files import IndexFiles, IndexFilesWriter
-from bookie_service.storage.limbo import Limbo
+from bookie_service.settings.service_options import ServiceOptions
+from bookie_service.storage.index import manifest
+from bookie_service.storage.index.manifest import IndexFiles, IndexFilesWriter
+from bookie_service.storage.io.files import LocalFiles
+from bookie_service.storage.ledgers.limbo import Limbo
 from tests.bookie.folders import cut, flip
 from tests.bookie.serving import Serving, service_options, stored
 
@@ -107,7 +107,7 @@ def test_unreadable_header_is_refused_and_a_file_that_is_removed_is_in_limbo(
 
 @pytest.mark.parametrize("damage", ["removed", "flipped", "cut"])
 def test_damaged_list_is_made_again_from_the_files_that_are_there(options: ServiceOptions, damage: str) -> None:
-    path = current(options) / index_files.file_format.FILE_NAME
+    path = current(options) / manifest.file_format.FILE_NAME
     if damage == "removed":
         path.unlink()
     elif damage == "flipped":
@@ -130,8 +130,8 @@ def test_list_of_a_later_version_refuses_the_start(options: ServiceOptions) -> N
 
 
 def test_list_says_what_a_dictionary_would(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index_files, "_RECENT_MAX", 20)
-    monkeypatch.setattr(index_files, "_ROWS_BESIDE", 30)
+    monkeypatch.setattr(manifest, "_RECENT_MAX", 20)
+    monkeypatch.setattr(manifest, "_ROWS_BESIDE", 30)
     random = Random(1)
     model: dict[int, int] = {}
     known = IndexFilesWriter(LocalFiles(), [str(tmp_path)])

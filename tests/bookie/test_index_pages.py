@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bookie_service.storage.index_pages import IndexPages, Page, overlaid
+from bookie_service.storage.index.index_pages import IndexPages, Page, overlaid
 
 EACH = 64
 PAGE_COST = 500

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from bookie_service.dump import main as dump_main
-from bookie_service.ending import Ending
+from bookie_service.admin.dump import main as dump_main
+from bookie_service.admin.shutdown import Ending
 from bookie_service.formats.key_value_index import block_key, header_key
 from bookie_service.process import main as bookie
-from bookie_service.storage.files import LocalFiles
-from bookie_service.storage.key_values import KeyValueOptions
-from bookie_service.storage.ledger_store import StoreOptions
-from bookie_service.storage.storage_class import StorageClass
+from bookie_service.storage.io.files import LocalFiles
+from bookie_service.storage.io.key_values import KeyValueOptions
+from bookie_service.storage.ledgers.base import StoreOptions
+from bookie_service.storage.ledgers.storage_class import StorageClass
 from tests.bookie.folders import FENCED, SMALL, SMALL_PAYLOADS, Folder, add, flip, serve
 from tests.bookie.serving import Serving, service_options, stored
 from tests.bookie.test_dump import EVERY_ENTRY, Capture, dump, ids, of_kind, payload_of

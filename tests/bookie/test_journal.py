@@ -1,4 +1,4 @@
-"""The journal: what was appended comes back; torn is cut, damaged refuses (reliability B3, B4)."""
+"""The journal: what was appended comes back; torn is cut, damaged refuses (B3, B4)."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from bkspark.errors import StorageDamaged
 from bookie_service.formats import journal as journal_format
 from bookie_service.formats.journal import FILE_HEADER_BYTES, RECORD_HEADER_BYTES, FileHeader, RecordKind
 from bookie_service.formats.marks import JournalPosition
-from bookie_service.storage.files import File, LocalFiles, physical_block_bytes
-from bookie_service.storage.journal import CACHED_BYTES, SPARES_MAX, Journal, JournalOptions, Record
-from bookie_service.storage.replay import ReplayedJournal, replay_journal
+from bookie_service.storage.io.files import File, LocalFiles, physical_block_bytes
+from bookie_service.storage.journal.journal import CACHED_BYTES, SPARES_MAX, Journal, JournalOptions, Record
+from bookie_service.storage.journal.replay import ReplayedJournal, replay_journal
 from tests.bookie.faulty_files import FaultyFiles
 
 START = JournalPosition(0, 0)

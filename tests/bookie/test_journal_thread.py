@@ -14,10 +14,10 @@ import pytest
 
 from bookie_service.formats.journal import RecordKind
 from bookie_service.formats.marks import JournalPosition
-from bookie_service.storage.flush_policy import FlushLimits
-from bookie_service.storage.journal import Journal, JournalOptions, Record
-from bookie_service.storage.journal_thread import INLINE_BYTES_MAX, JournalEvents, JournalThread
-from bookie_service.storage.replay import replay_journal
+from bookie_service.storage.journal.flush_policy import FlushLimits
+from bookie_service.storage.journal.journal import Journal, JournalOptions, Record
+from bookie_service.storage.journal.journal_thread import INLINE_BYTES_MAX, JournalEvents, JournalThread
+from bookie_service.storage.journal.replay import replay_journal
 from tests.bookie.faulty_files import FaultyFiles
 from tests.polling import wait_until
 
@@ -195,7 +195,7 @@ def test_large_group_goes_to_the_thread_behind_what_was_held(tmp_path: Path) -> 
 
 
 def test_slow_disk_is_left_to_the_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bookie_service.storage.journal_thread.INLINE_SYNC_NS_MAX", -1)
+    monkeypatch.setattr("bookie_service.storage.journal.journal_thread.INLINE_SYNC_NS_MAX", -1)
     with running(tmp_path) as state:
         sequence = state.submit(b"x")
         state.loop.end_turn()

@@ -20,7 +20,8 @@ import pytest
 from bkspark.ids import LAST_ENTRY_MAX
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v2, v3
-from bkspark.wire.v2 import Status
+from bkspark.wire.status import Status
+from bkspark.wire.v3 import StatusCode
 from tests.bookie.serving import KEY, Peer, Serving, service_options
 from tests.bookie.v3_peer import RECOVERY, V3Peer
 
@@ -109,8 +110,8 @@ def test_v3_adds_are_refused(serving: Serving, lac: int, write_flags: int) -> No
                 body=entry(7, lac, ledger_id),
                 writeFlags=write_flags,
             )
-            assert answer.status == v3.Status.EBADREQ
-            assert peer.read_entry(ledger_id, 7).status == v3.Status.ENOLEDGER
+            assert answer.status == StatusCode.EBADREQ
+            assert peer.read_entry(ledger_id, 7).status == StatusCode.ENOLEDGER
 
 
 @pytest.mark.parametrize("lac", [*COPIED, -2])
@@ -119,7 +120,7 @@ def test_v3_recovery_adds(serving: Serving, lac: int) -> None:
         answer = peer.call(
             protocol.ADD_ENTRY, ledgerId=LEDGER, entryId=7, masterKey=KEY, body=entry(7, lac), flag=RECOVERY
         )
-        assert answer.status == (v3.Status.EOK if lac in COPIED else v3.Status.EBADREQ)
+        assert answer.status == (StatusCode.EOK if lac in COPIED else StatusCode.EBADREQ)
 
 
 @pytest.mark.parametrize("size", [16, 23, 24])
@@ -149,8 +150,8 @@ def test_entries_that_an_older_bookie_took_are_still_there_after_a_restart(
 ) -> None:
     """Journals and entry logs that hold such entries are replayed and read: clients judge what they get."""
     with monkeypatch.context() as older:
-        older.setattr("bookie_service.adds.AddRun.lacs_are_right", lambda self, octets: True)
-        older.setattr("bookie_service.bookie.may_add", lambda entry_id, lac, is_recovery: True)
+        older.setattr("bookie_service.engine.add_batch.AddBatch.lacs_are_right", lambda self, octets: True)
+        older.setattr("bookie_service.engine.bookie.may_add", lambda entry_id, lac, is_recovery: True)
         with Serving(service_options(tmp_path)) as serving, serving.connect() as peer:
             assert added(peer, *(frame(e, 1 << 62) for e in range(5))) == [Status.EOK] * 5
             serving.abandon()
@@ -162,7 +163,11 @@ def test_entries_that_an_older_bookie_took_are_still_there_after_a_restart(
 def test_an_explicit_lac_is_bounded_as_well(serving: Serving) -> None:
     with V3Peer(serving.port) as peer, serving.connect() as writer:
         assert added(writer, frame(0, -1)) == [Status.EOK]
-        for lac, status in ((0, v3.Status.EOK), ((1 << 63) - 1, v3.Status.EBADREQ), (-2, v3.Status.EBADREQ)):
+        for lac, status in (
+            (0, StatusCode.EOK),
+            ((1 << 63) - 1, StatusCode.EBADREQ),
+            (-2, StatusCode.EBADREQ),
+        ):
             packet = struct.pack(">qq", LEDGER, lac) + bytes(4)
             answer = peer.call(protocol.WRITE_LAC, ledgerId=LEDGER, lac=lac, masterKey=KEY, body=packet)
             assert answer.status == status

@@ -10,16 +10,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bookie_service.ledger_id_sets import common, union, unique, without
+from bookie_service.storage.ledger_id_sets import common, union, unique, without
 
 ROOT = Path(__file__).parents[2]
 OF_ALL_LEDGERS = [
-    "collection.py",
-    "collector.py",
-    "deletion_proofs.py",
-    "ledger_id_sets.py",
-    "storage/file_index.py",
-    "storage/limbo.py",
+    "gc/collection.py",
+    "gc/collector.py",
+    "gc/deletion_proofs.py",
+    "storage/index/file_index.py",
+    "storage/ledger_id_sets.py",
+    "storage/ledgers/limbo.py",
 ]
 """Modules that handle the ids of all ledgers of a bookie."""
 HASHING = {"unique", "union1d", "setdiff1d", "setxor1d", "intersect1d", "isin"}

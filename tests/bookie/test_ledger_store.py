@@ -13,14 +13,14 @@ from bkspark.errors import StorageDamaged
 from bookie_service.formats import entry_log as log_format
 from bookie_service.formats import index as index_format
 from bookie_service.formats.index import LAYOUT, LedgerHeader
-from bookie_service.storage.file_index import FileIndex, PageOptions
-from bookie_service.storage.files import LocalFiles
-from bookie_service.storage.index import LedgerUpdate
-from bookie_service.storage.ledger_storage import LedgerStorage
-from bookie_service.storage.ledger_store import StoreOptions
-from bookie_service.storage.log_appender import AppendOptions
-from bookie_service.storage.opening import open_ledger_storage
-from bookie_service.storage.storage_class import StorageClass
+from bookie_service.storage.index.index import LedgerUpdate
+from bookie_service.storage.index.per_ledger import FileIndex, PageOptions
+from bookie_service.storage.io.files import LocalFiles
+from bookie_service.storage.ledgers.base import StoreOptions
+from bookie_service.storage.ledgers.factory import open_ledger_storage
+from bookie_service.storage.ledgers.interface import LedgerStorage
+from bookie_service.storage.ledgers.storage_class import StorageClass
+from bookie_service.storage.logs.log_appender import AppendOptions
 
 OPTIONS = StoreOptions(cache_half_bytes=8192, append=AppendOptions(4096), open_files_max=8)
 KEY = b"k" * 20

@@ -1,4 +1,4 @@
-"""Limbo: a bookie that may have lost entries never says that it has not got one (B2, P29, interop reference §6.10)."""
+"""Limbo: a bookie that may have lost entries never says that it has not got one (B2, P29, docs/protocol.md §6.10)."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ import pytest
 
 from bkspark.errors import MetadataError, StorageDamaged
 from bkspark.wire import v2
-from bkspark.wire.v2 import Status
-from bookie_service import rules
-from bookie_service.bookie import BookieOptions
-from bookie_service.collection import HeldShare, LedgerShare
+from bkspark.wire.status import Status
+from bookie_service.cluster.ledger_shares import HeldShare, LedgerShare
+from bookie_service.cluster.limbo_check import LimboCheck, holds
+from bookie_service.engine import rules
+from bookie_service.engine.bookie import BookieOptions
 from bookie_service.formats import limbo as limbo_format
-from bookie_service.formats.index import ENTRY_ID_MAX, LedgerHeader
-from bookie_service.limbo_check import LimboCheck, holds
-from bookie_service.service import ServiceOptions
-from bookie_service.storage.file_index import FileIndex, PageOptions
-from bookie_service.storage.files import LocalFiles
-from bookie_service.storage.index import LedgerUpdate
-from bookie_service.storage.journal import JournalOptions
-from bookie_service.storage.ledger_store import LedgerStore, StoreOptions
-from bookie_service.storage.limbo import DirtyMarker, Limbo
-from bookie_service.storage.opening import open_ledger_storage
+from bookie_service.formats.index import STORED_ENTRY_ID_MAX, LedgerHeader
+from bookie_service.settings.service_options import ServiceOptions
+from bookie_service.storage.index.index import LedgerUpdate
+from bookie_service.storage.index.per_ledger import FileIndex, PageOptions
+from bookie_service.storage.io.files import LocalFiles
+from bookie_service.storage.journal.journal import JournalOptions
+from bookie_service.storage.ledgers.base import LedgerStore, StoreOptions
+from bookie_service.storage.ledgers.factory import open_ledger_storage
+from bookie_service.storage.ledgers.limbo import DirtyMarker, Limbo
 from tests.bookie.faulty_files import FaultyFiles
 from tests.bookie.serving import KEY, Serving, service_options, stored
 from tests.bookie.test_extents import ReadCountingFiles
@@ -231,11 +231,11 @@ def test_share_of_a_sparse_ledger_costs_what_is_held(tmp_path: Path, is_whole: b
     """One add of entry 2**40 - 1: the check must not go through 2**40 ids."""
     files = ReadCountingFiles()
     index = FileIndex(files, [str(tmp_path)], PageOptions(), 4)
-    ids = np.array([3, ENTRY_ID_MAX], np.int64)
+    ids = np.array([3, STORED_ENTRY_ID_MAX], np.int64)
     index.hold([LedgerUpdate(5, LedgerHeader(5, 1, False, KEY), ids, ids + 1)])
     index.sync()
     files.looks = 0
-    share = HeldShare(ENTRY_ID_MAX if is_whole else 0, ENTRY_ID_MAX + 1, 0, 1, 1)
+    share = HeldShare(STORED_ENTRY_ID_MAX if is_whole else 0, STORED_ENTRY_ID_MAX + 1, 0, 1, 1)
     assert holds(index, 5, share) == is_whole
     assert files.looks < 20
     index.close()

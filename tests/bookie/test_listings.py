@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bookie_service.census import Census
+from bookie_service.cluster.ledger_metadata_view import Census
 from tests.bookie.listings import MODES, collect_against, main
 from tests.planting import changed, replaced
 
@@ -34,7 +34,7 @@ def _swallowing(old: Any) -> Any:
 
 @pytest.mark.parametrize("seed", [2, 3])
 def test_no_live_ledger_is_dropped_whatever_the_metadata_store_tells(seed: int) -> None:
-    """Reliability B8; issue 4, point 7."""
+    """B8; issue 4, point 7."""
     counts = asyncio.run(collect_against(seed, 250))
     assert all(counts[mode] > 2 for mode in MODES)
     assert counts["dropped"] > 20, "deleted ledgers are dropped as soon as the store tells the truth"

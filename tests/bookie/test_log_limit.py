@@ -1,4 +1,4 @@
-"""A flood of refusals makes few lines, and hides no line of another kind (issue 15, A.4; finding S13)."""
+"""A flood of refusals makes few lines, and hides no line of another kind (issue 15, A.4)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from bkspark.errors import ProtocolError
-from bookie_service.log_limit import LogLimiter, place_of
+from bookie_service.network.log_limit import LogLimiter, place_of
 
 
 class Bench:

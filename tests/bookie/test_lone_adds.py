@@ -10,16 +10,17 @@ import pytest
 
 from bkspark.wire import v2
 from bkspark.wire.framing import FRAME_BYTES_MAX
-from bkspark.wire.v2 import Status
-from bookie_service.bookie import BookieOptions
-from bookie_service.connection import ConnectionOptions
-from bookie_service.lone_adds import ITEM_AT, LoneAdd, decode_lone_add, make_item
-from bookie_service.storage.ledger_store import StoreOptions
+from bkspark.wire.status import Status
+from bookie_service.engine.bookie import BookieOptions
+from bookie_service.engine.single_add import SingleAdd, make_item
+from bookie_service.network.add_decoders import v2_single_add
+from bookie_service.network.connection import ConnectionOptions
+from bookie_service.storage.ledgers.base import StoreOptions
 from tests.bookie.faulty_files import FaultyFiles
 from tests.bookie.serving import KEY, Peer, Serving, adds, service_options, stored
 
 OTHER_KEY = bytes(range(20, 40))
-MANY = 3 * BookieOptions().alone_after
+MANY = 3 * BookieOptions().serial_writer_after
 """Enough that the last ones are committed at once."""
 
 
@@ -33,8 +34,8 @@ def peer(tmp_path: Path) -> Iterator[Peer]:
 
 def test_lone_add_is_found_and_nothing_else_is() -> None:
     frame = adds(5, 7, [b"payload"])
-    add = decode_lone_add(memoryview(frame), len(frame), FRAME_BYTES_MAX)
-    assert add == LoneAdd(5, 7, -1, KEY, len(frame) - ITEM_AT)
+    add = v2_single_add(memoryview(frame), len(frame), FRAME_BYTES_MAX)
+    assert add == SingleAdd(5, 7, -1, KEY, 24, len(frame) - 24, v2.encode_add_reply)
     others = [
         frame[:-1],
         frame + frame,
@@ -47,19 +48,19 @@ def test_lone_add_is_found_and_nothing_else_is() -> None:
         frame[:4] + b"\1" + frame[5:],
     ]
     for other in others:
-        assert decode_lone_add(memoryview(other), len(other), FRAME_BYTES_MAX) is None
+        assert v2_single_add(memoryview(other), len(other), FRAME_BYTES_MAX) is None
     for end in range(len(frame)):
-        assert decode_lone_add(memoryview(frame), end, FRAME_BYTES_MAX) is None
-    assert decode_lone_add(memoryview(frame), len(frame), len(frame) - 5) is None
+        assert v2_single_add(memoryview(frame), end, FRAME_BYTES_MAX) is None
+    assert v2_single_add(memoryview(frame), len(frame), len(frame) - 5) is None
 
 
 def test_item_is_what_the_entry_log_holds() -> None:
     frame = bytearray(adds(5, 7, [b"payload"]))
-    add = decode_lone_add(memoryview(frame), len(frame), FRAME_BYTES_MAX)
+    add = v2_single_add(memoryview(frame), len(frame), FRAME_BYTES_MAX)
     assert add is not None
     make_item(memoryview(frame), add)
     entry = stored(5, 7, b"payload")
-    assert frame[ITEM_AT:] == len(entry).to_bytes(4, "big") + entry
+    assert frame[add.item_at :] == len(entry).to_bytes(4, "big") + entry
 
 
 def test_lone_adds_are_stored_as_they_came(peer: Peer) -> None:

@@ -1,4 +1,4 @@
-"""Reads that wait for the LAC (bookkeeper-interop.md §2.7, long poll), and lists of entries (§2.9)."""
+"""Reads that wait for the LAC (docs/protocol.md §2.7, long poll), and lists of entries (§2.9)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import pytest
 
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire.entry_lists import decode_entry_list
-from bkspark.wire.v3 import Status
-from bookie_service.bookie import BookieOptions
-from bookie_service.long_polls import LongPolls
-from bookie_service.shares import ShareLimits
+from bkspark.wire.v3 import StatusCode
+from bookie_service.engine.bookie import BookieOptions
+from bookie_service.engine.long_polls import LongPolls
+from bookie_service.engine.shares import ShareLimits
 from tests.bookie.cold_files import ColdFiles
 from tests.bookie.serving import KEY, Serving, service_options
 from tests.bookie.v3_peer import FENCE, PIGGYBACK, V3Peer
@@ -33,13 +33,13 @@ def entry(entry_id: int, lac: int, ledger_id: int = LEDGER) -> bytes:
 def add(peer: V3Peer, entry_id: int, lac: int, ledger_id: int = LEDGER) -> None:
     body = entry(entry_id, lac, ledger_id)
     added = peer.call(protocol.ADD_ENTRY, ledgerId=ledger_id, entryId=entry_id, masterKey=KEY, body=body)
-    assert added.status == Status.EOK
+    assert added.status == StatusCode.EOK
 
 
 def write_lac(peer: V3Peer, lac: int) -> None:
     packet = lac_packet(LEDGER, lac)
     written = peer.call(protocol.WRITE_LAC, ledgerId=LEDGER, lac=lac, masterKey=KEY, body=packet)
-    assert written.status == Status.EOK
+    assert written.status == StatusCode.EOK
 
 
 def poll(peer: V3Peer, previous_lac: int, **others: Any) -> int:
@@ -81,7 +81,7 @@ def test_poll_waits_for_the_lac_and_brings_the_next_entry(peer: V3Peer, writer: 
     add(writer, 1, 0)
     answer = peer.answer()
     read = answer.readResponse
-    assert (answer.header.txnId, read.status, read.entryId, read.body) == (txn_id, Status.EOK, 0, entry(0, -1))
+    assert (answer.header.txnId, read.status, read.entryId, read.body) == (txn_id, StatusCode.EOK, 0, entry(0, -1))
     assert read.maxLAC == 0
     assert read.lacUpdateTimestamp > 1_600_000_000_000
 
@@ -106,21 +106,21 @@ def test_trap_6_nothing_new_in_time_is_ok_without_a_body(peer: V3Peer, writer: V
     for time_out in ({"timeOut": 1}, {"timeOut": 0}, {"timeOut": -5}):
         poll(peer, 0, **time_out)
         read = peer.answer().readResponse
-        assert (read.status, read.entryId, read.HasField("body"), read.maxLAC) == (Status.EOK, -1, False, -1)
+        assert (read.status, read.entryId, read.HasField("body"), read.maxLAC) == (StatusCode.EOK, -1, False, -1)
     asked = {"ledgerId": LEDGER, "entryId": -1, "flag": PIGGYBACK}
     assert not peer.call(protocol.READ_ENTRY, previousLAC=0, **asked).HasField("body")
 
 
 def test_trap_6_piggyback_of_a_named_entry_is_a_bad_request(peer: V3Peer, writer: V3Peer) -> None:
     poll(peer, -1, entryId=0)
-    assert peer.answer().readResponse.status == Status.EBADREQ
+    assert peer.answer().readResponse.status == StatusCode.EBADREQ
 
 
 def test_entry_that_lies_on_another_bookie_is_ok_without_a_body(peer: V3Peer, writer: V3Peer) -> None:
     add(writer, 2, 1)
     poll(peer, 0)
     read = peer.answer().readResponse
-    assert (read.status, read.entryId, read.HasField("body"), read.maxLAC) == (Status.EOK, -1, False, 1)
+    assert (read.status, read.entryId, read.HasField("body"), read.maxLAC) == (StatusCode.EOK, -1, False, 1)
 
 
 def test_poll_without_piggyback_reads_the_entry_asked_for_after_the_wait(peer: V3Peer, writer: V3Peer) -> None:
@@ -137,12 +137,12 @@ def test_fence_ends_polls(peer: V3Peer, writer: V3Peer) -> None:
     assert is_waiting(peer, txn_id)
     writer.read_entry(LEDGER, 0, flag=FENCE, masterKey=KEY)
     read = peer.answer().readResponse
-    assert (read.status, read.HasField("body"), read.maxLAC) == (Status.EOK, False, -1)
+    assert (read.status, read.HasField("body"), read.maxLAC) == (StatusCode.EOK, False, -1)
 
 
 def test_poll_of_an_unknown_ledger_is_refused_at_once(peer: V3Peer) -> None:
     poll(peer, -1, ledgerId=77)
-    assert peer.answer().readResponse.status == Status.ENOLEDGER
+    assert peer.answer().readResponse.status == StatusCode.ENOLEDGER
 
 
 def test_more_polls_than_may_wait_are_too_many_until_others_end(serving: Serving, peer: V3Peer, writer: V3Peer) -> None:
@@ -150,11 +150,11 @@ def test_more_polls_than_may_wait_are_too_many_until_others_end(serving: Serving
         waiting = [poll(other, 5), poll(other, 6)]
         assert is_waiting(other, waiting[0])
         poll(peer, 5)
-        assert peer.answer().readResponse.status == Status.ETOOMANYREQUESTS
+        assert peer.answer().readResponse.status == StatusCode.ETOOMANYREQUESTS
 
     def is_taken() -> bool:
         poll(peer, 5, timeOut=1)
-        return bool(peer.answer().readResponse.status == Status.EOK)
+        return bool(peer.answer().readResponse.status == StatusCode.EOK)
 
     # The end of a connection is the end of its polls.
     wait_until(is_taken, "polls of a connection that is gone to be forgotten")
@@ -237,7 +237,7 @@ def test_a_ledger_that_cannot_be_looked_at_keeps_nobody_else_from_being_told(
 
 
 def test_one_connection_and_one_address_leave_places_to_others() -> None:
-    """Finding S8: one peer with 10,000 polls must not keep every other follower out."""
+    """One peer with 10,000 polls must not keep every other follower out."""
     polls = new_polls({}, ShareLimits.of(40))
     greedy, beside, elsewhere = Client("10.0.0.1"), Client("10.0.0.1"), Client("10.0.0.2")
     assert sum(polls.wait(Poll(greedy, 1, 0), 60) for _ in range(100)) == 10
@@ -254,7 +254,7 @@ def test_one_connection_and_one_address_leave_places_to_others() -> None:
 
 def listed(peer: V3Peer, ledger_id: int = LEDGER) -> list[int]:
     found = peer.call(protocol.GET_LIST_OF_ENTRIES_OF_LEDGER, ledgerId=ledger_id)
-    assert found.status == Status.EOK
+    assert found.status == StatusCode.EOK
     runs = decode_entry_list(found.availabilityOfEntriesOfLedger)
     return np.concatenate([start + np.arange(size) for start, size in zip(runs.starts, runs.sizes)]).tolist()
 
@@ -274,4 +274,4 @@ def test_list_names_what_is_held_in_memory_and_on_the_disk(tmp_path: Path) -> No
 
 
 def test_list_of_an_unknown_ledger_is_refused(peer: V3Peer) -> None:
-    assert peer.call(protocol.GET_LIST_OF_ENTRIES_OF_LEDGER, ledgerId=77).status == Status.ENOLEDGER
+    assert peer.call(protocol.GET_LIST_OF_ENTRIES_OF_LEDGER, ledgerId=77).status == StatusCode.ENOLEDGER

@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from bkspark.wire.v2 import Status
-from bookie_service.check import Check
-from bookie_service.disk_watch import DiskOptions
-from bookie_service.service import ServiceOptions
-from bookie_service.storage.file_index import PageOptions
-from bookie_service.storage.index import IndexPaths
-from bookie_service.storage.index_files import IndexFiles
-from bookie_service.storage.journal import JournalOptions
-from bookie_service.storage.ledger_store import StoreOptions
-from bookie_service.storage.log_appender import AppendOptions
-from bookie_service.storage.opening import open_ledger_storage
+from bkspark.wire.status import Status
+from bookie_service.admin.check import Check
+from bookie_service.engine.disk_watch import DiskOptions
+from bookie_service.settings.service_options import ServiceOptions
+from bookie_service.storage.index.index import IndexPaths
+from bookie_service.storage.index.manifest import IndexFiles
+from bookie_service.storage.index.per_ledger import PageOptions
+from bookie_service.storage.journal.journal import JournalOptions
+from bookie_service.storage.ledgers.base import StoreOptions
+from bookie_service.storage.ledgers.factory import open_ledger_storage
+from bookie_service.storage.logs.log_appender import AppendOptions
 from tests.bookie import collecting
 from tests.bookie.collecting import Bench
 from tests.bookie.faulty_files import FaultyFiles

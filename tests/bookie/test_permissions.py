@@ -14,8 +14,8 @@ import pytest
 
 from bkspark.cli.bookie import bookie_command
 from bkspark.cli.child_process import ChildProcess
-from bkspark.wire.v2 import Status
-from bookie_service.storage.files import LocalFiles
+from bkspark.wire.status import Status
+from bookie_service.storage.io.files import LocalFiles
 from tests.bookie.child import START_S, STOP_S, BookieChild
 from tests.permissions import open_to_others
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from bkspark.errors import StorageDamaged
-from bookie_service.storage.files import LocalFiles
-from bookie_service.storage.index_files import IndexFilesWriter
-from bookie_service.storage.limbo import Limbo
-from bookie_service.storage.tombstones import Tombstones
+from bookie_service.storage.index.manifest import IndexFilesWriter
+from bookie_service.storage.io.files import LocalFiles
+from bookie_service.storage.ledgers.limbo import Limbo
+from bookie_service.storage.ledgers.tombstones import Tombstones
 from tests.bookie.faulty_files import FaultyFiles
 
 NAMES = ("limbo", "fencedDeleted", "indexFiles")

@@ -25,9 +25,9 @@ from bkspark.errors import LedgerRecoveryFailed
 from bkspark.metadata import cookies
 from bkspark.metadata.cookies import Cookie
 from bkspark.wire import v2
-from bkspark.wire.v2 import Status
+from bkspark.wire.status import Status
 from bookie_service.formats.index import LAYOUT
-from bookie_service.storage.storage_class import StorageClass
+from bookie_service.storage.ledgers.storage_class import StorageClass
 from tests.bookie.child import START_S, STOP_S, BookieChild
 from tests.bookie.serving import adds, stored
 from tests.crash import kills
@@ -103,7 +103,7 @@ def test_read_only_bookie_registers_as_such(tmp_path: Path, uri: str) -> None:
 
 
 def test_bookie_whose_session_expired_registers_again(tmp_path: Path, uri: str) -> None:
-    """A process that was suspended for longer than its session lives: trap 18 of the reference."""
+    """A process that was suspended for longer than its session lives: trap 18 of docs/compatibility.md."""
     bookie = BookieChild(tmp_path / "bookie", uri, zkTimeout="1000")
     with bookie.running() as process:
         process.signal(signal.SIGSTOP)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from bookie_service.storage.items import Items
-from bookie_service.storage.read_ahead import ReadAheadCache, part_of
+from bookie_service.storage.io.items import Items
+from bookie_service.storage.ledgers.read_ahead import ReadAheadCache, part_of
 
 RUN_BYTES = 400
 

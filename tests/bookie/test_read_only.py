@@ -13,11 +13,11 @@ import pytest
 
 from bkspark.errors import DiskFull
 from bkspark.wire import v2
-from bkspark.wire.v2 import Status
-from bookie_service.disk_watch import DiskOptions
-from bookie_service.disks import DiskLimits
-from bookie_service.service import ServiceOptions
-from bookie_service.storage.ledger_store import StoreOptions
+from bkspark.wire.status import Status
+from bookie_service.engine.disk_watch import DiskOptions
+from bookie_service.settings.service_options import ServiceOptions
+from bookie_service.storage.disks import DiskLimits
+from bookie_service.storage.ledgers.base import StoreOptions
 from tests.bookie.faulty_files import FaultyFiles
 from tests.bookie.serving import Peer, Serving, service_options, stored
 from tests.polling import wait_until
@@ -60,7 +60,7 @@ def wait_for(peer: Peer, status: Status) -> None:
 def test_full_disk_refuses_adds_and_goes_on_with_reads_fences_and_recovery(
     files: FaultyFiles, serving: Serving, disk: str
 ) -> None:
-    """B9: keep reads, fences and recovery adds; interop reference §1.6: EREADONLY."""
+    """B9: keep reads, fences and recovery adds; docs/protocol.md §1.6: EREADONLY."""
     with serving.connect() as peer:
         assert peer.add(6, 0, [b"before"]) == [Status.EOK]
         files.used[disk] = FULL

@@ -18,14 +18,14 @@ import pytest
 
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v2, v3
-from bkspark.wire.v2 import Status
-from bookie_service.answers import V2_ANSWERS, V3Answers
-from bookie_service.batch_reads import BatchRead
-from bookie_service.lac_reads import LacReads
-from bookie_service.reads import Reading, ReadOptions, Reads, View
-from bookie_service.single_reads import SingleReads
-from bookie_service.storage.byte_source import Fetched, Place
-from bookie_service.turns import TurnLimits, Turns
+from bkspark.wire.status import Status
+from bookie_service.engine.reads import Reading, ReadOptions, Reads, View
+from bookie_service.engine.single_reads import SingleReads
+from bookie_service.engine.turns import TurnLimits, Turns
+from bookie_service.network.response_encoders import V2_RESPONSES, V3Responses
+from bookie_service.network.v2_batch_read import BatchRead
+from bookie_service.network.v3_lac_reads import LacReads
+from bookie_service.storage.io.byte_source import Fetched, Place
 from tests.crash.history import History
 from tests.crash.simulated_files import SimulatedFile, SimulatedFiles
 from tests.crash.twins import SILENT, BookieTwin, Setup, add_frame, lac_packet, sealed
@@ -214,19 +214,19 @@ def known_lac(ledger_id: int) -> int:
 
 
 def of_v2(status: int) -> int:
-    return int(Status.EIO if status == Status.EUNKNOWNLEDGERSTATE else status)
+    return v2.code_of(status)
 
 
 # ---- requests ----
 
 
 def v2_reads(peer: Peer, *asked: tuple[int, int]) -> SingleReads:
-    return SingleReads(peer, V2_ANSWERS, *np.array(asked, np.int64).reshape(-1, 2).T.copy())
+    return SingleReads(peer, V2_RESPONSES, *np.array(asked, np.int64).reshape(-1, 2).T.copy())
 
 
 def v3_reads(peer: Peer, first_txn_id: int, *asked: tuple[int, int]) -> SingleReads:
     txn_ids = np.arange(first_txn_id, first_txn_id + len(asked))
-    return SingleReads(peer, V3Answers(txn_ids), *np.array(asked, np.int64).T.copy())
+    return SingleReads(peer, V3Responses(txn_ids), *np.array(asked, np.int64).T.copy())
 
 
 def lac_reads(peer: Peer, first_txn_id: int, *asked: int) -> LacReads:
@@ -247,7 +247,7 @@ def v2_expected(ledger_id: int, entry_id: int) -> tuple[int, int, int, bytes]:
 def check_v3(frame: bytes, asked: tuple[int, int]) -> None:
     response = protocol.Response.FromString(frame[4:])
     status, found = single(*asked)
-    assert response.status == v3.Status[status.name], asked
+    assert response.status == v3.code_of(status), asked
     assert (response.readResponse.ledgerId, response.readResponse.entryId) == asked
     assert response.readResponse.body == found
     assert response.readResponse.HasField("maxLAC") == bool(found)
@@ -263,7 +263,7 @@ def check_lac(frame: bytes, ledger_id: int) -> None:
     if status in (Status.ENOENTRY, Status.ENOLEDGER):
         status = Status.EOK if packet else Status.ENOENTRY
     assert answer.ledgerId == ledger_id
-    assert response.status == v3.Status[status.name], ledger_id
+    assert response.status == v3.code_of(status), ledger_id
     assert answer.lastEntryBody == found
     assert answer.lacBody == (packet if status == Status.EOK else b"")
 
@@ -393,9 +393,9 @@ def test_requests_beyond_those_that_may_wait_are_refused_and_the_others_answered
     bench.reads.promise(v3_reads(peer, 70, (BOTH, 0)))
     refused = [protocol.Response.FromString(frame[4:]) for frame in peer.frames()[7:] if frame[4] != v2.VERSION]
     assert [(it.header.txnId, it.status) for it in refused] == [
-        (50, v3.Status.ETOOMANYREQUESTS),
-        (51, v3.Status.ETOOMANYREQUESTS),
-        (70, v3.Status.ETOOMANYREQUESTS),
+        (50, v3.code_of(Status.ETOOMANYREQUESTS)),
+        (51, v3.code_of(Status.ETOOMANYREQUESTS)),
+        (70, v3.code_of(Status.ETOOMANYREQUESTS)),
     ]
     (refused_batch,) = [frame for frame in peer.frames() if frame[5] == v2.BATCH_READ]
     assert struct.unpack_from(">iqqq", refused_batch, 8) == (Status.ETOOMANYREQUESTS, LARGE, 0, 9)
@@ -415,8 +415,8 @@ def test_lacs_beyond_those_that_may_wait_are_refused_alone(twin: BookieTwin) -> 
     refused = [protocol.Response.FromString(frame[4:]) for frame in peer.frames()]
     # The last entries of two are in the write cache, behind those that must be fetched.
     assert [(it.header.txnId, it.status) for it in refused] == [
-        (52, v3.Status.ETOOMANYREQUESTS),
-        (53, v3.Status.ETOOMANYREQUESTS),
+        (52, v3.code_of(Status.ETOOMANYREQUESTS)),
+        (53, v3.code_of(Status.ETOOMANYREQUESTS)),
     ]
     bench.finish()
     check_lac(peer.frames()[2], LARGE)
@@ -481,7 +481,7 @@ def test_ledger_whose_last_entry_cannot_be_read_is_an_error_for_its_lac_and_its_
     bench.fail_one()
     bench.finish()
     failed, good = peer.frames()
-    assert protocol.Response.FromString(failed[4:]).status == v3.Status.EIO
+    assert protocol.Response.FromString(failed[4:]).status == v3.code_of(Status.EIO)
     check_lac(good, LARGE)
     bench.reads.promise(BatchRead(peer, LARGE, 0, 9, 1, 5000))
     bench.fail_one()

@@ -11,20 +11,20 @@ from pathlib import Path
 import numpy as np
 
 from bkspark.wire import v2
-from bkspark.wire.v2 import Status
-from bookie_service.answers import V2_ANSWERS
-from bookie_service.batch_reads import BatchRead
-from bookie_service.bookie import BookieOptions
-from bookie_service.disks import DiskSpace
-from bookie_service.reads import ReadOptions, Reads, View
-from bookie_service.single_reads import SingleReads
-from bookie_service.storage.byte_source import CachedSource, Fetched, NotCached, Place
-from bookie_service.storage.files import LocalFiles
-from bookie_service.storage.journal import JournalOptions
-from bookie_service.storage.ledger_storage import LedgerStorage
-from bookie_service.storage.ledger_store import StoreOptions
-from bookie_service.storage.opening import Storage, open_storage
-from bookie_service.turns import ENDLESS
+from bkspark.wire.status import Status
+from bookie_service.engine.bookie import BookieOptions
+from bookie_service.engine.reads import ReadOptions, Reads, View
+from bookie_service.engine.single_reads import SingleReads
+from bookie_service.engine.turns import ENDLESS
+from bookie_service.network.response_encoders import V2_RESPONSES
+from bookie_service.network.v2_batch_read import BatchRead
+from bookie_service.storage.disks import DiskSpace
+from bookie_service.storage.io.byte_source import CachedSource, Fetched, NotCached, Place
+from bookie_service.storage.io.files import LocalFiles
+from bookie_service.storage.journal.journal import JournalOptions
+from bookie_service.storage.ledgers.base import StoreOptions
+from bookie_service.storage.ledgers.interface import LedgerStorage
+from bookie_service.storage.ledgers.opening import Storage, open_storage
 from tests.bookie.cold_files import ColdFiles
 from tests.bookie.serving import Peer, Serving, service_options, split, stored
 from tests.crash.twins import AtOnce
@@ -234,7 +234,7 @@ def test_peer_that_takes_nothing_holds_no_fetched_bytes(tmp_path: Path) -> None:
     files.is_cold = True
     waiting, client = Waiting(), Taker()
     reads = Reads(View(storage.store, no_space, ReadOptions()), waiting, AtOnce(), lambda: None)
-    assert reads.answer(SingleReads(client, V2_ANSWERS, np.array([1, 1]), np.array([4, 5])), ENDLESS)
+    assert reads.answer(SingleReads(client, V2_RESPONSES, np.array([1, 1]), np.array([4, 5])), ENDLESS)
     client.is_taking = False
     waiting.deliver()
     assert (client.sent, len(client.callbacks), waiting.asked) == (b"", 1, [])

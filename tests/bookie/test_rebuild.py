@@ -16,20 +16,22 @@ import pytest
 
 from bkspark.cli import __main__ as cli
 from bkspark.wire import v2
-from bkspark.wire.v2 import RECOVERY_ADD, Status
-from bookie_service import layout, rebuild
-from bookie_service.configuration import configure
+from bkspark.wire.flags import RECOVERY_ADD
+from bkspark.wire.status import Status
+from bookie_service.admin import rebuild
+from bookie_service.admin.rebuild import ALL, Rebuild, RebuildReport
 from bookie_service.formats import index as index_format
 from bookie_service.formats.index import LAYOUT, LedgerHeader
-from bookie_service.rebuild import ALL, Rebuild, RebuildReport
-from bookie_service.service import ServiceOptions
-from bookie_service.storage.files import LocalFiles
-from bookie_service.storage.journal import JournalOptions
-from bookie_service.storage.key_values import KeyValueOptions
-from bookie_service.storage.ledger_store import StoreOptions
-from bookie_service.storage.limbo import Limbo
-from bookie_service.storage.log_appender import AppendOptions
-from bookie_service.storage.storage_class import StorageClass
+from bookie_service.settings.configuration import configure
+from bookie_service.settings.service_options import ServiceOptions
+from bookie_service.storage import layout
+from bookie_service.storage.io.files import LocalFiles
+from bookie_service.storage.io.key_values import KeyValueOptions
+from bookie_service.storage.journal.journal import JournalOptions
+from bookie_service.storage.ledgers.base import StoreOptions
+from bookie_service.storage.ledgers.limbo import Limbo
+from bookie_service.storage.ledgers.storage_class import StorageClass
+from bookie_service.storage.logs.log_appender import AppendOptions
 from tests.bookie.folders import cut, flip
 from tests.bookie.serving import KEY, Serving, service_options, stored
 from tests.crash.audit import audit
@@ -427,7 +429,7 @@ def test_compaction_that_a_crash_interrupted_and_a_rebuild_lose_nothing_together
         assert [again.read(7, entry_id)[0] for entry_id in range(4)] == [Status.EOK] * 4
 
 
-def test_f2_index_is_lost_garbage_is_collected_and_everything_comes_back() -> None:
+def test_index_is_lost_garbage_is_collected_and_everything_comes_back() -> None:
     """The order in which it was lost for good: limbo, garbage collection, then the remedy."""
     twin = BookieTwin(SETUP.new_disk(), SETUP, History())
     twin.add(7, [(entry_id, b"x" * 100) for entry_id in range(8)])

@@ -7,10 +7,11 @@ import struct
 import numpy as np
 import pytest
 
-from bkspark.wire.v2 import HIGH_PRIORITY, RECOVERY_ADD, Status
-from bookie_service import rules
-from bookie_service.formats.index import ENTRY_ID_MAX, UNKNOWN_KEY
-from bookie_service.storage.flush_policy import FlushLimits, FlushReason, flush_reason
+from bkspark.wire.flags import HIGH_PRIORITY, RECOVERY_ADD
+from bkspark.wire.status import Status
+from bookie_service.engine import rules
+from bookie_service.formats.index import STORED_ENTRY_ID_MAX, UNKNOWN_KEY
+from bookie_service.storage.journal.flush_policy import FlushLimits, FlushReason, flush_reason
 
 KEY, OTHER = b"k" * 20, b"o" * 20
 BOTH = RECOVERY_ADD | HIGH_PRIORITY
@@ -58,8 +59,8 @@ def status(
         ({"read_only": True, "flags": BOTH, "key": False}, Status.EUA),
         ({"read_only": True, "fenced": True, "flags": HIGH_PRIORITY}, Status.EFENCED),
         ({"entry_id": -1, "key": False}, Status.EBADREQ),
-        ({"entry_id": ENTRY_ID_MAX}, Status.EOK),
-        ({"entry_id": ENTRY_ID_MAX + 1}, Status.EBADREQ),
+        ({"entry_id": STORED_ENTRY_ID_MAX}, Status.EOK),
+        ({"entry_id": STORED_ENTRY_ID_MAX + 1}, Status.EBADREQ),
         ({"ledger_id": -1}, Status.EBADREQ),
         ({"lac": False}, Status.EBADREQ),
         ({"lac": False, "key": False, "fenced": True, "read_only": True}, Status.EBADREQ),
@@ -135,12 +136,12 @@ def test_group_is_flushed_for_a_reason(
     ("ledger_id", "lowest", "highest", "expected"),
     [
         (0, 0, 0, True),
-        (1 << 62, 0, ENTRY_ID_MAX, True),
+        (1 << 62, 0, STORED_ENTRY_ID_MAX, True),
         (-1, 0, 0, False),
         (5, -1, 0, False),
         (5, -1, -1, False),
-        (5, 0, ENTRY_ID_MAX + 1, False),
-        (-1, -1, ENTRY_ID_MAX + 1, False),
+        (5, 0, STORED_ENTRY_ID_MAX + 1, False),
+        (-1, -1, STORED_ENTRY_ID_MAX + 1, False),
     ],
 )
 def test_ids_are_of_entries_that_can_be_stored(ledger_id: int, lowest: int, highest: int, expected: bool) -> None:
@@ -159,7 +160,7 @@ def judged(
 
 def test_adds_that_nothing_bars_are_judged_at_once() -> None:
     assert judged(5, 0) == [Status.EOK]
-    assert judged(5, 3, 0, ENTRY_ID_MAX) == [Status.EOK] * 3
+    assert judged(5, 3, 0, STORED_ENTRY_ID_MAX) == [Status.EOK] * 3
     assert judged(0, 0, 1) == [Status.EOK] * 2
 
 
@@ -184,7 +185,7 @@ def test_short_cut_lets_nothing_pass_that_is_barred(entry_ids: tuple[int, ...]) 
 
 def test_one_entry_of_a_run_that_cannot_be_stored_is_refused_alone() -> None:
     assert judged(5, 0, -1, 2) == [Status.EOK, Status.EBADREQ, Status.EOK]
-    assert judged(5, 0, ENTRY_ID_MAX + 1) == [Status.EOK, Status.EBADREQ]
+    assert judged(5, 0, STORED_ENTRY_ID_MAX + 1) == [Status.EOK, Status.EBADREQ]
 
 
 def test_absence_is_certain_unless_the_ledger_is_in_limbo() -> None:
@@ -210,12 +211,12 @@ def lac_status(
 
 def test_explicit_lac_is_judged() -> None:
     assert lac_status() is lac_status(0) is lac_status(stored=None) is lac_status(stored=UNKNOWN_KEY) is Status.EOK
-    assert lac_status(lac=0) is lac_status(lac=ENTRY_ID_MAX) is Status.EOK
+    assert lac_status(lac=0) is lac_status(lac=STORED_ENTRY_ID_MAX) is Status.EOK
     for wrong in (
         lac_status(-1),
         lac_status(named=6),
         lac_status(lac=-1),
-        lac_status(lac=ENTRY_ID_MAX + 1),
+        lac_status(lac=STORED_ENTRY_ID_MAX + 1),
         lac_status(packet=b""),
         lac_status(lac=-1, read_only=True),
     ):

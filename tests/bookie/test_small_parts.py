@@ -11,11 +11,11 @@ import pytest
 
 from bookie_service.formats import entry_log as log_format
 from bookie_service.formats.entry_log import HEADER_BYTES
-from bookie_service.storage.byte_source import CachedSource, Fetched, NotCached, Place
-from bookie_service.storage.files import File, LocalFiles
-from bookie_service.storage.items import Items, contiguous_spans, ledger_sums, rows_by_ledger
-from bookie_service.storage.log_writer import LogWriter
-from bookie_service.storage.open_files import OpenFiles
+from bookie_service.storage.io.byte_source import CachedSource, Fetched, NotCached, Place
+from bookie_service.storage.io.files import File, LocalFiles
+from bookie_service.storage.io.items import Items, contiguous_spans, ledger_sums, rows_by_ledger
+from bookie_service.storage.io.open_files import OpenFiles
+from bookie_service.storage.logs.log_writer import LogWriter
 from tests.bookie.faulty_files import FaultyFiles
 
 MORE_BYTES = 8192

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from bkspark.wire.v2 import Status
+from bkspark.wire.status import Status
 from bookie_service.formats.journal import RecordKind
 from bookie_service.formats.marks import JournalPosition
-from bookie_service.storage.flush_policy import FlushLimits
-from bookie_service.storage.journal import Journal, JournalOptions, Record
-from bookie_service.storage.journal_thread import JournalEvents, JournalThread
+from bookie_service.storage.journal.flush_policy import FlushLimits
+from bookie_service.storage.journal.journal import Journal, JournalOptions, Record
+from bookie_service.storage.journal.journal_thread import JournalEvents, JournalThread
 from tests.bookie.faulty_files import FaultyFiles
 from tests.bookie.serving import Serving, adds, service_options, stored
 

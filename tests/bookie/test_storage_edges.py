@@ -14,17 +14,17 @@ from bookie_service.formats import journal as journal_format
 from bookie_service.formats.compaction import SUFFIX
 from bookie_service.formats.index import LAYOUT, LedgerHeader
 from bookie_service.formats.journal import RecordKind
-from bookie_service.storage import compaction
-from bookie_service.storage import files as files_module
-from bookie_service.storage.file_index import PageOptions
-from bookie_service.storage.files import File, LocalFiles
-from bookie_service.storage.index import _innermost, _last_data_end
-from bookie_service.storage.index_file import IndexFile
-from bookie_service.storage.journal import Journal, JournalOptions, Record
-from bookie_service.storage.key_value_index import KeyValueIndex
-from bookie_service.storage.key_values import KeyValueOptions
-from bookie_service.storage.limbo import DirtyMarker
-from bookie_service.storage.opening import open_storage
+from bookie_service.storage.index.index import _innermost, _last_data_end
+from bookie_service.storage.index.index_file import IndexFile
+from bookie_service.storage.index.key_value_index import KeyValueIndex
+from bookie_service.storage.index.per_ledger import PageOptions
+from bookie_service.storage.io import files as files_module
+from bookie_service.storage.io.files import File, LocalFiles
+from bookie_service.storage.io.key_values import KeyValueOptions
+from bookie_service.storage.journal.journal import Journal, JournalOptions, Record
+from bookie_service.storage.ledgers.limbo import DirtyMarker
+from bookie_service.storage.ledgers.opening import open_storage
+from bookie_service.storage.logs import compaction
 from tests.bookie.collecting import Bench, without_limits
 from tests.bookie.faulty_files import FaultyFiles
 from tests.bookie.test_file_index import CountingFiles, new_index, update

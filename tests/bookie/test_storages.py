@@ -14,20 +14,20 @@ import numpy as np
 import pytest
 
 from bkspark.errors import ConfigurationError, StorageDamaged
-from bookie_service.configuration import configure
 from bookie_service.formats.entry_log import parse_file_name
 from bookie_service.formats.index import LedgerHeader
-from bookie_service.storage.files import File, LocalFiles
-from bookie_service.storage.index import LedgerUpdate
-from bookie_service.storage.items import Items
-from bookie_service.storage.key_value_index import KeyValueIndex
-from bookie_service.storage.key_values import KeyValueOptions
-from bookie_service.storage.ledger_storage import LedgerStorage
-from bookie_service.storage.ledger_store import StoreOptions
-from bookie_service.storage.log_scan import LogScan
-from bookie_service.storage.opening import open_ledger_storage
-from bookie_service.storage.read_ahead import ReadAheadCache
-from bookie_service.storage.storage_class import StorageClass
+from bookie_service.settings.configuration import configure
+from bookie_service.storage.index.index import LedgerUpdate
+from bookie_service.storage.index.key_value_index import KeyValueIndex
+from bookie_service.storage.io.files import File, LocalFiles
+from bookie_service.storage.io.items import Items
+from bookie_service.storage.io.key_values import KeyValueOptions
+from bookie_service.storage.ledgers.base import StoreOptions
+from bookie_service.storage.ledgers.factory import open_ledger_storage
+from bookie_service.storage.ledgers.interface import LedgerStorage
+from bookie_service.storage.ledgers.read_ahead import ReadAheadCache
+from bookie_service.storage.ledgers.storage_class import StorageClass
+from bookie_service.storage.logs.log_scan import LogScan
 from tests.bookie.test_ledger_store import KEY, flush, item, put, read
 from tests.crash.simulated_files import SimulatedDisk, SimulatedFiles
 
@@ -332,8 +332,8 @@ def test_run_that_was_read_while_a_flush_ended_is_not_kept() -> None:
 
 _FULL_DISK = """
 import os, resource, signal, sys
-from bookie_service.storage.files import LocalFiles
-from bookie_service.storage.key_values import KeyValueOptions
+from bookie_service.storage.io.files import LocalFiles
+from bookie_service.storage.io.key_values import KeyValueOptions
 
 def limit(size):
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from bookie_service.sync_cursor import RANGES_MAX, RUNS_MAX, SyncCursor, SyncCursors, runs_of
+from bookie_service.engine.sync_cursor import RANGES_MAX, RUNS_MAX, SyncCursor, SyncCursors, runs_of
 
 
 def cursor_after(*runs, lac=-1):

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from bookie_service.event_loop import spare_collections
-from bookie_service.turns import Turn, TurnLimits, Turns
+from bookie_service.engine.turns import Turn, TurnLimits, Turns
+from bookie_service.network.event_loop import spare_collections
 
 
 class Loop:

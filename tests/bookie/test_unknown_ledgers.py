@@ -1,6 +1,6 @@
 """Requests that make a ledger without an entry: they are bounded, as anybody may send them for any ledger id.
 
-A fence creates the ledger that it fences (reliability, "a fencing read creates an unknown ledger"), and so does an
+A fence creates the ledger that it fences (docs/protocol.md §1.6), and so does an
 explicit LAC. Nobody needs a password for a ledger that does not exist.
 """
 

@@ -1,4 +1,4 @@
-"""V3 at the bookie, over a socket (bookkeeper-interop.md §2)."""
+"""V3 at the bookie, over a socket (docs/protocol.md §2)."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import pytest
 
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v2, v3, v3_reads
-from bkspark.wire.v3 import Status
-from bookie_service.bookie import BookieOptions
-from bookie_service.disk_watch import DiskOptions
+from bkspark.wire.v3 import StatusCode
+from bookie_service.engine.bookie import BookieOptions
+from bookie_service.engine.disk_watch import DiskOptions
 from tests.bookie.serving import KEY, Peer, Serving, adds, service_options, stored
 from tests.bookie.v3_peer import FENCE, RECOVERY, V3Peer, add_frames, request
 from tests.crash.twins import lac_packet
@@ -46,7 +46,7 @@ def peer(serving: Serving) -> Iterator[V3Peer]:
 
 def test_adds_are_stored_verbatim_and_read_in_both_protocols(serving: Serving, peer: V3Peer) -> None:
     payloads = [random.Random(i).randbytes(i * 7 % 400) for i in range(300)]
-    assert peer.add_all(LEDGER, 0, payloads) == [Status.EOK] * 300
+    assert peer.add_all(LEDGER, 0, payloads) == [StatusCode.EOK] * 300
     with serving.connect() as other:
         for entry_id in (0, 7, 299):
             assert other.read(LEDGER, entry_id).body == stored(LEDGER, entry_id, payloads[entry_id])
@@ -63,14 +63,14 @@ def test_adds_and_reads_of_one_buffer_are_all_answered(peer: V3Peer) -> None:
     answers = {answer.header.txnId: answer for answer in (peer.answer() for _ in range(400))}
     assert sorted(answers) == list(range(400))
     for i in range(200):
-        assert answers[2 * i].status == Status.EOK
+        assert answers[2 * i].status == StatusCode.EOK
         assert answers[2 * i + 1].readResponse.body == stored(LEDGER + i % 3, i // 3, bytes(i % 5 * 50))
 
 
 def test_many_pipelined_adds_of_one_size_survive_a_crash(tmp_path: Path) -> None:
     with Serving(service_options(tmp_path)) as serving:
         with V3Peer(serving.port) as peer:
-            assert set(peer.add_all(LEDGER, 0, [bytes(1000)] * 3000)) == {Status.EOK}
+            assert set(peer.add_all(LEDGER, 0, [bytes(1000)] * 3000)) == {StatusCode.EOK}
         serving.abandon()
     with Serving(service_options(tmp_path)) as serving, V3Peer(serving.port) as peer:
         for entry_id in (0, 1500, 2999):
@@ -78,26 +78,26 @@ def test_many_pipelined_adds_of_one_size_survive_a_crash(tmp_path: Path) -> None
 
 
 def test_wrong_master_key_is_unauthorized(peer: V3Peer) -> None:
-    assert peer.add_all(LEDGER, 0, [b"a"]) == [Status.EOK]
-    assert peer.add_all(LEDGER, 1, [b"b"], masterKey=b"o" * 20) == [Status.EUA]
-    assert peer.add_all(LEDGER, 1, [b"b"], masterKey=b"short") == [Status.EUA]
-    assert peer.read_entry(LEDGER, 1).status == Status.ENOENTRY
+    assert peer.add_all(LEDGER, 0, [b"a"]) == [StatusCode.EOK]
+    assert peer.add_all(LEDGER, 1, [b"b"], masterKey=b"o" * 20) == [StatusCode.EUA]
+    assert peer.add_all(LEDGER, 1, [b"b"], masterKey=b"short") == [StatusCode.EUA]
+    assert peer.read_entry(LEDGER, 1).status == StatusCode.ENOENTRY
 
 
 def test_trap_14_recovery_adds_pass_on_a_fenced_ledger_and_others_do_not(peer: V3Peer) -> None:
-    assert peer.add_all(LEDGER, 0, [b"a"]) == [Status.EOK]
-    assert peer.read_entry(LEDGER, 0, flag=FENCE, masterKey=KEY).status == Status.EOK
-    assert peer.add_all(LEDGER, 1, [b"b"]) == [Status.EFENCED]
-    assert peer.add_all(LEDGER, 1, [b"b"], flag=RECOVERY) == [Status.EOK]
+    assert peer.add_all(LEDGER, 0, [b"a"]) == [StatusCode.EOK]
+    assert peer.read_entry(LEDGER, 0, flag=FENCE, masterKey=KEY).status == StatusCode.EOK
+    assert peer.add_all(LEDGER, 1, [b"b"]) == [StatusCode.EFENCED]
+    assert peer.add_all(LEDGER, 1, [b"b"], flag=RECOVERY) == [StatusCode.EOK]
     # The flag is ignored with it: what recovery adds is durable when it is answered.
-    assert peer.add_all(LEDGER, 2, [b"c"], flag=RECOVERY, writeFlags=v3.DEFERRED_SYNC) == [Status.EOK]
+    assert peer.add_all(LEDGER, 2, [b"c"], flag=RECOVERY, writeFlags=v3.DEFERRED_SYNC) == [StatusCode.EOK]
 
 
 @pytest.mark.parametrize("writes", [{"body": b"x" * 15}, {"entryId": 9}, {"body": stored(LEDGER + 1, 0, b"a")}])
 def test_add_that_could_not_be_read_back_is_a_bad_request(peer: V3Peer, writes: dict[str, object]) -> None:
     """Shorter than its ids, or with other ids than its request: it would be acknowledged and not found."""
-    assert peer.add_all(LEDGER, 0, [b"a"], **writes) == [Status.EBADREQ]
-    assert peer.read_entry(LEDGER, 0).status == Status.ENOLEDGER
+    assert peer.add_all(LEDGER, 0, [b"a"], **writes) == [StatusCode.EBADREQ]
+    assert peer.read_entry(LEDGER, 0).status == StatusCode.ENOLEDGER
 
 
 def test_add_whose_fields_stand_in_another_order_is_taken(peer: V3Peer) -> None:
@@ -123,16 +123,16 @@ def test_deferred_adds_are_answered_and_durable_after_a_force(tmp_path: Path) ->
         with V3Peer(serving.port) as peer:
             for first in range(0, 100, 10):
                 deferred = peer.add_all(LEDGER, first, [b"%d" % i for i in range(first, first + 10)], writeFlags=1)
-                assert deferred == [Status.EOK] * 10
+                assert deferred == [StatusCode.EOK] * 10
             forced = peer.call(protocol.FORCE_LEDGER, ledgerId=LEDGER)
-            assert (forced.status, forced.ledgerId) == (Status.EOK, LEDGER)
+            assert (forced.status, forced.ledgerId) == (StatusCode.EOK, LEDGER)
         serving.abandon()
     with Serving(service_options(tmp_path)) as serving, V3Peer(serving.port) as peer:
         assert [peer.read_entry(LEDGER, i).body for i in (0, 99)] == [stored(LEDGER, i, b"%d" % i) for i in (0, 99)]
 
 
 def test_force_of_an_unknown_ledger_is_answered(peer: V3Peer) -> None:
-    assert peer.call(protocol.FORCE_LEDGER, ledgerId=1 << 40).status == Status.EOK
+    assert peer.call(protocol.FORCE_LEDGER, ledgerId=1 << 40).status == StatusCode.EOK
 
 
 # ---- reads ----
@@ -141,16 +141,19 @@ def test_force_of_an_unknown_ledger_is_answered(peer: V3Peer) -> None:
 def test_trap_7_last_entry_read_repeats_minus_one(peer: V3Peer) -> None:
     peer.add_all(LEDGER, 0, [b"a", b"b"])
     read = peer.read_entry(LEDGER, -1)
-    assert (read.status, read.entryId, read.body) == (Status.EOK, -1, stored(LEDGER, 1, b"b"))
+    assert (read.status, read.entryId, read.body) == (StatusCode.EOK, -1, stored(LEDGER, 1, b"b"))
 
 
 def test_plain_reads_tell_the_lac_that_the_bookie_knows_and_fencing_ones_do_not(peer: V3Peer) -> None:
     entries = [struct.pack(">qqqq", LEDGER, i, max(-1, i - 2), 0) for i in range(10)]
     for i, entry in enumerate(entries):
-        assert peer.call(protocol.ADD_ENTRY, ledgerId=LEDGER, entryId=i, masterKey=KEY, body=entry).status == Status.EOK
+        assert (
+            peer.call(protocol.ADD_ENTRY, ledgerId=LEDGER, entryId=i, masterKey=KEY, body=entry).status
+            == StatusCode.EOK
+        )
     assert peer.read_entry(LEDGER, 0).maxLAC == 7
     written = peer.call(protocol.WRITE_LAC, ledgerId=LEDGER, lac=9, masterKey=KEY, body=lac_packet(LEDGER, 9))
-    assert written.status == Status.EOK
+    assert written.status == StatusCode.EOK
     assert peer.read_entry(LEDGER, 3).maxLAC == 9
     fencing = peer.read_entry(LEDGER, 3, flag=FENCE, masterKey=KEY)
     assert (fencing.body, fencing.HasField("maxLAC")) == (entries[3], False)
@@ -159,8 +162,8 @@ def test_plain_reads_tell_the_lac_that_the_bookie_knows_and_fencing_ones_do_not(
 def test_what_is_missing_has_its_status(peer: V3Peer) -> None:
     peer.add_all(LEDGER, 0, [b"a"])
     unknown, missing = peer.read_entry(LEDGER + 1, 3), peer.read_entry(LEDGER, 3)
-    assert (unknown.status, unknown.ledgerId, unknown.entryId) == (Status.ENOLEDGER, LEDGER + 1, 3)
-    assert (missing.status, missing.ledgerId, missing.entryId) == (Status.ENOENTRY, LEDGER, 3)
+    assert (unknown.status, unknown.ledgerId, unknown.entryId) == (StatusCode.ENOLEDGER, LEDGER + 1, 3)
+    assert (missing.status, missing.ledgerId, missing.entryId) == (StatusCode.ENOENTRY, LEDGER, 3)
     for read in (unknown, missing):
         assert not read.HasField("body")
         assert not read.HasField("maxLAC")
@@ -169,8 +172,8 @@ def test_what_is_missing_has_its_status(peer: V3Peer) -> None:
 def test_fencing_read_needs_the_master_key(peer: V3Peer) -> None:
     peer.add_all(LEDGER, 0, [b"a"])
     for key in ({}, {"masterKey": b""}, {"masterKey": b"o" * 20}):
-        assert peer.read_entry(LEDGER, 0, flag=FENCE, **key).status == Status.EUA
-    assert peer.add_all(LEDGER, 1, [b"b"]) == [Status.EOK]
+        assert peer.read_entry(LEDGER, 0, flag=FENCE, **key).status == StatusCode.EUA
+    assert peer.add_all(LEDGER, 1, [b"b"]) == [StatusCode.EOK]
 
 
 def test_fencing_reads_that_come_together_are_told_apart_by_ledger_and_key(peer: V3Peer) -> None:
@@ -183,7 +186,7 @@ def test_fencing_reads_that_come_together_are_told_apart_by_ledger_and_key(peer:
         frames.append(v3_reads.encode_reads(ledger_id, np.array(ids), txn_id, key))
         for entry_id in ids:
             held = b"" if entry_id == 9 or key != KEY else stored(ledger_id, entry_id % 4, b"abcd"[entry_id % 4 :][:1])
-            expected[txn_id] = (Status.EUA if key != KEY else Status.EOK if held else Status.ENOENTRY, held)
+            expected[txn_id] = (StatusCode.EUA if key != KEY else StatusCode.EOK if held else StatusCode.ENOENTRY, held)
             txn_id += 1
     peer.send(b"".join(frames))
     responses = [peer.answer() for _ in expected]
@@ -191,12 +194,12 @@ def test_fencing_reads_that_come_together_are_told_apart_by_ledger_and_key(peer:
     assert found == expected
     assert not any(response.readResponse.HasField("maxLAC") for response in responses)
     late = [peer.add_all(ledger_id, 4, [b"late"]) for ledger_id in (5, 6, 7)]
-    assert late == [[Status.EFENCED], [Status.EOK], [Status.EFENCED]]
+    assert late == [[StatusCode.EFENCED], [StatusCode.EOK], [StatusCode.EFENCED]]
 
 
 def test_trap_13_fence_of_an_unknown_ledger_creates_it_fenced(peer: V3Peer) -> None:
-    assert peer.read_entry(LEDGER, -1, flag=FENCE, masterKey=KEY).status == Status.ENOENTRY
-    assert peer.add_all(LEDGER, 0, [b"a"]) == [Status.EFENCED]
+    assert peer.read_entry(LEDGER, -1, flag=FENCE, masterKey=KEY).status == StatusCode.ENOENTRY
+    assert peer.add_all(LEDGER, 0, [b"a"]) == [StatusCode.EFENCED]
 
 
 def test_trap_4_limbo_is_its_own_status_in_v3_and_an_io_error_in_v2(tmp_path: Path) -> None:
@@ -206,8 +209,8 @@ def test_trap_4_limbo_is_its_own_status_in_v3_and_an_io_error_in_v2(tmp_path: Pa
             peer.add_all(LEDGER, 0, [b"a"])
         serving.abandon()
     with Serving(options, suspects=[LEDGER]) as serving, V3Peer(serving.port) as peer, serving.connect() as other:
-        assert peer.read_entry(LEDGER, 0).status == Status.EUNKNOWNLEDGERSTATE
-        assert peer.call(protocol.READ_LAC, ledgerId=LEDGER).status == Status.EUNKNOWNLEDGERSTATE
+        assert peer.read_entry(LEDGER, 0).status == StatusCode.EUNKNOWNLEDGERSTATE
+        assert peer.call(protocol.READ_LAC, ledgerId=LEDGER).status == StatusCode.EUNKNOWNLEDGERSTATE
         assert other.read(LEDGER, 0).status == v2.Status.EIO
 
 
@@ -215,11 +218,11 @@ def test_trap_4_limbo_is_its_own_status_in_v3_and_an_io_error_in_v2(tmp_path: Pa
 
 
 def test_trap_5_read_lac_tells_what_there_is_and_no_entry_where_there_is_nothing(peer: V3Peer) -> None:
-    assert peer.call(protocol.READ_LAC, ledgerId=LEDGER).status == Status.ENOENTRY
+    assert peer.call(protocol.READ_LAC, ledgerId=LEDGER).status == StatusCode.ENOENTRY
     write = {"ledgerId": LEDGER, "lac": 3, "masterKey": KEY, "body": lac_packet(LEDGER, 3)}
-    assert peer.call(protocol.WRITE_LAC, **write).status == Status.EOK
+    assert peer.call(protocol.WRITE_LAC, **write).status == StatusCode.EOK
     read = peer.call(protocol.READ_LAC, ledgerId=LEDGER)
-    assert (read.status, read.lacBody, read.HasField("lastEntryBody")) == (Status.EOK, lac_packet(LEDGER, 3), False)
+    assert (read.status, read.lacBody, read.HasField("lastEntryBody")) == (StatusCode.EOK, lac_packet(LEDGER, 3), False)
     peer.add_all(LEDGER, 4, [b"a"])
     read = peer.call(protocol.READ_LAC, ledgerId=LEDGER)
     assert (read.lacBody, read.lastEntryBody) == (lac_packet(LEDGER, 3), stored(LEDGER, 4, b"a"))
@@ -228,8 +231,8 @@ def test_trap_5_read_lac_tells_what_there_is_and_no_entry_where_there_is_nothing
 def test_lac_is_refused_for_its_own_reasons(peer: V3Peer) -> None:
     peer.add_all(LEDGER, 0, [b"a"])
     write = {"ledgerId": LEDGER, "lac": 3, "masterKey": KEY, "body": lac_packet(LEDGER, 3)}
-    assert peer.call(protocol.WRITE_LAC, **{**write, "masterKey": b"o" * 20}).status == Status.EUA
-    assert peer.call(protocol.WRITE_LAC, **{**write, "body": b"short"}).status == Status.EBADREQ
+    assert peer.call(protocol.WRITE_LAC, **{**write, "masterKey": b"o" * 20}).status == StatusCode.EUA
+    assert peer.call(protocol.WRITE_LAC, **{**write, "body": b"short"}).status == StatusCode.EBADREQ
     assert peer.call(protocol.READ_LAC, ledgerId=LEDGER).lacBody == b""
 
 
@@ -244,17 +247,17 @@ def test_bookie_tells_the_space_it_is_asked_for(tmp_path: Path, peer: V3Peer) ->
     total = peer.call(protocol.GET_BOOKIE_INFO, requested=1)
     assert (total.HasField("totalDiskCapacity"), total.HasField("freeDiskSpace")) == (True, False)
     nothing = peer.call(protocol.GET_BOOKIE_INFO)
-    assert (nothing.status, nothing.HasField("totalDiskCapacity")) == (Status.EOK, False)
+    assert (nothing.status, nothing.HasField("totalDiskCapacity")) == (StatusCode.EOK, False)
 
 
 def test_read_only_bookie_takes_high_priority_recovery_adds_alone(tmp_path: Path) -> None:
     options = service_options(tmp_path, disks=DiskOptions(is_forced_read_only=True))
     with Serving(options) as serving, V3Peer(serving.port) as peer:
-        assert peer.add_all(LEDGER, 0, [b"a"]) == [Status.EREADONLY]
-        assert peer.add_all(LEDGER, 0, [b"a"], flag=RECOVERY) == [Status.EREADONLY]
-        assert peer.add_all(LEDGER, 0, [b"a"], flag=RECOVERY, priority=1) == [Status.EOK]
+        assert peer.add_all(LEDGER, 0, [b"a"]) == [StatusCode.EREADONLY]
+        assert peer.add_all(LEDGER, 0, [b"a"], flag=RECOVERY) == [StatusCode.EREADONLY]
+        assert peer.add_all(LEDGER, 0, [b"a"], flag=RECOVERY, priority=1) == [StatusCode.EOK]
         write = {"ledgerId": LEDGER, "lac": 3, "masterKey": KEY, "body": lac_packet(LEDGER, 3)}
-        assert peer.call(protocol.WRITE_LAC, priority=100, **write).status == Status.EREADONLY
+        assert peer.call(protocol.WRITE_LAC, priority=100, **write).status == StatusCode.EREADONLY
         assert peer.read_entry(LEDGER, 0).body == stored(LEDGER, 0, b"a")
 
 
@@ -265,7 +268,7 @@ def test_auth_is_answered_with_the_disabled_plugin(peer: V3Peer) -> None:
     message = protocol.AuthMessage(authPluginName="sasl", payload=b"token")
     peer.send(v3.encode_message(protocol.Request(header=v3.header(protocol.AUTH, 3), authRequest=message)))
     response = peer.answer()
-    assert (response.status, response.authResponse.authPluginName) == (Status.EOK, "AuthDisabledPlugin")
+    assert (response.status, response.authResponse.authPluginName) == (StatusCode.EOK, "AuthDisabledPlugin")
 
 
 def test_trap_8_start_tls_is_refused_and_the_connection_may_go_on_in_v2(serving: Serving, peer: V3Peer) -> None:
@@ -276,7 +279,7 @@ def test_trap_8_start_tls_is_refused_and_the_connection_may_go_on_in_v2(serving:
     assert (response.header.operation, response.header.txnId, response.status) == (
         protocol.START_TLS,
         9,
-        Status.EBADREQ,
+        StatusCode.EBADREQ,
     )
     assert peer.reply().status == v2.Status.EOK
     assert peer.read(LEDGER, 0).body == stored(LEDGER, 0, b"a")
@@ -286,7 +289,7 @@ def test_trap_8_start_tls_is_refused_and_the_connection_may_go_on_in_v2(serving:
 
 def test_item_2_v2_and_v3_are_told_apart_by_the_first_byte_of_each_connection(shared_serving: Serving) -> None:
     with V3Peer(shared_serving.port) as peer, shared_serving.connect() as other:
-        assert peer.add_all(70, 0, [b"a"]) == [Status.EOK]
+        assert peer.add_all(70, 0, [b"a"]) == [StatusCode.EOK]
         assert other.add(70, 1, [b"b"]) == [v2.Status.EOK]
         assert peer.read_entry(70, 1).body == other.read(70, 1).body == stored(70, 1, b"b")
 
@@ -304,7 +307,7 @@ def test_version_that_is_not_three_is_refused_in_the_operations_own_message(shar
             made.header.version = protocol.VERSION_TWO
             peer.send(v3.encode_message(made))
             response = peer.answer()
-            assert response.status == Status.EBADVERSION
+            assert response.status == StatusCode.EBADVERSION
             assert response.header.operation == operation
 
 
@@ -330,8 +333,8 @@ def test_operation_that_is_not_served_or_has_no_message_is_a_bad_request(
         peer.send(v3.encode_message(protocol.Request(header=v3.header(operation, 6))))
         response = peer.answer()
         assert (response.header.operation, response.header.txnId) == (operation, 6)
-        assert response.status == Status.EBADREQ
-        assert peer.add_all(71, 0, [b"a"]) == [Status.EOK]
+        assert response.status == StatusCode.EBADREQ
+        assert peer.add_all(71, 0, [b"a"]) == [StatusCode.EOK]
 
 
 @pytest.mark.parametrize(
@@ -354,7 +357,7 @@ def test_frame_that_is_no_request_closes_the_connection(shared_serving: Serving,
 def test_frame_above_the_limit_closes_the_connection_and_one_just_below_is_taken(shared_serving: Serving) -> None:
     with V3Peer(shared_serving.port) as peer:
         payload = bytes(5 * 1024 * 1024 - 200)
-        assert peer.add_all(72, 0, [payload]) == [Status.EOK]
+        assert peer.add_all(72, 0, [payload]) == [StatusCode.EOK]
         assert peer.read_entry(72, 0).body == stored(72, 0, payload)
         peer.send(struct.pack(">i", 6 << 20) + b"\x0a")
         assert peer.frame() is None
@@ -376,5 +379,5 @@ def test_damaged_requests_never_hurt_other_connections(shared_serving: Serving) 
         with Peer(shared_serving.port) as broken:
             broken.send(bytes(damaged))
     with V3Peer(shared_serving.port) as peer:
-        assert peer.add_all(74, 0, [b"x"]) == [Status.EOK]
+        assert peer.add_all(74, 0, [b"x"]) == [StatusCode.EOK]
     assert shared_serving.failure is None

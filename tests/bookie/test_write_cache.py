@@ -7,8 +7,8 @@ import struct
 import numpy as np
 import pytest
 
-from bookie_service.storage.items import contiguous_spans, rows_by_ledger
-from bookie_service.storage.write_cache import CacheHalf
+from bookie_service.storage.io.items import contiguous_spans, rows_by_ledger
+from bookie_service.storage.ledgers.write_cache import CacheHalf
 
 
 def item(ledger_id: int, entry_id: int, size: int) -> bytes:

@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+import bkspark
 from bkspark.cli.__main__ import main
 from bkspark.cli.zookeeper_process import find_java
 from bkspark.errors import ConfigurationError
@@ -21,6 +22,11 @@ AWAY = "zk://127.0.0.1:1/ledgers"
 def no_environment(monkeypatch):
     monkeypatch.delenv("BKSPARK_URI", raising=False)
     monkeypatch.delenv("BKSPARK_PASSWORD", raising=False)
+
+
+def test_version_is_that_of_the_package(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"bkspark {bkspark.__version__}\n"
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,9 @@ from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.memory import MemoryStore
 from bkspark.metadata.registration import BookieAddress
 from bkspark.metadata.uri import MetadataUri
-from bookie_service.service import BookieService, ServiceOptions
-from bookie_service.storage.files import LocalFiles
+from bookie_service.service import BookieService
+from bookie_service.settings.service_options import ServiceOptions
+from bookie_service.storage.io.files import LocalFiles
 from tests.bookie.serving import no_suspects
 
 URI = "zk://127.0.0.1:2181/ledgers"

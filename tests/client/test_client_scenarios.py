@@ -1,4 +1,4 @@
-"""Historic bugs of replication (reliability §3.1) as scenarios of the whole client on real bookie services."""
+"""Historic bugs of replication (docs/reliability.md) as scenarios of the whole client on real bookie services."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from bkspark.errors import LedgerClosed, LedgerFenced, NoSuchLedger
 from bkspark.metadata.memory import Fault
 from bkspark.net.pool import NetOptions
 from bkspark.wire.digest import EntryDigest
-from bookie_service.bookie import Bookie
-from bookie_service.single_reads import SingleReads
+from bookie_service.engine.bookie import Bookie
+from bookie_service.engine.single_reads import SingleReads
 from tests.client.in_process import InProcessBookie, InProcessCluster, run
 
 

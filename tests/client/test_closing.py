@@ -84,7 +84,7 @@ def does_nothing(bookie: FullBookie) -> None:
 
 
 def test_bookie_lost_in_the_turn_in_which_an_ensemble_change_ends_is_replaced_before_the_close() -> None:
-    """Finding L2: `close` waited for the change, found another under way when it went on, and died of an assertion."""
+    """`close` waited for the change, found another under way when it went on, and died of an assertion."""
 
     async def test(world: World) -> None:
         first, second, _ = world.ensemble
@@ -111,7 +111,7 @@ def test_bookie_lost_in_the_turn_in_which_an_ensemble_change_ends_is_replaced_be
 
 
 def test_time_out_of_the_closing_write_says_that_its_outcome_is_unknown() -> None:
-    """Finding L3: it said "it is left open at entry 0" of a ledger that was closed."""
+    """An error said "it is left open at entry 0" of a ledger that was closed."""
 
     async def test(world: World) -> None:
         await world.writer.append(b"0")

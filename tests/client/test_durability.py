@@ -1,4 +1,4 @@
-"""I1 of the reliability reference on real processes: what was acknowledged is read back after every bookie was killed.
+"""I1 on real processes: what was acknowledged is read back after every bookie was killed.
 
 BKSPARK_SEED and BKSPARK_KILLS repeat a run and set its length; the seed is printed.
 """

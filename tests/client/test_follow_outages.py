@@ -85,7 +85,7 @@ def play(test: Callable[[World], Awaitable[None]], seed: int = 2) -> None:
 @pytest.mark.parametrize("seconds", [0.3, 20.0, 50.0])
 @pytest.mark.parametrize("what", ["store", "bookies"])
 def test_ledgers_follower_survives_what_its_writer_survives(what: str, seconds: float) -> None:
-    """Finding M2: a metadata store away for one call, or bookies away for 0.3 s, ended every follower for good."""
+    """A metadata store away for one call, or bookies away for 0.3 s, ended every follower for good."""
 
     async def test(world: World) -> None:
         writer = await world.writing.create(ensemble=3, write_quorum=3, ack_quorum=2)
@@ -172,7 +172,7 @@ def test_follower_of_a_deleted_ledger_ends_at_once() -> None:
 
 @pytest.mark.parametrize("hint", [3, 1000, 2**62])
 def test_lac_that_a_long_poll_tells_is_a_hint_until_a_digest_proves_it(hint: int) -> None:
-    """Finding M4: one bookie of three said 1000; the reader believed it and ended with NoSuchEntry."""
+    """One bookie of three said 1000; the reader believed it and ended with NoSuchEntry."""
 
     async def test(world: World) -> None:
         writer = await world.writing.create(ensemble=3, write_quorum=3, ack_quorum=2)

@@ -1,6 +1,6 @@
 """A bookie that neither works nor fails, with Qa 2 of 3 and no spare: what it costs the writer. In virtual time.
 
-Issue A.8, finding M1: the writer keeps 0.9 of its rate, and once the bookie is left out the p99 of its adds stays
+Issue 15, A.8: the writer keeps 0.9 of its rate, and once the bookie is left out the p99 of its adds stays
 within twice the ordinary one. `python -m tests.chaos.gray` measures the same with real processes.
 """
 

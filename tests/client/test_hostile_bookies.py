@@ -67,7 +67,7 @@ def test_reader_from_a_plan_never_leaves_its_range():
 
 
 def test_entries_beyond_the_bytes_asked_for_are_left_out_but_for_the_first():
-    """Interop reference 1.5: the first entry comes whatever its size, the rest only as far as the frame has room."""
+    """docs/protocol.md §1.5: the first entry comes whatever its size, the rest only as far as the frame has room."""
 
     async def test(world: World) -> None:
         large = b"y" * 300_000

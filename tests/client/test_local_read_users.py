@@ -97,7 +97,7 @@ def test_a_user_who_is_not_permitted_gets_no_file(tmp_path, caplog, readers):
             assert (said == "nothing\n") is not bool(readers)
         assert await scanned(client, ledger_id) == ENTRIES
 
-    with caplog.at_level(logging.INFO, "bookie_service.local_reads"):
+    with caplog.at_level(logging.INFO, "bookie_service.network.local_reads"):
         run(tmp_path, test, bookies=1, local_readers=readers)
     refusals = [record for record in caplog.records if f"user {OTHER_UID}" in record.message]
     assert len(refusals) == (0 if readers else 1)

@@ -17,10 +17,10 @@ from bkspark.net import local_reads
 from bkspark.net.local_reads import LocalReads, read_all
 from bkspark.net.pool import NetOptions
 from bkspark.wire.local_reads import NOT_HERE, REPLY_BYTES_MAX, LocalRead, socket_name
-from bookie_service.local_reads import CONNECTIONS_MAX
-from bookie_service.local_reads import LocalReads as ServedLocalReads
-from bookie_service.storage.ledger_store import StoreOptions
-from bookie_service.storage.storage_class import StorageClass
+from bookie_service.network.local_reads import CONNECTIONS_MAX
+from bookie_service.network.local_reads import LocalReads as ServedLocalReads
+from bookie_service.storage.ledgers.base import StoreOptions
+from bookie_service.storage.ledgers.storage_class import StorageClass
 from tests.client.in_process import InProcessBookie, InProcessCluster, run
 
 PATIENT = NetOptions(read_timeout_s=120.0, speculative_read_s=120.0)

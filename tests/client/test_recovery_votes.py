@@ -12,7 +12,7 @@ import pytest
 
 from bkspark.errors import LedgerRecoveryFailed
 from bkspark.wire import v2
-from bkspark.wire.v2 import Status
+from bkspark.wire.status import Status
 from tests.client.hostile import Asked, HostileBookie, World, play, reply, sealed
 
 LAST = 3

@@ -9,8 +9,8 @@ import pytest
 from bkspark.core.metadata import LedgerState
 from bkspark.core.relaxed import RelaxedDurability
 from bkspark.errors import ConfigurationError, NotEnoughBookies
-from bkspark.wire.v2 import Status
-from bookie_service.bookie import Bookie
+from bkspark.wire.status import Status
+from bookie_service.engine.bookie import Bookie
 from tests.client.in_process import run
 
 TYPES = ["VD_JOURNAL", "VD_BYPASS_JOURNAL"]

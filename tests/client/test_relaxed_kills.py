@@ -1,4 +1,4 @@
-"""C11 of the reliability reference on real processes: what `sync` returned, and every LAC, outlives all bookies' kill.
+"""C11 on real processes: what `sync` returned, and every LAC, outlives all bookies' kill.
 
 Killing processes leaves the page cache as it is: what bypasses the journal is lost then, what is journaled is not.
 Power cuts, which take that too, are simulated (tests/crash, tests/simulation).

@@ -1,4 +1,4 @@
-"""Readers at the end of an open ledger, on real bookie services: bookkeeper-interop.md §2.7, §2.8, §5.8 to §5.10."""
+"""Readers at the end of an open ledger, on real bookie services: docs/protocol.md §2.7, §2.8, §5.8 to §5.10."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turns, and the order in which writers serve `append`, `append_many` and `submit` (finding L1)."""
+"""Turns, and the order in which writers serve `append`, `append_many` and `submit`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ExplicitLac: bookkeeper-interop.md §5.10."""
+"""ExplicitLac: docs/protocol.md §5.10."""
 
 from __future__ import annotations
 

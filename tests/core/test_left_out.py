@@ -12,7 +12,7 @@ from bkspark.core.add_pipeline import WriterLimits
 from bkspark.core.probing import TRIAL_ENTRIES_MAX, Pauses, Probe
 from bkspark.core.writer import WriterState
 from bkspark.errors import LedgerFenced, MetadataError
-from bkspark.wire.v2 import Status
+from bkspark.wire.status import Status
 from tests.core.writing import SECOND_NS, Writer, sent_to
 
 SECOND = SECOND_NS
@@ -70,7 +70,7 @@ def returned(writer, now):
 
 
 def test_bookie_that_hangs_holds_callers_back_for_two_seconds_and_no_longer():
-    """Finding M1: with 3/3/2 and no spare one hung bookie stopped the writer 34 of 40 seconds."""
+    """With 3/3/2 and no spare one hung bookie stopped the writer 34 of 40 seconds."""
     writer = hung_writer()
     assert writer.core.outstanding_max == LAGGING
     tick(writer, 1.9)
@@ -347,7 +347,7 @@ def test_bookie_that_answers_slowly_and_in_order_has_not_failed():
 
 
 def test_what_a_bookie_owes_follows_from_ids_and_not_from_a_count_of_answers():
-    """Finding M3: ten late answers made a bookie that owed one entry look as if it owed nothing, for ever."""
+    """Ten late answers made a bookie that owed one entry look as if it owed nothing, for ever."""
     writer = Writer(limits=WriterLimits())
     writer.add(10)
     writer.reply(1, *range(10))

@@ -9,7 +9,7 @@ from bkspark.core import effects
 from bkspark.core.metadata import Fragment, LedgerMetadata, LedgerState
 from bkspark.core.recovery import WINDOW_BYTES_MAX, WINDOW_ENTRIES_MAX, WINDOW_FIRST, RecoveryCore, RecoveryState
 from bkspark.core.recovery_window import Answer
-from bkspark.errors import BookieUnavailable, LedgerRecoveryFailed, ReadFailed, UnauthorizedAccess
+from bkspark.errors import BookieUnavailable, LedgerRecoveryFailed, ReadFailed, RequestTimeout, UnauthorizedAccess
 
 BOOKIES = ("b1", "b2", "b3")
 ONE_FRAGMENT = (Fragment(0, BOOKIES),)
@@ -435,7 +435,7 @@ def test_lac_below_the_last_fragment_does_not_lower_where_reading_begins():
 
 
 def test_length_is_that_of_the_entry_with_the_highest_lac():
-    """It is the ledger's length when nothing is rewritten and the last entry cannot be read."""
+    """It is the ledger's length when nothing is rewritten and no bookie has the last entry any more."""
     core = fencing()
     core.on_fence_answer(0, Answer.FOUND, 4, 55, last_entry=5)
     todo = core.on_fence_answer(1, Answer.FOUND, 3, 44, last_entry=4)
@@ -445,6 +445,20 @@ def test_length_is_that_of_the_entry_with_the_highest_lac():
     assert core.state is RecoveryState.MEASURING
     (written,) = core.on_length(None)
     assert (written.metadata.last_entry, written.metadata.length) == (4, 55)
+
+
+def test_recovery_fails_while_the_last_entry_may_be_held_by_a_bookie_that_is_not_heard():
+    """The length heard is that of a later entry: the ledger would be closed with bytes that it does not have."""
+    core = fencing()
+    core.on_fence_answer(0, Answer.FOUND, 0, 100, last_entry=9)
+    todo = core.on_fence_answer(1, Answer.NEGATIVE)
+    while core.state is RecoveryState.READING:
+        read = todo.pop(0)
+        todo += read_answer(core, read.slot, read.entry_ids, Answer.NEGATIVE)
+    assert core.state is RecoveryState.MEASURING
+    (failed,) = core.on_length(None, RequestTimeout("b1 is silent", bookie="b1"))
+    assert isinstance(failed.error, LedgerRecoveryFailed)
+    assert "entry 0, the last one, could not be read (b1 is silent)" in str(failed.error)
 
 
 def test_states_of_a_recovery_are_told_as_it_goes():

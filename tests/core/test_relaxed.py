@@ -17,7 +17,7 @@ from bkspark.core.striping import write_set
 from bkspark.core.writer import WriterState
 from bkspark.errors import NotEnoughBookies
 from bkspark.wire.digest import SealedEntries
-from bkspark.wire.v2 import Status
+from bkspark.wire.status import Status
 
 QUORUMS = [(e, w, a) for e in range(1, 7) for w in range(1, e + 1) for a in range(1, w + 1)]
 SECOND_NS = 1_000_000_000

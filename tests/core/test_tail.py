@@ -1,4 +1,4 @@
-"""Tail: whom a tailing reader asks, and when: bookkeeper-interop.md §2.7 (long poll) and §5.8."""
+"""Tail: whom a tailing reader asks, and when: docs/protocol.md §2.7 (long poll) and §5.8."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ def test_requests_stay_bounded_whatever_comes_in_any_order():
 
 
 def test_hint_that_is_not_proven_is_not_believed_and_its_bookie_is_left_alone():
-    """Finding M4: a poll's LAC has no digest. One bookie of three said 1000, and the reader read up to there."""
+    """A poll's LAC has no digest. One bookie of three said 1000, and the reader read up to there."""
     tail = Tail(metadata_of(), 3)
     tail.wait(0)
     todo = tail.on_polled("b0", 1000, 1)
@@ -286,7 +286,7 @@ def failing(tail, todo, begin_ns, end_ns, answers=()):
 
 
 def test_looks_that_fail_are_repeated_with_pauses_until_the_patience_is_over():
-    """Finding M2: two of three bookies restarted together for 0.3 s, and every follower of the ledger ended."""
+    """Two of three bookies restarted together for 0.3 s, and every follower of the ledger ended."""
     tail = Tail(metadata_of(), 3)
     tail.wait(0)
     todo, now = failing(tail, tail.on_metadata_changed(0), 0, 50 * SECOND)

@@ -9,7 +9,7 @@ from bkspark.core.add_pipeline import WriterLimits
 from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.core.writer import WriterState
 from bkspark.errors import LedgerClosed, LedgerFenced, MetadataError, NotEnoughBookies, UnauthorizedAccess
-from bkspark.wire.v2 import Status
+from bkspark.wire.status import Status
 from tests.core.writing import SECOND_NS, Writer, sent_to
 
 

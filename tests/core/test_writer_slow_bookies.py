@@ -9,7 +9,7 @@ import pytest
 from bkspark.core import effects
 from bkspark.core.add_pipeline import WriterLimits
 from bkspark.core.writer import WriterState
-from bkspark.wire.v2 import Status
+from bkspark.wire.status import Status
 from tests.core.writing import SECOND_NS, Writer, sent_to
 
 REFUSING = WriterLimits(add_timeout_ns=5 * SECOND_NS, refusal_pause_ns_min=10_000_000, refusal_pause_ns_max=40_000_000)

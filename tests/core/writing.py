@@ -10,7 +10,7 @@ from bkspark.core import effects
 from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.core.writer import WriterCore
 from bkspark.wire.digest import SealedEntries
-from bkspark.wire.v2 import Status
+from bkspark.wire.status import Status
 
 SECOND_NS = 1_000_000_000
 

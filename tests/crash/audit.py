@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from bkspark.errors import StorageDamaged
-from bkspark.wire.v2 import Status
+from bkspark.wire.status import Status
 from bookie_service.formats import compaction as intent_format
 from bookie_service.formats import entry_log as log_format
 from bookie_service.formats import index as index_format
@@ -33,7 +33,7 @@ def audit(twin: BookieTwin | Remembered, history: History, *, errors_allowed: bo
     for ledger_id, ledger in history.ledgers.items():
         _audit_ledger(twin, ledger_id, ledger, errors_allowed)
     for ledger_id, ledger in history.deleted.items():
-        # Its header or its tombstone tells (reliability P21); damage may take both.
+        # Its header or its tombstone tells (P21); damage may take both.
         if ledger.fence_acknowledged and not errors_allowed and not twin.refuses_adds(ledger_id, ledger.master_key):
             raise Violation(f"ledger {ledger_id}: fenced and deleted, but takes an add")
     status, _ = twin.batch_read(UNKNOWN_LEDGER, 0)
@@ -55,7 +55,7 @@ def audit_space(twin: BookieTwin, existing: Collection[int]) -> None:
     """Collect garbage once, when only the ledgers `existing` are left in the metadata, and look at what stays on disk.
 
     Raises:
-        Violation: a file that nothing needs is still there (reliability B6), or a log of which too little is live.
+        Violation: a file that nothing needs is still there (B6), or a log of which too little is live.
     """
     twin.collect(DoubtfulCensus(existing))
     for path in twin.disk.visible_files():

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from random import Random
 
-from bkspark.wire.v2 import Status
-from bookie_service.storage.file_index import PageOptions
+from bkspark.wire.status import Status
+from bookie_service.storage.index.per_ledger import PageOptions
 from tests.crash.audit import Violation, audit
 from tests.crash.campaign import reopened
 from tests.crash.history import History

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from random import Random
 
 from bkspark.errors import StorageDamaged
-from bookie_service.storage.storage_class import StorageClass
+from bookie_service.storage.ledgers.storage_class import StorageClass
 from tests.crash.audit import Violation, audit, audit_space, observe
 from tests.crash.history import History
 from tests.crash.images import VARIANTS, Fingerprint, Loss, crash_image, fingerprint

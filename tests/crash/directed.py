@@ -9,13 +9,14 @@ from random import Random
 import numpy as np
 
 from bkspark.errors import StorageDamaged
-from bkspark.wire.v2 import RECOVERY_ADD, Status
+from bkspark.wire.flags import RECOVERY_ADD
+from bkspark.wire.status import Status
 from bookie_service.formats.index import LAYOUT
-from bookie_service.storage.file_index import PageOptions
-from bookie_service.storage.journal import JournalOptions
-from bookie_service.storage.ledger_store import StoreOptions
-from bookie_service.storage.log_appender import AppendOptions
-from bookie_service.storage.storage_class import StorageClass
+from bookie_service.storage.index.per_ledger import PageOptions
+from bookie_service.storage.journal.journal import JournalOptions
+from bookie_service.storage.ledgers.base import StoreOptions
+from bookie_service.storage.ledgers.storage_class import StorageClass
+from bookie_service.storage.logs.log_appender import AppendOptions
 from tests.crash.audit import Violation, audit, audit_space
 from tests.crash.campaign import reopened
 from tests.crash.census import DoubtfulCensus

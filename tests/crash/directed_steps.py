@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 from random import Random
 
-from bkspark.wire.v2 import RECOVERY_ADD
-from bookie_service.storage.journal import JournalOptions
+from bkspark.wire.flags import RECOVERY_ADD
+from bookie_service.storage.journal.journal import JournalOptions
 from tests.crash.audit import Violation, audit
 from tests.crash.campaign import reopened
 from tests.crash.census import DoubtfulCensus

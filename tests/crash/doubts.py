@@ -30,17 +30,17 @@ from dataclasses import dataclass
 from functools import partial
 from random import Random
 
-from bkspark.wire.v2 import Status
-from bookie_service import layout
-from bookie_service.collection import HeldShare, LedgerShare
+from bkspark.wire.status import Status
+from bookie_service.admin.rebuild import Rebuild
+from bookie_service.cluster.ledger_shares import HeldShare, LedgerShare
+from bookie_service.cluster.limbo_check import LimboCheck
 from bookie_service.formats.entry_log import HEADER_BYTES
 from bookie_service.formats.index import LAYOUT, POSITION_BYTES
-from bookie_service.limbo_check import LimboCheck
-from bookie_service.rebuild import Rebuild
-from bookie_service.storage.journal import JournalOptions
-from bookie_service.storage.ledger_store import StoreOptions
-from bookie_service.storage.log_appender import AppendOptions
-from bookie_service.storage.storage_class import StorageClass
+from bookie_service.storage import layout
+from bookie_service.storage.journal.journal import JournalOptions
+from bookie_service.storage.ledgers.base import StoreOptions
+from bookie_service.storage.ledgers.storage_class import StorageClass
+from bookie_service.storage.logs.log_appender import AppendOptions
 from tests.crash.audit import Violation, audit
 from tests.crash.campaign import reopened
 from tests.crash.census import DoubtfulCensus

@@ -23,7 +23,7 @@ from collections import Counter
 from dataclasses import dataclass
 from random import Random
 
-from bookie_service.storage.storage_class import StorageClass
+from bookie_service.storage.ledgers.storage_class import StorageClass
 from tests.crash.audit import Violation, audit
 from tests.crash.campaign import reopened
 from tests.crash.faults import TAKING_SPACE

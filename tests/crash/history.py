@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from bkspark.wire.v2 import Status
+from bkspark.wire.status import Status
 
 NEVER = -1
 

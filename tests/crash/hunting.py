@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bkspark.errors import StorageDamaged
-from bookie_service.storage.storage_class import StorageClass
+from bookie_service.storage.ledgers.storage_class import StorageClass
 from tests.crash.audit import Violation
 from tests.crash.campaign import STEPS, Campaign
 from tests.crash.doubts import Damage, Doubts

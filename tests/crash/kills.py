@@ -26,8 +26,8 @@ import numpy as np
 from bkspark.cli.ports import free_ports
 from bkspark.cli.zookeeper_process import ZooKeeperProcess
 from bkspark.wire import v2
-from bkspark.wire.v2 import Status
-from bookie_service.storage.storage_class import StorageClass
+from bkspark.wire.status import Status
+from bookie_service.storage.ledgers.storage_class import StorageClass
 from tests.bookie.child import BookieChild, new_cluster
 from tests.bookie.serving import KEY, Peer, adds, split, stored
 

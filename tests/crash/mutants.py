@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
-from bookie_service.storage.storage_class import StorageClass
+from bookie_service.storage.ledgers.storage_class import StorageClass
 from tests.crash import directed, planted, planted_index, planted_journal, planted_storages
 from tests.crash import planted_collection as collecting
 from tests.crash.faults import misdirect_position

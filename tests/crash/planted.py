@@ -12,14 +12,16 @@ from typing import Any
 import numpy as np
 
 from bkspark.wire import v2
-from bookie_service import batch_reads, bookie, rules, single_reads
+from bookie_service.engine import bookie, rules, single_reads
+from bookie_service.engine.single_add import SingleAdd
 from bookie_service.formats import index as index_format
 from bookie_service.formats import marks as mark_format
 from bookie_service.formats.index import LedgerHeader
-from bookie_service.lone_adds import LoneAdd
-from bookie_service.storage import checkpoint, opening
-from bookie_service.storage.checkpoint import Checkpoint, Marks
-from bookie_service.storage.ledger_store import LedgerStore
+from bookie_service.network import v2_batch_read
+from bookie_service.storage.journal import checkpoint
+from bookie_service.storage.journal.checkpoint import Checkpoint, Marks
+from bookie_service.storage.ledgers import opening
+from bookie_service.storage.ledgers.base import LedgerStore
 from tests.crash.planting import ignoring_errors, skipping
 from tests.planting import Plant, both, changed, replaced
 
@@ -111,7 +113,7 @@ def wrong_key_fences() -> Plant:
 
 
 def lone_add_through_fence() -> Plant:
-    def ledger_of(self: bookie.Bookie, add: LoneAdd) -> Any:
+    def ledger_of(self: bookie.Bookie, add: SingleAdd) -> Any:
         ledger = self._store.ledger(add.ledger_id)
         return ledger if ledger is not None and ledger.master_key == add.master_key else None
 
@@ -210,5 +212,5 @@ def half_forgotten_early() -> Plant:
 
 def negative_doubt() -> Plant:
     return both(
-        *(replaced(module, "failed", lambda error: v2.Status.ENOENTRY) for module in (single_reads, batch_reads))
+        *(replaced(module, "failed", lambda error: v2.Status.ENOENTRY) for module in (single_reads, v2_batch_read))
     )

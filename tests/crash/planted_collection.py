@@ -11,17 +11,17 @@ from typing import Any
 import numpy as np
 
 from bkspark.errors import BookKeeperError
-from bookie_service import collection
-from bookie_service.collector import Collector
-from bookie_service.deletion_proofs import DeletionProofs
 from bookie_service.formats import entry_log as log_format
 from bookie_service.formats.compaction import SUFFIX
-from bookie_service.storage import compaction
-from bookie_service.storage.compaction import Compactor
-from bookie_service.storage.entry_log import EntryLogs
-from bookie_service.storage.file_index import FileIndex
-from bookie_service.storage.ledger_store import LedgerStore
-from bookie_service.storage.tombstones import Tombstones
+from bookie_service.gc import gc_policy
+from bookie_service.gc.deletion_proofs import DeletionProofs
+from bookie_service.gc.garbage_collector import Collector
+from bookie_service.storage.index.per_ledger import FileIndex
+from bookie_service.storage.ledgers.base import LedgerStore
+from bookie_service.storage.ledgers.tombstones import Tombstones
+from bookie_service.storage.logs import compaction
+from bookie_service.storage.logs.compaction import Compactor
+from bookie_service.storage.logs.entry_log import EntryLogs
 from tests.crash.census import DoubtfulCensus
 from tests.crash.planting import skipping
 from tests.crash.simulated_files import SimulatedFile
@@ -108,13 +108,13 @@ def short_map() -> Plant:
 
 def nearly_dead_is_dead() -> Plant:
     def make(old: Any) -> Any:
-        def usage(*arguments: Any) -> collection.LogUsage:
+        def usage(*arguments: Any) -> gc_policy.LogUsage:
             found = old(*arguments)
             return found if found.share >= 0.5 else replace(found, live_bytes=0)
 
         return usage
 
-    return changed(collection, "usage", make)
+    return changed(gc_policy, "usage", make)
 
 
 def open_log_collected() -> Plant:
@@ -127,7 +127,7 @@ def open_log_collected() -> Plant:
 def one_proof() -> Plant:
     async def round_of_proofs(self: DeletionProofs, pace: Any, now_s: float) -> np.ndarray:
         own = self._index.ledger_ids()
-        return collection.missing_ledgers(own, await self._census.listed())
+        return gc_policy.missing_ledgers(own, await self._census.listed())
 
     return replaced(DeletionProofs, "_round", round_of_proofs)
 

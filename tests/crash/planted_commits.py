@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from bookie_service.bookie import Bookie, _Fence
-from bookie_service.deferrals import Deferrals, TakenAdds
+from bookie_service.engine.bookie import Bookie, _Fence
+from bookie_service.engine.deferrals import Deferrals, TakenAdds
 from bookie_service.formats.journal import RecordKind
-from bookie_service.storage.journal import Journal
-from bookie_service.storage.journal_thread import JournalThread, _Group
+from bookie_service.storage.journal.journal import Journal
+from bookie_service.storage.journal.journal_thread import JournalThread, _Group
 from tests.planting import Plant, changed, replaced
 
 # ---- the journal's thread ----
@@ -215,7 +215,7 @@ def lone_add_to_first_journal() -> Plant:
     def make(old: Any) -> Any:
         def init(self: Bookie, *arguments: Any) -> None:
             old(self, *arguments)
-            self._takes_lone_adds = True
+            self._takes_single_adds = True
 
         return init
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from bookie_service.limbo_check import LimboCheck
-from bookie_service.rebuild import Rebuild
-from bookie_service.storage.ledger_store import LedgerStore
-from bookie_service.storage.limbo import Limbo
+from bookie_service.admin.rebuild import Rebuild
+from bookie_service.cluster.limbo_check import LimboCheck
+from bookie_service.storage.ledgers.base import LedgerStore
+from bookie_service.storage.ledgers.limbo import Limbo
 from tests.crash.planting import skipping
 from tests.planting import Plant, both, changed, replaced
 

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from bookie_service.formats import index as index_format
-from bookie_service.storage import log_reader, write_cache
-from bookie_service.storage.entry_log import EntryLogs
-from bookie_service.storage.file_index import FileIndex
-from bookie_service.storage.index_pages import IndexPages, Page
-from bookie_service.storage.index_writer import IndexWriter
-from bookie_service.storage.log_appender import EntryLogAppender
+from bookie_service.storage.index.index_pages import IndexPages, Page
+from bookie_service.storage.index.index_writer import IndexWriter
+from bookie_service.storage.index.per_ledger import FileIndex
+from bookie_service.storage.ledgers import write_cache
+from bookie_service.storage.logs import log_reader
+from bookie_service.storage.logs.entry_log import EntryLogs
+from bookie_service.storage.logs.log_appender import EntryLogAppender
 from tests.crash.planting import skipping
 from tests.crash.simulated_files import SimulatedFiles
 from tests.planting import Plant, changed, replaced

@@ -9,11 +9,12 @@ from typing import Any
 from bookie_service.formats import journal as journal_format
 from bookie_service.formats.journal import RecordKind
 from bookie_service.formats.marks import JournalPosition
-from bookie_service.storage import opening, replay
-from bookie_service.storage.checkpoint import Marks
-from bookie_service.storage.index_writer import IndexWriter
-from bookie_service.storage.journal import Journal, Record
-from bookie_service.storage.replay import ReplayedJournal
+from bookie_service.storage.index.index_writer import IndexWriter
+from bookie_service.storage.journal import replay
+from bookie_service.storage.journal.checkpoint import Marks
+from bookie_service.storage.journal.journal import Journal, Record
+from bookie_service.storage.journal.replay import ReplayedJournal
+from bookie_service.storage.ledgers import opening
 from tests.crash.planting import ignoring_errors, skipping
 from tests.planting import Plant, changed, replaced
 

@@ -8,19 +8,20 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from bookie_service import rules
-from bookie_service.bookie import Bookie
+from bookie_service.engine import rules
+from bookie_service.engine.bookie import Bookie
 from bookie_service.formats import marks as mark_format
-from bookie_service.storage import checkpoint, opening, replay
-from bookie_service.storage.checkpoint import Checkpoint, Marks
-from bookie_service.storage.compaction import Compactor
-from bookie_service.storage.entry_log import EntryLogs
-from bookie_service.storage.files import is_out_of_space
-from bookie_service.storage.journal import Journal
-from bookie_service.storage.key_value_index import KeyValueIndex
-from bookie_service.storage.ledger_store import LedgerStore
-from bookie_service.storage.tombstones import Tombstones
-from bookie_service.storage.write_cache import CacheHalf
+from bookie_service.storage.index.key_value_index import KeyValueIndex
+from bookie_service.storage.io.files import is_out_of_space
+from bookie_service.storage.journal import checkpoint, replay
+from bookie_service.storage.journal.checkpoint import Checkpoint, Marks
+from bookie_service.storage.journal.journal import Journal
+from bookie_service.storage.ledgers import opening
+from bookie_service.storage.ledgers.base import LedgerStore
+from bookie_service.storage.ledgers.tombstones import Tombstones
+from bookie_service.storage.ledgers.write_cache import CacheHalf
+from bookie_service.storage.logs.compaction import Compactor
+from bookie_service.storage.logs.entry_log import EntryLogs
 from tests.crash.planting import skipping
 from tests.crash.simulated_files import SimulatedFiles
 from tests.planting import Plant, both, changed, replaced

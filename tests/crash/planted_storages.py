@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 
 from bookie_service.formats import key_value_index as index_format
-from bookie_service.storage.db_storage import DbLedgerStorage
-from bookie_service.storage.entry_log import EntryLogs
-from bookie_service.storage.key_value_index import KeyValueIndex
-from bookie_service.storage.ledger_store import LedgerStore
-from bookie_service.storage.log_appender import EntryLogAppender
-from bookie_service.storage.log_writer import LogWriter
-from bookie_service.storage.read_ahead import ReadAheadCache
+from bookie_service.storage.index.key_value_index import KeyValueIndex
+from bookie_service.storage.ledgers.base import LedgerStore
+from bookie_service.storage.ledgers.db import DbLedgerStorage
+from bookie_service.storage.ledgers.read_ahead import ReadAheadCache
+from bookie_service.storage.logs.entry_log import EntryLogs
+from bookie_service.storage.logs.log_appender import EntryLogAppender
+from bookie_service.storage.logs.log_writer import LogWriter
 from tests.crash.simulated_key_values import SimulatedKeyValues
 from tests.planting import Plant, changed, replaced
 

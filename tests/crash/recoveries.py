@@ -22,11 +22,11 @@ from dataclasses import dataclass
 from random import Random
 
 from bookie_service.formats.entry_log import HEADER_BYTES
-from bookie_service.storage.file_index import PageOptions
-from bookie_service.storage.journal import JournalOptions
-from bookie_service.storage.ledger_store import StoreOptions
-from bookie_service.storage.log_appender import AppendOptions
-from bookie_service.storage.storage_class import StorageClass
+from bookie_service.storage.index.per_ledger import PageOptions
+from bookie_service.storage.journal.journal import JournalOptions
+from bookie_service.storage.ledgers.base import StoreOptions
+from bookie_service.storage.ledgers.storage_class import StorageClass
+from bookie_service.storage.logs.log_appender import AppendOptions
 from tests.crash.audit import Violation, audit
 from tests.crash.campaign import LOG_PER_LEDGER, reopened
 from tests.crash.census import DoubtfulCensus

@@ -14,8 +14,8 @@ import numpy as np
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v3
 from bkspark.wire.framing import scan_frames
-from bookie_service.outbox import Parts
-from bookie_service.v3_requests import V3Runs
+from bookie_service.network.send_buffer import Parts
+from bookie_service.network.v3_requests import V3Runs
 from tests.crash.audit import Violation
 from tests.crash.history import History
 from tests.crash.scripts import Script
@@ -43,7 +43,7 @@ class DeferringClient(TakingClient):
         ledger_id, entry_id = answer.ledgerId, answer.entryId
         if ledger_id in self._history.deleted:
             return
-        if answer.status != v3.Status.EOK:
+        if answer.status != v3.StatusCode.EOK:
             self._history.add_answered(ledger_id, entry_id, answer.status)
             return
         taken = self._taken.setdefault(ledger_id, {})

@@ -11,13 +11,13 @@ from typing import ClassVar
 import numpy as np
 
 from bkspark.wire import v2
-from bookie_service.storage.file_index import PageOptions
-from bookie_service.storage.flush_policy import FlushLimits
-from bookie_service.storage.journal import JournalOptions
-from bookie_service.storage.journal_thread import INLINE_SYNC_NS_MAX
-from bookie_service.storage.ledger_store import ReadAheadOptions, StoreOptions
-from bookie_service.storage.log_appender import AppendOptions
-from bookie_service.storage.storage_class import StorageClass
+from bookie_service.storage.index.per_ledger import PageOptions
+from bookie_service.storage.journal.flush_policy import FlushLimits
+from bookie_service.storage.journal.journal import JournalOptions
+from bookie_service.storage.journal.journal_thread import INLINE_SYNC_NS_MAX
+from bookie_service.storage.ledgers.base import ReadAheadOptions, StoreOptions
+from bookie_service.storage.ledgers.storage_class import StorageClass
+from bookie_service.storage.logs.log_appender import AppendOptions
 from tests.crash.audit import Violation, audit
 from tests.crash.census import DoubtfulCensus
 from tests.crash.history import History
@@ -292,7 +292,7 @@ class Script:
         self.twin.add(ledger_id, entries, flags)
 
     def _resend(self) -> None:
-        """Send the last adds again, byte for byte, as a writer does whose connection broke (reliability N4)."""
+        """Send the last adds again, byte for byte, as a writer does whose connection broke (N4)."""
         assert self.twin is not None
         if self._last_adds is None or self.random.random() < 0.3:
             self._add_some()
@@ -467,7 +467,7 @@ class CommittingScript(Script):
 
     def _configuration(self, storage_class: StorageClass | None, log_per_ledger: bool | None) -> Setup:
         found = super()._configuration(storage_class, log_per_ledger)
-        return replace(found, journals=1, operation_ns=0, alone_after=0)
+        return replace(found, journals=1, operation_ns=0, serial_writer_after=0)
 
 
 def write_more(twin: BookieTwin, random: Random) -> None:

@@ -1,4 +1,4 @@
-"""A disk in memory that knows what is durable and what is only cached, behind the interface of `storage.files`.
+"""A disk in memory that knows what is durable and what is only cached, behind the interface of `storage.io.files`.
 
 Every file has a durable state, a cached state (what a living process reads) and the changes between the two; so has
 every directory, for its names. `sync_data` makes a file's bytes and size durable, never its name; `sync_directory`
@@ -20,9 +20,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from bookie_service.disks import DiskSpace
-from bookie_service.storage.files import Buffer, File, FileSystem, LocalFiles
-from bookie_service.storage.key_values import KeyValueOptions
+from bookie_service.storage.disks import DiskSpace
+from bookie_service.storage.io.files import Buffer, File, FileSystem, LocalFiles
+from bookie_service.storage.io.key_values import KeyValueOptions
 from tests.crash.simulated_key_values import SimulatedKeyValues
 
 OperationHook = Callable[[str, str], None]

@@ -1,4 +1,4 @@
-"""A key-value store on a simulated disk that keeps what `storage.key_values` says of one, and not more.
+"""A key-value store on a simulated disk that keeps what `storage.io.key_values` says of one, and not more.
 
 All writes since the last sync are in the process's memory, so a kill takes them. `sync` appends one checksummed record
 per write to one file and syncs that: a crash in the middle leaves some leading ones. Opening cuts the rest away and

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from bookie_service.storage.storage_class import StorageClass
+from bookie_service.storage.ledgers.storage_class import StorageClass
 from tests.crash import directed, directed_steps, planted_commits, planted_doubts, planted_starts
 from tests.crash.hunting import (
     Mutant,

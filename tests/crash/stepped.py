@@ -13,14 +13,14 @@ import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
-from bookie_service.bookie import Bookie
-from bookie_service.storage import checkpoint as checkpoint_steps
-from bookie_service.storage.checkpoint import Checkpoint, JournalFailed, Marks
-from bookie_service.storage.files import is_out_of_space
-from bookie_service.storage.flush_policy import FlushLimits
-from bookie_service.storage.journal import Journal
-from bookie_service.storage.journal_thread import JournalEvents, JournalThread
-from bookie_service.storage.ledger_storage import LedgerStorage
+from bookie_service.engine.bookie import Bookie
+from bookie_service.storage.io.files import is_out_of_space
+from bookie_service.storage.journal import checkpoint as checkpoint_steps
+from bookie_service.storage.journal.checkpoint import Checkpoint, JournalFailed, Marks
+from bookie_service.storage.journal.flush_policy import FlushLimits
+from bookie_service.storage.journal.journal import Journal
+from bookie_service.storage.journal.journal_thread import JournalEvents, JournalThread
+from bookie_service.storage.ledgers.interface import LedgerStorage
 
 
 class _Timer:

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from bookie_service.formats import index_files as file_format
-from bookie_service.storage.index_files import IndexFilesWriter
-from bookie_service.storage.index_moves import IndexMoves
-from bookie_service.storage.placed_file import PlacedFile
+from bookie_service.storage.index.index_moves import IndexMoves
+from bookie_service.storage.index.manifest import IndexFilesWriter
+from bookie_service.storage.io.placed_file import PlacedFile
 from tests.crash.audit import Violation
 from tests.crash.bad_directory import Case, cases, crash_everywhere
 from tests.planting import Plant, changed, replaced

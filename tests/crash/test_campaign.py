@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from bookie_service.storage.storage_class import StorageClass
+from bookie_service.storage.ledgers.storage_class import StorageClass
 from tests.crash.campaign import LOG_PER_LEDGER, Campaign, coverage, main, run
 from tests.crash.images import Loss
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bookie_service.storage.storage_class import StorageClass
+from bookie_service.storage.ledgers.storage_class import StorageClass
 from tests.crash.doubts import Damage, Doubts
 from tests.crash.parallel import rare_collections
 

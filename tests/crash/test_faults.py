@@ -14,10 +14,10 @@ from types import ModuleType
 
 import pytest
 
-from bkspark.wire.v2 import Status
-from bookie_service.storage.file_index import PageOptions
-from bookie_service.storage.ledger_store import StoreOptions
-from bookie_service.storage.storage_class import StorageClass
+from bkspark.wire.status import Status
+from bookie_service.storage.index.per_ledger import PageOptions
+from bookie_service.storage.ledgers.base import StoreOptions
+from bookie_service.storage.ledgers.storage_class import StorageClass
 from tests.crash.audit import audit, audit_space
 from tests.crash.campaign import reopened
 from tests.crash.census import DoubtfulCensus

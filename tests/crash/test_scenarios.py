@@ -1,4 +1,4 @@
-"""The scenarios of bugs that bookies had (reliability §3.2), each on a disk that can crash; the number is theirs.
+"""The scenarios of bugs that bookies had (docs/reliability.md), each on a disk that can crash; the number is theirs.
 
 The others stand where what they need is; `python -m tests.scenarios` lists the tests of each.
 """
@@ -18,15 +18,15 @@ from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.memory import MemoryStore
 from bkspark.metadata.uri import MetadataUri
 from bkspark.wire import v2
-from bkspark.wire.v2 import Status
+from bkspark.wire.status import Status
+from bookie_service.cluster.identity import Identity
 from bookie_service.formats import entry_log as log_format
 from bookie_service.formats import index as index_format
 from bookie_service.formats import journal as journal_format
 from bookie_service.formats import marks as mark_format
-from bookie_service.identity import Identity
-from bookie_service.storage.journal import JournalOptions
-from bookie_service.storage.ledger_store import StoreOptions
-from bookie_service.storage.log_appender import AppendOptions
+from bookie_service.storage.journal.journal import JournalOptions
+from bookie_service.storage.ledgers.base import StoreOptions
+from bookie_service.storage.logs.log_appender import AppendOptions
 from tests.crash.audit import Violation, audit
 from tests.crash.campaign import reopened
 from tests.crash.directed import crash_held_index, crash_reused_journals, crash_striped_ledger

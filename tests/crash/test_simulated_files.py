@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from bookie_service.storage.files import LocalFiles
+from bookie_service.storage.io.files import LocalFiles
 from tests.crash.images import Loss, crash_image
 from tests.crash.simulated_files import Inode, SimulatedDisk, SimulatedFiles
 from tests.crash.simulated_key_values import SimulatedKeyValues

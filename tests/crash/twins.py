@@ -18,30 +18,30 @@ from crc32c import crc32c
 
 from bkspark.wire import v2
 from bkspark.wire.framing import FRAME_BYTES_MAX, scan_frames
-from bookie_service import collection
-from bookie_service.answers import V2_ANSWERS
-from bookie_service.batch_reads import BatchRead
-from bookie_service.bookie import Bookie, BookieOptions
-from bookie_service.collection import LogUsage
-from bookie_service.collector import CollectionOptions, Collector, LedgerCensus, PassReport
-from bookie_service.disk_watch import DiskOptions, DiskWatch
-from bookie_service.entry_lists import StepReport
-from bookie_service.lone_adds import decode_lone_add
-from bookie_service.outbox import Parts
-from bookie_service.reads import ReadOptions, ids_of
-from bookie_service.single_reads import SingleReads
-from bookie_service.storage import checkpoint as checkpoint_steps
-from bookie_service.storage.byte_source import Fetched, Place
-from bookie_service.storage.checkpoint import Checkpoint
-from bookie_service.storage.compaction import LogInDoubt
-from bookie_service.storage.files import is_out_of_space
-from bookie_service.storage.flush_policy import FlushLimits
-from bookie_service.storage.journal import JournalOptions
-from bookie_service.storage.ledger_store import StoreOptions
-from bookie_service.storage.log_appender import AppendOptions
-from bookie_service.storage.opening import open_storage
-from bookie_service.turns import ENDLESS, Turn, Turns
-from bookie_service.v2_requests import V2Runs
+from bookie_service.engine.bookie import Bookie, BookieOptions
+from bookie_service.engine.disk_watch import DiskOptions, DiskWatch
+from bookie_service.engine.entry_lists import StepReport
+from bookie_service.engine.reads import ReadOptions, ids_of
+from bookie_service.engine.single_reads import SingleReads
+from bookie_service.engine.turns import ENDLESS, Turn, Turns
+from bookie_service.gc import gc_policy
+from bookie_service.gc.garbage_collector import CollectionOptions, Collector, LedgerCensus, PassReport
+from bookie_service.gc.gc_policy import LogUsage
+from bookie_service.network.add_decoders import v2_single_add
+from bookie_service.network.response_encoders import V2_RESPONSES
+from bookie_service.network.send_buffer import Parts
+from bookie_service.network.v2_batch_read import BatchRead
+from bookie_service.network.v2_requests import V2Runs
+from bookie_service.storage.io.byte_source import Fetched, Place
+from bookie_service.storage.io.files import is_out_of_space
+from bookie_service.storage.journal import checkpoint as checkpoint_steps
+from bookie_service.storage.journal.checkpoint import Checkpoint
+from bookie_service.storage.journal.flush_policy import FlushLimits
+from bookie_service.storage.journal.journal import JournalOptions
+from bookie_service.storage.ledgers.base import StoreOptions
+from bookie_service.storage.ledgers.opening import open_storage
+from bookie_service.storage.logs.compaction import LogInDoubt
+from bookie_service.storage.logs.log_appender import AppendOptions
 from tests.crash.history import History
 from tests.crash.simulated_files import SimulatedDisk, SimulatedFiles
 from tests.crash.stepped import Checkpoints, Loop, SteppedJournal
@@ -66,7 +66,7 @@ class Setup:
         default_factory=lambda: CollectionOptions(deleted_share_max=1.0, entries_per_s=0, bytes_per_s=0)
     )
     flush: FlushLimits = field(default_factory=FlushLimits)
-    alone_after: int = 1
+    serial_writer_after: int = 1
     operation_ns: int = 0
     """How long an operation of the disk takes, as a journal's thread sees it: with 4 ms it counts as slow."""
 
@@ -199,7 +199,7 @@ class BookieTwin:
             self.checkpoints,
             self.disks,
             AtHand(),
-            BookieOptions(alone_after=setup.alone_after, reads=setup.reads),
+            BookieOptions(serial_writer_after=setup.serial_writer_after, reads=setup.reads),
             AtOnce(),
         )
         self.checkpoints.bookie = self.bookie
@@ -230,9 +230,9 @@ class BookieTwin:
     def serve(self, client: TakingClient, frames: bytes) -> None:
         """Take requests that came at once from a connection; checkpoints run when the write cache is full."""
         octets, runs = self._runs(client, frames)
-        alone = decode_lone_add(octets.data, len(octets), FRAME_BYTES_MAX)
+        alone = v2_single_add(octets.data, len(octets), FRAME_BYTES_MAX)
         with self.loop.serving():
-            is_served = alone is not None and self.bookie.add_alone(client, octets, alone)
+            is_served = alone is not None and self.bookie.add_single(client, octets, alone)
         while not is_served:
             with self.loop.serving():
                 is_served = runs.serve(octets)
@@ -283,7 +283,7 @@ class BookieTwin:
     def read(self, ledger_id: int, entry_id: int) -> tuple[int, int, bytes]:
         """Return (status, entry id, entry) of a single read."""
         answers = Answers()
-        self.bookie.reads.promise(SingleReads(answers, V2_ANSWERS, *ids_of(ledger_id, entry_id)))
+        self.bookie.reads.promise(SingleReads(answers, V2_RESPONSES, *ids_of(ledger_id, entry_id)))
         _, _, status, _, _ = struct.unpack_from(">iiiqq", answers.buffer)
         content = answers.buffer[28:]
         return status, struct.unpack_from(">q", content, 8)[0] if content else -1, content
@@ -389,7 +389,7 @@ class BookieTwin:
         held = self.store.index.ledger_ids()
         facts = (self._storage.compactor.facts(log_id, _at_once) for log_id in self.store.logs.settled())
         return [
-            collection.usage(each.log_id, each.log_bytes, each.ledger_ids, each.ledger_bytes, held) for each in facts
+            gc_policy.usage(each.log_id, each.log_bytes, each.ledger_ids, each.ledger_bytes, held) for each in facts
         ]
 
     def stop(self) -> None:

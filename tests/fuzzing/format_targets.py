@@ -15,7 +15,10 @@ from crc32c import crc32c
 
 from bkspark.errors import StorageDamaged
 from bkspark.wire.digest import DigestType
-from bookie_service import layout
+from bookie_service.admin.inspection.digests import DigestJudge
+from bookie_service.admin.inspection.entry_log import read_entry_log
+from bookie_service.admin.inspection.findings import Damage, EntryRun, Fact, Finding
+from bookie_service.admin.inspection.journal import read_journal
 from bookie_service.formats import (
     compaction,
     entry_log,
@@ -30,12 +33,9 @@ from bookie_service.formats import (
 from bookie_service.formats.index import LedgerHeader
 from bookie_service.formats.journal import FILE_HEADER_BYTES, FileHeader, RecordKind
 from bookie_service.formats.marks import NO_JOURNAL, JournalPosition
-from bookie_service.inspection.digests import DigestJudge
-from bookie_service.inspection.entry_log import read_entry_log
-from bookie_service.inspection.findings import Damage, EntryRun, Fact, Finding
-from bookie_service.inspection.journal import read_journal
-from bookie_service.storage.log_scan import LogScan
-from bookie_service.storage.replay import replay_journal
+from bookie_service.storage import layout
+from bookie_service.storage.journal.replay import replay_journal
+from bookie_service.storage.logs.log_scan import LogScan
 from tests.crash.simulated_files import SimulatedDisk, SimulatedFiles
 from tests.fuzzing.target import Draw, Target
 from tests.fuzzing.wire_targets import _framed, _stored_entry

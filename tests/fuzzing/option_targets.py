@@ -26,7 +26,7 @@ from bkspark.spark.formats.decoding import MalformedMode
 from bkspark.spark.formats.registry import columns_of, decoder_of, encoder_of
 from bkspark.spark.offsets import ManyLogs, OneLog
 from bkspark.spark.options import OPTIONS, SourceOptions
-from bookie_service import configuration, properties
+from bookie_service.settings import configuration, properties
 from tests.fuzzing.target import Draw, Target
 
 # ---- Spark's options ----
@@ -101,7 +101,7 @@ def _offset_seeds() -> Iterator[bytes]:
 
 
 def _configuration(data: bytes) -> configuration.Configuration:
-    """As `configuration_file.read` and `configure` do, but no other file is included."""
+    """As `settings.file.read` and `configure` do, but no other file is included."""
     try:
         pairs = properties.pairs(data.decode())
     except ValueError as error:

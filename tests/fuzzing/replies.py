@@ -51,8 +51,8 @@ from bkspark.wire import v2, v3
 from bkspark.wire.digest import DigestType, EntryDigest, master_key
 from bkspark.wire.framing import LENGTH_BYTES, split_items
 from bookie_service.service import BookieService
-from bookie_service.storage.files import LocalFiles
-from bookie_service.storage.storage_class import StorageClass
+from bookie_service.storage.io.files import LocalFiles
+from bookie_service.storage.ledgers.storage_class import StorageClass
 from tests.bookie.serving import no_suspects, service_options
 from tests.fuzzing.frames import CORNERS
 from tests.fuzzing.live import rss_mib

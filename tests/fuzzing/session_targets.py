@@ -22,10 +22,11 @@ from bkspark.net.v3_channel import BookieV3Channel
 from bkspark.wire import v2, v3, v3_reads
 from bkspark.wire.digest import DigestType, EntryDigest
 from bkspark.wire.framing import scan_frames
-from bookie_service import containment
-from bookie_service.requests import Runs
-from bookie_service.v2_requests import V2Runs
-from bookie_service.v3_requests import V3Runs
+from bkspark.wire.layout import ENTRY_BYTES_MIN
+from bookie_service.engine import containment
+from bookie_service.network.request_stream import Runs
+from bookie_service.network.v2_requests import V2Runs
+from bookie_service.network.v3_requests import V3Runs
 from tests.crash.history import History
 from tests.crash.twins import BookieTwin, Setup, TakingClient
 from tests.fuzzing.target import Draw, Target
@@ -93,7 +94,7 @@ class _Peer(TakingClient):
         self._loop.call_soon(callback)
 
     def receive(self, data: bytes) -> None:
-        """Take bytes, serve the whole frames in them; a protocol error closes, as `bookie_service.connection` does."""
+        """Take bytes, serve the whole frames in them; a protocol error closes the session, as on a connection."""
         if not self.is_open:
             return
         self._received += data
@@ -144,7 +145,7 @@ def _is_far(body: bytes) -> bool:
             entry = v3.decode_request(body).addRequest.body
         else:
             entry = body[v2.ADD_HEAD_BYTES :] if body[1:2] == bytes((v2.ADD,)) else b""
-        return len(entry) >= v2.ENTRY_BYTES_MIN and int.from_bytes(entry[8:16], "big", signed=True) >= _ENTRY_ID_END
+        return len(entry) >= ENTRY_BYTES_MIN and int.from_bytes(entry[8:16], "big", signed=True) >= _ENTRY_ID_END
     return False
 
 

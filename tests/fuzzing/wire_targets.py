@@ -238,7 +238,7 @@ def _v3_responses(data: bytes) -> None:
     for first in range(len(table)):
         if adds := v3.decode_add_responses(octets, table, first):
             assert 0 < len(adds) <= len(bodies) - first
-            v3.to_v2(adds.statuses)
+            v3.statuses_of(adds.statuses)
             for row, body in enumerate(bodies[first : first + len(adds)]):
                 response = v3.decode_response(body)
                 found = response.addResponse
@@ -246,7 +246,7 @@ def _v3_responses(data: bytes) -> None:
                 assert (found.ledgerId, found.entryId) == (adds.ledger_ids[row], adds.entry_ids[row])
         if table.ends[first] > table.starts[first] and (reads := v3_reads.decode_read_responses(octets, table, first)):
             assert 0 < len(reads) <= len(bodies) - first
-            v3.to_v2(reads.statuses)
+            v3.statuses_of(reads.statuses)
             for row, body in enumerate(bodies[first : first + len(reads)]):
                 response = v3.decode_response(body)
                 assert _signed(response.header.txnId) == reads.txn_ids[row]
@@ -315,7 +315,7 @@ def _v3_built(data: bytes) -> None:
     txn_ids = np.array([draw.entry_id() for _ in range(count)])
     ledger_id = draw.entry_id()
     entry_ids = np.array([draw.entry_id() for _ in range(count)])
-    statuses = np.array([draw.choice(tuple(v3.Status)) for _ in range(count)], np.int64)
+    statuses = np.array([draw.choice(tuple(v3.StatusCode)) for _ in range(count)], np.int64)
     synced = np.array([draw.int64() for _ in range(count)]) if draw.flag() else None
     encoded = v3.encode_add_responses(txn_ids, statuses, np.full(count, ledger_id), entry_ids, synced)
     expected = b""

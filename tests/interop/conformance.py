@@ -1,4 +1,4 @@
-"""Which tests prove which item of the conformance checklist (bookkeeper-interop.md §13), between which programs.
+"""Which tests prove which item of the conformance checklist, between which programs.
 
 `python -m tests.interop.conformance > docs/compatibility.md` writes the tables; a test holds them against the tests.
 """
@@ -137,7 +137,7 @@ def _head() -> list[str]:
         "The tests of `tests/interop` (`make test-interop`, and part of `make test`) run Apache's own client, bookies",
         "and shell (4.18.0, from Maven), unchanged.",
         "Numbers are those of the conformance checklist that the tests are named after. `yes`: the tests listed below",
-        "pass between these programs; `-`: there is none. Items 1, 2 and 6 are proved with our programs on both",
+        "pass between these programs; `-`: there is no test. Items 1, 2 and 6 are proved with our programs on both",
         "sides, 1 and 3 with bytes that Apache's wrote.",
         "",
     ]

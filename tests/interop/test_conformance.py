@@ -30,7 +30,7 @@ def test_every_test_that_names_an_item_stands_in_its_row() -> None:
 
 
 def test_every_trap_has_its_tests() -> None:
-    """bookkeeper-interop.md §12: all 38."""
+    """All 38 of them."""
     assert list(traps.TRAPS) == list(range(1, 39))
     assert all(tests for _, tests in traps.TRAPS.values())
     assert [pattern for pattern in traps.patterns() if not conformance.tests_of(pattern)] == []

@@ -1,4 +1,4 @@
-"""Apache's Java client, call by call, in both of its protocols, and Apache's shell: bookkeeper-interop.md §13."""
+"""Apache's Java client, call by call, in both of its protocols, and its shell: docs/compatibility.md, items 4, 5, 9."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Clusters and bookies made by one and used by the other: LAYOUT, INSTANCEID, cookies, registrations and folders
-(bookkeeper-interop.md §4.2, §4.3, §4.7, §6.1)."""
+(docs/protocol.md §4.2, §4.3, §4.7, §6.1)."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bookie_service.configuration_keys import APACHE_KEYS
+from bookie_service.settings.keys import APACHE_KEYS
 from tests.interop.cases import PASSWORD
 from tests.interop.conftest import Bookies
 from tests.interop.peer import JavaClient, PeerError

@@ -1,4 +1,4 @@
-"""Our client in V3 on Apache's bookies and on ours: bookkeeper-interop.md §2, and §13 item 5."""
+"""Our client in V3 on Apache's bookies and on ours: docs/protocol.md §2, item 5 of docs/compatibility.md."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_item_5_what_our_client_writes_in_v3_it_reads_in_both_protocols(
 def test_relaxed_durability_is_deferred_sync_and_force_on_apaches_bookies(
     java: JavaClient, bookies: Bookies, ledger_type: str
 ) -> None:
-    """bookkeeper-interop.md §5.5. They say no LastAddSynced, so that nothing is confirmed before a force."""
+    """docs/protocol.md §5.5. They say no LastAddSynced, so that nothing is confirmed before a force."""
     with Client(bookies.uri, password=PASSWORD.encode()) as client:
         writer = client.create(ledger_type=ledger_type, relaxed=RelaxedDurability(force_interval_ns=0))
         writer.append_many(payloads(SIZES))

@@ -1,5 +1,5 @@
 """Autorecovery of both kinds in one cluster: Apache's auditor with our workers, ours with Apache's, one election, one
-list, its locks and its switches (bookkeeper-interop.md §4.8, §4.9, §7, §13 item 7)."""
+list, its locks and its switches (docs/protocol.md §4.8, §4.9, §7; item 7)."""
 
 from __future__ import annotations
 
@@ -234,7 +234,7 @@ def test_item_7_a_ledger_that_we_have_locked_is_left_alone_by_javas_worker(
 def test_item_7_our_auditor_obeys_the_switch_and_the_delay_of_apaches_shell(
     mixed: MixedCluster, observer: Observer, client: Client, java: JavaClient
 ) -> None:
-    """bookkeeper-interop.md §7.2: `lostbookierecoverydelay` wins over the configuration, `triggeraudit` ends it."""
+    """docs/protocol.md §7.2: `lostbookierecoverydelay` wins over the configuration, `triggeraudit` ends it."""
     ledgers = written(client, mixed.ours[0].id)
     lost = mixed.ours[1]
     with our_auditor(mixed.uri):
@@ -357,7 +357,7 @@ def open_on(client: Client, java: JavaClient, bookie: str) -> int:
 def test_item_7_javas_auditor_waits_for_a_lost_bookie_as_long_as_we_say(
     java_alone: Peer, mixed: MixedCluster, observer: Observer, client: Client, java: JavaClient
 ) -> None:
-    """bookkeeper-interop.md §7.2: `lostBookieRecoveryDelay` in the metadata, ours, wins over Java's configuration."""
+    """docs/protocol.md §7.2: `lostBookieRecoveryDelay` in the metadata, ours, wins over Java's configuration."""
     ledgers = written(client, mixed.ours[0].id)
     lost = mixed.ours[1]
     observer.ask(lambda cluster: cluster.store.set_lost_bookie_recovery_delay_s(3600))

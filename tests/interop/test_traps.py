@@ -1,4 +1,4 @@
-"""Traps of bookkeeper-interop.md §12 that no other test steps into; `tests.interop.traps` lists them all."""
+"""Traps of docs/compatibility.md that no other test steps into; `tests.interop.traps` lists them all."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from bkspark.metadata.memory import MemoryStore
 from bkspark.metadata.uri import MetadataUri
 from bkspark.wire import v2
 from bkspark.wire.digest import DigestType, EntryDigest
-from bkspark.wire.v2 import Status
-from bookie_service.connection import ConnectionOptions
+from bkspark.wire.status import Status
+from bookie_service.network.connection import ConnectionOptions
 from bookie_service.replication.autorecovery import Cluster as RepairedCluster
 from bookie_service.replication.options import AutoRecoveryOptions
 from bookie_service.replication.repair import settled_fragments
@@ -38,7 +38,7 @@ def test_trap_9_an_entry_of_pulsars_largest_size_is_taken_where_its_frame_is_con
 
 
 def test_trap_14_copies_of_re_replication_carry_the_recovery_flag_alone() -> None:
-    """§11's vectors: header word 02010002, where a ledger's recovery sends 02010006."""
+    """docs/protocol.md §8: header word 02010002, where a ledger's recovery sends 02010006."""
     entry = stored(5, 7, b"hello")
     batch = EntryBatch(entry, np.array([0, len(entry)]), 5, 7)
     frames, _ = v2.encode_stored_adds(batch, KEY, v2.RECOVERY_ADD)

@@ -1,4 +1,4 @@
-"""The trap list of bookkeeper-interop.md §12, and the tests that step into each. `python -m tests.interop.conformance`
+"""The trap list of docs/compatibility.md, and the tests that step into each. `python -m tests.interop.conformance`
 prints it into docs/compatibility.md; tests/interop/test_conformance.py holds it against the tests."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TRAPS: dict[int, tuple[str, tuple[str, ...]]] = {
         (f"{_V2}::test_add_matches_vector", f"{_V2}::test_reads_match_vectors"),
     ),
     2: (
-        "V2 or V3 is told by each connection; a V2 client opens V3 connections too",
+        "Each connection is V2 or V3; a V2 client opens V3 connections too",
         (f"{_V3}::test_item_2_v2_and_v3*", "tests/interop/test_java_tools.py::test_item_4_a_call_that_needs_v3*"),
     ),
     3: (
@@ -66,7 +66,7 @@ TRAPS: dict[int, tuple[str, tuple[str, ...]]] = {
         (f"{_V3}::test_trap_13_*", "tests/bookie/test_collection_scenarios.py::test_p21_*"),
     ),
     14: (
-        "Recovery adds pass on fenced ledgers and, with HIGH_PRIORITY, on read-only bookies; re-replication has none",
+        "Recovery adds pass on fenced ledgers and, with HIGH_PRIORITY, on read-only bookies; re-replication lacks it",
         (f"{_V3}::test_trap_14_*", f"{_BOOKIE}::test_read_only_bookie_takes*", f"{_TRAPS}::test_trap_14_*"),
     ),
     15: ("Entries are opaque", (f"{_BOOKIE}::test_added_entry_is_returned_verbatim", f"{_TRAPS}::test_trap_15_*")),
@@ -162,7 +162,7 @@ TRAPS: dict[int, tuple[str, tuple[str, ...]]] = {
         (f"{_LIST}::test_text_is_escaped*", f"{_FORMATS}::test_cookie_of_apaches_example*"),
     ),
     37: (
-        "Passwords stand in clear in the metadata, and nowhere else",
+        "Passwords are in clear in the metadata, and nowhere else",
         (
             f"{_BOTH}::test_items_4_5_both_show*",
             f"{_BOOKIE}::test_x04_*",
@@ -185,7 +185,7 @@ def table() -> list[str]:
     lines = [
         "## Traps",
         "",
-        "The list of bookkeeper-interop.md §12 in short, each with the tests that step into it.",
+        "What an implementation of the protocol gets wrong easily, each with the tests that step into it.",
         "",
         "| Trap | | Tests |",
         "|---|---|---|",

@@ -327,7 +327,7 @@ def test_page_that_was_written_anew_meanwhile_is_found_under_its_new_name() -> N
         assert await listed(snapshot, 10, 20) == [list(range(10, 20))]
         await paged.tree.delete(node)
         another = PagedAnew(paged)
-        with pytest.raises(DataLoss, match="truncated, overwritten or created anew"):
+        with pytest.raises(DataLoss, match="truncated, overwritten or created again"):
             await listed(another.snapshot, 10, 20)
 
     asyncio.run(test())

@@ -303,7 +303,7 @@ async def test_an_outcome_that_cannot_be_told_any_more_is_said_to_be_unknown(wor
 
     await world.stage(1)
     racing = RacingTree(world.server, many_changes)
-    with pytest.raises(MetadataError, match="cannot be told any more"):
+    with pytest.raises(MetadataError, match="it is unknown whether it took effect"):
         await LogStore(racing, "/ledgers").append_ledgers("x", closed(1))
 
 
@@ -560,7 +560,7 @@ async def test_a_writer_has_fenced_what_is_open_before_it_gets_the_log(world: Wo
     snapshot = await world.store.snapshot("x")
     assert snapshot.open_ordinals == (1,)
     assert [ledger.last_entry for ledger in await snapshot.ledgers()] == [4, None]
-    with pytest.raises(LedgerFenced, match="opened for writing by somebody else"):
+    with pytest.raises(LedgerFenced, match="opened for writing by another client"):
         await world.store.add_writer_ledger("x", 3, "a" * 16, ())
     assert await world.pending() == [3]
 

@@ -270,7 +270,7 @@ def test_ranges_leave_out_ledgers_without_entries_between_the_positions(tmp_path
         assert await between(Position(0, first, 4), Position(2, third, 1)) == [(third, 0, 1)]
         assert await between(Position(0, first, 3), Position(0, first, 3)) == []
         assert await between(end, end) == []
-        with pytest.raises(ConfigurationError, match="lies behind that"):
+        with pytest.raises(ConfigurationError, match="lies beyond that"):
             await between(snapshot.start, Position(2, third, 3))
 
     run_on_one(tmp_path, test)
@@ -285,7 +285,7 @@ def test_nothing_is_read_past_a_ledger_that_may_still_grow(tmp_path):
         (job,) = await publish(log, numbers(1, 3))
         listed = await (await log.snapshot()).ledgers()
         assert [it.ledger_id for it in listed][-1] == job
-        with pytest.raises(ConfigurationError, match="lies behind that"):
+        with pytest.raises(ConfigurationError, match="lies beyond that"):
             await read_all(log, "earliest", Position(1, job, 1))
         writer.abandon()
 

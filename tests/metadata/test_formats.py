@@ -115,7 +115,7 @@ CLOSED = {"state": 3}
     ],
 )
 def test_metadata_out_of_bounds_is_refused_by_ledger_and_reason(data, why):
-    """Finding S14: 20,000 members blocked the event loop, and a ledger could be closed at entry -2^63."""
+    """20,000 members blocked the event loop, and a ledger could be closed at entry -2^63."""
     with pytest.raises(MetadataFormat, match=f"ledger 5 cannot be read: .*{why}"):
         encoding.decode(data, 5)
 

@@ -103,7 +103,7 @@ def flat(uri):
 
 
 async def apaches_ledger(tree, uri):
-    """Create a ledger as Apache's FlatLedgerManagerFactory does; return its id (interop reference 4.2, 4.5)."""
+    """Create a ledger as Apache's FlatLedgerManagerFactory does; return its id (docs/protocol.md §4.2, §4.5)."""
     node = await tree.create(f"{uri.root}/ID-", ephemeral=True, sequential=True)
     await tree.delete(node)
     ledger_id = int(node[-10:])
@@ -112,7 +112,7 @@ async def apaches_ledger(tree, uri):
 
 
 def test_flat_cluster_takes_ids_from_the_counter_that_apaches_clients_use(trees):
-    """Finding M5: with another counter, ids of Apache's deleted ledgers were given out again."""
+    """With another counter, ids of Apache's deleted ledgers were given out again."""
 
     async def test(tree):
         uri = flat(trees.uri)

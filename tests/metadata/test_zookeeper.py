@@ -1,4 +1,4 @@
-"""What happens to a ZooKeeper session when the network or the server fails (reliability.md, Z1 to Z9)."""
+"""What happens to a ZooKeeper session when the network or the server fails (docs/reliability.md, Z1 to Z9)."""
 
 from __future__ import annotations
 

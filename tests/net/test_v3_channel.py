@@ -1,4 +1,4 @@
-"""BookieV3Channel against a peer that answers in every way that bookkeeper-interop.md §2 allows, and in some others."""
+"""BookieV3Channel against a peer that answers in every way that docs/protocol.md §2 allows, and in some others."""
 
 from __future__ import annotations
 

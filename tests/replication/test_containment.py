@@ -169,7 +169,7 @@ def poison(bookie_id: str, ledger_id: int, entry_id: int, lac: int) -> None:
 @pytest.mark.cluster
 @pytest.mark.xdist_group("repair")
 def test_poisoned_open_ledger_and_a_lost_bookie_leave_all_other_bookies_alive(repairing: Cluster) -> None:
-    """S2: an entry whose LAC is 2^63 - 1 ended every bookie that tried to repair its ledger, one after the other."""
+    """An entry whose LAC is 2^63 - 1 ended every bookie that tried to repair its ledger, one after the other."""
     with BlockingClient(repairing.uri) as client:
         poisoned = client.create(ensemble=3, write_quorum=3, ack_quorum=2)
         poisoned.append_many([b"x"] * 10)

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from bkspark.blocking import Client
-from bkspark.wire.v2 import Status
+from bkspark.wire.status import Status
 from bookie_service.formats import index as index_format
-from bookie_service.storage.files import LocalFiles
-from bookie_service.storage.limbo import Limbo
+from bookie_service.storage.io.files import LocalFiles
+from bookie_service.storage.ledgers.limbo import Limbo
 from tests.bookie.serving import Peer
 from tests.cluster import Cluster, ClusterBookie
 from tests.polling import wait_until

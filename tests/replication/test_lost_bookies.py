@@ -1,4 +1,4 @@
-"""When a bookie counts as lost (bookkeeper-interop.md 7.2)."""
+"""When a bookie counts as lost (docs/protocol.md §7.2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may be done to a ledger that lacks copies, and when metadata may say so (reliability.md A1 to A5, M2)."""
+"""What may be done to a ledger that lacks copies, and when metadata may say so (docs/reliability.md, A1 to A5, M2)."""
 
 from __future__ import annotations
 

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bkspark.wire.v2 import Status
-from bookie_service.sync_cursor import Run, SyncCursor, runs_of
+from bkspark.wire.status import Status
+from bookie_service.engine.sync_cursor import Run, SyncCursor, runs_of
 from tests.simulation.history import History
 from tests.simulation.world import EXPONENTIAL, MILLISECOND, UNIFORM, Node, World, place
 

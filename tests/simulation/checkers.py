@@ -1,6 +1,6 @@
 """The checkers: each looks at one ledger's history and names what is wrong with it, in words.
 
-Names are those of the reliability notes: C1 acknowledged is durable, C2 one end, C3 one value an id, C4 the LAC, C5 one
+Names are those of docs/reliability.md: C1 acknowledged is durable, C2 one end, C3 one value an id, C4 the LAC, C5 one
 writer, C6 fences, C7 the metadata register, C8 replicas, C11 what is confirmed survives the loss of everything
 unsynced, C12 everything ends after the faults do, and without faults soon.
 

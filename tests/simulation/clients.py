@@ -10,7 +10,7 @@ from typing import Any
 from bkspark.core.metadata import LedgerMetadata
 from bkspark.errors import BookieUnavailable, BookKeeperError, RequestTimeout
 from bkspark.metadata.ledgers import LedgerStore
-from bkspark.wire.v2 import Status
+from bkspark.wire.status import Status
 from tests.simulation.bookies import ModelBookie
 from tests.simulation.history import Close, History
 from tests.simulation.metadata import URI, Metadata, SimulatedTree

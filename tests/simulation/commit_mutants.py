@@ -176,11 +176,11 @@ MUTANTS = (
     Mutant("pending ledgers are deleted though listed", attempts.AttemptStore, "_condemn", _condemns_what_is_listed),
     Mutant("a slice begins with its ledger", sharing.SharedLedger, "append", _slices_from_the_beginning),
     Mutant("published before it is acknowledged", sharing.SharedLedger, "append", _not_awaited),
-    Mutant("rows come behind the ledgers of later partitions", epochs, "_listed", _rows_last),
+    Mutant("rows come after the ledgers of later partitions", epochs, "_listed", _rows_last),
     Mutant("the last partition is left out", epochs, "_listed", _last_rows_forgotten),
     Mutant("complete mode keeps the old content", changes, "emptied", _emptied_keeps),
     Mutant("complete mode deletes before it publishes", log.Log, "overwrite", _deletes_before_the_change),
-    Mutant("truncation deletes ledgers with slices behind it", store.LogStore, "truncate", _truncates_shared),
+    Mutant("truncation deletes ledgers with slices after it", store.LogStore, "truncate", _truncates_shared),
     Mutant("sweeping forgets what it should delete", log.Log, "_delete_ledger", _never_async(None)),
 )
 

@@ -15,7 +15,7 @@ from bkspark.metadata.ledgers import Versioned
 from bkspark.metadata.paths import parse_ledger_path
 from bkspark.metadata.uri import MetadataUri
 from bkspark.wire.digest import EntryDigest
-from bkspark.wire.v2 import Status
+from bkspark.wire.status import Status
 from tests.simulation.full_cluster import URI, Cluster, FullBookie
 from tests.simulation.full_links import WHO
 from tests.simulation.history import Audit, Copies, LedgerHistory

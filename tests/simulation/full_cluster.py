@@ -22,7 +22,7 @@ from bkspark.metadata.registration import BookieAddress
 from bkspark.metadata.tree import Operation, Set, Stat
 from bkspark.metadata.uri import MetadataUri
 from bkspark.wire.framing import LENGTH_BYTES
-from bkspark.wire.v2 import Status
+from bkspark.wire.status import Status
 from tests.crash import history as storage_history
 from tests.crash.images import Loss, crash_image
 from tests.crash.simulated_files import Directory, Inode

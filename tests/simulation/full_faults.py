@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from bkspark.wire.v2 import Status
+from bkspark.wire.status import Status
 from tests.crash.images import Loss
 from tests.simulation.full_cluster import Cluster, FullBookie
 from tests.simulation.full_links import TO_BOOKIE, TO_CLIENT, Link

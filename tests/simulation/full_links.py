@@ -18,14 +18,15 @@ import numpy as np
 from bkspark.errors import ProtocolError
 from bkspark.wire import v2, v3
 from bkspark.wire.framing import LENGTH_BYTES, FrameTable, gather_i64, scan_frames
-from bookie_service.adds import LAC_OFFSET, AddRun
-from bookie_service.known_answers import KnownAnswer
-from bookie_service.reads import Reading
-from bookie_service.requests import Runs
-from bookie_service.single_reads import SingleReads
-from bookie_service.turns import Turn
-from bookie_service.v2_requests import V2Runs
-from bookie_service.v3_requests import V3Runs
+from bkspark.wire.layout import LAC_AT
+from bookie_service.engine.add_batch import AddBatch
+from bookie_service.engine.reads import Reading
+from bookie_service.engine.single_reads import SingleReads
+from bookie_service.engine.turns import Turn
+from bookie_service.network.known_responses import KnownAnswer
+from bookie_service.network.request_stream import Runs
+from bookie_service.network.v2_requests import V2Runs
+from bookie_service.network.v3_requests import V3Runs
 from tests.crash.twins import TakingClient
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class Observer:
     def on_request(self, kind: str, bookie: FullBookie, who: str) -> None:
         """`kind`: "fence", the first request of a recovery, or "recovery read"."""
 
-    def on_adds(self, bookie: FullBookie, who: str, run: AddRun, lacs: np.ndarray, is_fenced: bool) -> None:
+    def on_adds(self, bookie: FullBookie, who: str, run: AddBatch, lacs: np.ndarray, is_fenced: bool) -> None:
         """Adds of one client; `lacs`: what each entry carries. `is_fenced`: their ledger is, at this bookie."""
 
     def on_negative(self, bookie: FullBookie, who: str, ledger_id: int, entry_id: int) -> None:
@@ -160,7 +161,7 @@ class _NoSocket:
 
 
 class Served(TakingClient):
-    """The bookie's end: frames to runs of requests, as `bookie_service.connection` does."""
+    """The bookie's end: frames to runs of requests, as `bookie_service.network.connection` does."""
 
     def __init__(self, link: Link, bookie: FullBookie, cluster: Cluster) -> None:
         self.who = link.who
@@ -304,11 +305,11 @@ class _Door:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._bookie.twin.bookie, name)
 
-    def add(self, client: Served, octets: np.ndarray, run: AddRun) -> int:
+    def add(self, client: Served, octets: np.ndarray, run: AddBatch) -> int:
         """Take adds, or refuse them."""
         bookie = self._bookie
         if self._cluster.observes:
-            lacs = gather_i64(octets, run.item_starts + LENGTH_BYTES + LAC_OFFSET)
+            lacs = gather_i64(octets, run.item_starts + LENGTH_BYTES + LAC_AT)
             is_fenced = bookie.is_fenced(run.ledger_ids.item(0))
             self._cluster.observer.on_adds(bookie, self._who, run, lacs, is_fenced)
         status: v2.Status | None = bookie.add_error

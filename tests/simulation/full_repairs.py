@@ -1,7 +1,7 @@
 """Bookies are lost and autorecovery restores what they held: the shipped auditors, workers, client and bookie storage
 on virtual time, under faults.
 
-What must hold (reliability.md A1 to A5, M2), looked at whenever a ledger's metadata change and in the end:
+What must hold (docs/reliability.md, A1 to A5, M2), looked at whenever a ledger's metadata change and in the end:
 
     A1  a bookie that is newly named in a fragment has every entry of its slot, durably
     A2  no entry has fewer copies on named bookies than before the change
@@ -33,7 +33,7 @@ from bkspark.metadata.paths import parse_ledger_path
 from bkspark.metadata.underreplication import UnderreplicationStore
 from bkspark.metadata.uri import MetadataUri
 from bkspark.wire.digest import EntryDigest
-from bkspark.wire.v2 import Status
+from bkspark.wire.status import Status
 from bookie_service.replication import auditor
 from bookie_service.replication.autorecovery import AutoRecovery
 from bookie_service.replication.options import AuditOptions, AutoRecoveryOptions, RepairOptions

@@ -25,9 +25,9 @@ from bkspark.errors import BookieUnavailable, BookKeeperError, MetadataError, No
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.uri import MetadataUri
 from bkspark.net.pool import NetOptions
-from bkspark.wire.v2 import RECOVERY_ADD
-from bookie_service.adds import AddRun
-from bookie_service.reads import ReadOptions
+from bkspark.wire.flags import RECOVERY_ADD
+from bookie_service.engine.add_batch import AddBatch
+from bookie_service.engine.reads import ReadOptions
 from tests.planting import changed
 from tests.simulation.checkers import violations
 from tests.simulation.full_audits import LedgerAudits
@@ -471,7 +471,7 @@ class FullSchedule(Observer):
         self.cluster.metadata_s = self.random.choice((self.cluster.metadata_s, 0.05))
         self._recovering("recoverer", self.random.choice((0.0, 0.01, 0.1)))
 
-    def on_adds(self, bookie: FullBookie, who: str, run: AddRun, lacs: np.ndarray, is_fenced: bool) -> None:
+    def on_adds(self, bookie: FullBookie, who: str, run: AddBatch, lacs: np.ndarray, is_fenced: bool) -> None:
         if run.ledger_ids.item(0) != self._ledger_id:
             return
         self._reached.add((who, bookie.id))

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bkspark.wire.v2 import Status
+from bkspark.wire.status import Status
 from tests.core import test_relaxed
 from tests.simulation import planted, planted_metadata
 from tests.simulation import planted_copies as copies
@@ -68,7 +68,7 @@ MUTANTS = (
     Mutant("votes kept", "#4097: votes of a replaced bookie are not withdrawn", planted.votes_kept),
     Mutant("early release", "P13, #3005: released before votes are withdrawn", planted.released_before_withdrawal),
     Mutant("change from LAC", "a new fragment begins at LAC", planted.changed_from_lac),
-    Mutant("change from next", "P14: a new fragment begins behind pending adds", planted.changed_from_next),
+    Mutant("change from next", "P14: a new fragment begins after pending adds", planted.changed_from_next),
     Mutant("released while changing", "P15, #4651: adds are released during a change", planted.released_while_changing),
     Mutant("used before stored", "P11, #1591: the new ensemble is used before the CAS", planted.used_before_stored),
     Mutant("nothing resent", "the new bookie gets nothing of what is pending", planted.nothing_resent),
@@ -120,7 +120,7 @@ MUTANTS = (
     ),
     Mutant(
         "own write is a conflict",
-        "M1: a CAS whose answer was lost counts as lost, and nobody knows it for its own",
+        "M1: a CAS whose answer was lost counts as lost, and its client does not recognise it",
         planted_metadata.own_write_is_a_conflict,
     ),
     Mutant("fence not journaled", "S01: a fence is only in memory", planted.fence_not_journaled),
@@ -155,7 +155,7 @@ MUTANTS = (
         "recovery closes with the length that came with the LAC",
         copies.recovery_closes_with_the_length_heard,
     ),
-    Mutant("loss not told", "a lost connection with adds under way is no failure", copies.lost_connection_not_told),
+    Mutant("loss not reported", "a lost connection with adds under way is no failure", copies.lost_connection_not_told),
     Mutant(
         "too few left: set 0",
         "striped: too few bookies left is judged by the first write set",

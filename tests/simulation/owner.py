@@ -17,7 +17,7 @@ from bkspark.core.writer import WriterCore, WriterState
 from bkspark.errors import BookieUnavailable, BookKeeperError, LedgerFenced
 from bkspark.metadata.ledgers import Versioned
 from bkspark.wire.digest import SealedEntries
-from bkspark.wire.v2 import Status
+from bkspark.wire.status import Status
 from tests.simulation.bookies import ModelBookie, Stored
 from tests.simulation.clients import Client, Site
 from tests.simulation.history import Wait

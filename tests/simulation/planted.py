@@ -17,7 +17,7 @@ from bkspark.core.recovery_window import Answer
 from bkspark.core.striping import write_set_masks
 from bkspark.core.writer import WriterCore, WriterState
 from bkspark.errors import NoSuchEntry
-from bkspark.wire.v2 import Status
+from bkspark.wire.status import Status
 from tests.planting import Plant, around, both, changed, replaced
 from tests.simulation import clients, owner
 from tests.simulation.bookies import ModelBookie

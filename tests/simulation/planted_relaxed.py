@@ -9,8 +9,8 @@ from bkspark.core import effects, relaxed
 from bkspark.core.relaxed import SyncProgress, confirmed_up_to
 from bkspark.core.relaxed_writer import RelaxedWriterCore
 from bkspark.core.writer import WriterCore, WriterState
-from bkspark.wire.v2 import Status
-from bookie_service.sync_cursor import Run, SyncCursor
+from bkspark.wire.status import Status
+from bookie_service.engine.sync_cursor import Run, SyncCursor
 from tests.planting import Plant, changed, replaced
 from tests.simulation.bookies import ModelBookie
 

@@ -9,10 +9,10 @@ from typing import Any
 from bkspark.client.tail import TailWatch
 from bkspark.core.explicit_lac import ExplicitLac
 from bkspark.core.tail import Tail
-from bkspark.wire.v2 import Status
-from bookie_service.bookie import Bookie
-from bookie_service.deferrals import Deferrals, TakenAdds
-from bookie_service.v3_long_poll import LongPoll
+from bkspark.wire.status import Status
+from bookie_service.engine.bookie import Bookie
+from bookie_service.engine.deferrals import Deferrals, TakenAdds
+from bookie_service.network.v3_long_poll import LongPoll
 from tests.planting import Plant, around, both
 
 

@@ -9,7 +9,7 @@ from bkspark.core.last_confirmed import LastConfirmed
 from bkspark.core.metadata import LedgerMetadata, LedgerState
 from bkspark.core.reader import GroupRead, groups, spans
 from bkspark.errors import BookKeeperError, MetadataError, NoSuchEntry, ReadFailed
-from bkspark.wire.v2 import Status
+from bkspark.wire.status import Status
 from tests.simulation.bookies import Stored
 from tests.simulation.clients import NEGATIVE, READ_TIMEOUT_NS, Client, Site, plain_reads, read_of_last_entry
 from tests.simulation.history import Look

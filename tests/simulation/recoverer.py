@@ -15,7 +15,7 @@ from bkspark.core.recovery_window import Answer
 from bkspark.core.writer import WriterCore
 from bkspark.errors import BookKeeperError, ReadFailed, UnauthorizedAccess
 from bkspark.metadata.ledgers import Versioned
-from bkspark.wire.v2 import Status
+from bkspark.wire.status import Status
 from tests.simulation import clients
 from tests.simulation.bookies import Stored
 from tests.simulation.clients import NEGATIVE, Client, Site
@@ -220,12 +220,17 @@ class Recoverer(Client):
         core = self._core
         span = next(spans(core.metadata, effect.entry_id, effect.entry_id + 1, 1))
         bookies = list(span.bookies)
+        unheard: list[BookKeeperError] = []
 
         def ask() -> list[effects.Effect]:
             if not bookies:
-                return core.on_length(None)
-            self._ask(bookies.pop(0), clients.plain_reads, ([effect.entry_id],), answered, lambda error: ask())
+                return core.on_length(None, unheard[0] if unheard else None)
+            self._ask(bookies.pop(0), clients.plain_reads, ([effect.entry_id],), answered, go_on)
             return []
+
+        def go_on(error: BookKeeperError) -> list[effects.Effect]:
+            unheard.append(error)
+            return ask()
 
         def answered(answers: list[tuple[Status, Stored | None]]) -> list[effects.Effect]:
             stored = answers[0][1]

@@ -12,7 +12,7 @@ from bkspark.core.writer import WriterState
 from bkspark.metadata import encoding, paths
 from bkspark.metadata.ledgers import Versioned
 from bkspark.metadata.uri import LedgerManager
-from bkspark.wire.v2 import Status
+from bkspark.wire.status import Status
 from tests.simulation.bookies import ModelBookie, Stored
 from tests.simulation.checkers import violations
 from tests.simulation.clients import Client, Site
@@ -338,9 +338,15 @@ class Schedule:
         is_quick = plan.sync_mean <= PROMPT_SYNC_MEAN and plan.metadata_delay <= PROMPT_METADATA_DELAY
         if not self.history.faults:
             self.ledger.prompt_ns = QUIET_DELAYS * (plan.sync_mean + plan.metadata_delay) + QUIET_NS
-        elif is_quick and self.history.faults.keys() <= TOLD_AT_ONCE:
+        elif is_quick and self.history.faults.keys() <= TOLD_AT_ONCE and self._enough_bookies_are_well():
             self.ledger.prompt_ns = PROMPT_NS
             self.ledger.prompt_adds_only = True
+
+    def _enough_bookies_are_well(self) -> bool:
+        """Return whether every write set had an ack quorum, or a whole ensemble was left, in spite of all faults."""
+        ensemble_size, write_quorum, ack_quorum = self.plan.quorums
+        struck = sum(("", name) in self.ledger.disturbed for name in self.bookies)
+        return struck <= write_quorum - ack_quorum or len(self.bookies) - struck >= ensemble_size
 
     # ---- what steps and triggers do ----
 

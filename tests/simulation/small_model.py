@@ -26,7 +26,7 @@ from bkspark.core.recovery_window import Answer, RecoveryWindow
 from bkspark.core.striping import write_set
 from bkspark.core.writer import WriterCore, WriterState
 from bkspark.errors import BookieUnavailable
-from bkspark.wire.v2 import Status
+from bkspark.wire.status import Status
 from tests.simulation.owner import SimulatedEntries
 
 BOOKIES = ("b1", "b2", "b3")

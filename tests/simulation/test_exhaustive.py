@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from bkspark.wire.v2 import Status
+from bkspark.wire.status import Status
 from tests.planting import Plant
 from tests.simulation import planted
 from tests.simulation.exhaustive import MODELS, Search, WordSet, one_entry_at_a_time

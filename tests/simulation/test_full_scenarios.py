@@ -21,8 +21,9 @@ from bkspark.errors import BookKeeperError
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.ledgers import LedgerStore
 from bkspark.metadata.uri import MetadataUri
-from bkspark.wire.v2 import RECOVERY_ADD, Status
-from bookie_service.adds import AddRun
+from bkspark.wire.flags import RECOVERY_ADD
+from bkspark.wire.status import Status
+from bookie_service.engine.add_batch import AddBatch
 from tests.planting import changed
 from tests.simulation import full_links
 from tests.simulation.full_cluster import URI, Cluster, FullBookie
@@ -92,7 +93,7 @@ def test_recovery_closes_only_when_what_it_wrote_back_is_on_its_way_to_a_bookie_
             self._cluster = cluster
             self.lost = ""
 
-        def on_adds(self, bookie: FullBookie, who: str, run: AddRun, lacs: np.ndarray, is_fenced: bool) -> None:
+        def on_adds(self, bookie: FullBookie, who: str, run: AddBatch, lacs: np.ndarray, is_fenced: bool) -> None:
             if not self.lost and run.flags.item(0) & RECOVERY_ADD:
                 self.lost = bookie.id
                 for link in links_of(self._cluster, bookie, who):

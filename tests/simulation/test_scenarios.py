@@ -24,7 +24,7 @@ from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.ledgers import LedgerStore
 from bkspark.metadata.memory import Fault, MemoryStore
 from bkspark.metadata.uri import MetadataUri
-from bkspark.wire.v2 import Status
+from bkspark.wire.status import Status
 from tests.simulation.owner import SimulatedEntries
 from tests.simulation.plan import Plan, Step, Trigger, plan_of
 from tests.simulation.planted import resent_with_other_bytes

@@ -11,7 +11,7 @@ from bkspark.cli.cluster import initialize
 from bkspark.cli.cluster_process import BookieProcess
 from bkspark.cli.ports import free_ports
 from bkspark.cli.zookeeper_process import HOST, ZooKeeperProcess
-from bookie_service.storage.storage_class import StorageClass
+from bookie_service.storage.ledgers.storage_class import StorageClass
 from tests.bookie.small_disks import MountRefused, small_disk
 from tests.cluster import SESSION_TIMEOUT_MS, ClusterBookie
 from tests.soak.planted import python_options

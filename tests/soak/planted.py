@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from bookie_service.storage.ledger_store import LedgerStore
+from bookie_service.storage.ledgers.base import LedgerStore
 from tests.planting import around
 
 LOST_ENTRY = 1_000

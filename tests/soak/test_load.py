@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bkspark.client import Client
-from bkspark.wire.v2 import Status
+from bkspark.wire.status import Status
 from tests.bookie.serving import Serving, service_options
 from tests.cluster import Cluster
 from tests.crash.kills import payload

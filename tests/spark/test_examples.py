@@ -2,12 +2,14 @@
 
 import json
 import os
+import re
 import runpy
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from bkspark.spark.options import OPTIONS
+from bkspark.spark.options import OPTIONS, SourceOptions
 from bkspark.spark.session import SETTINGS
 from tests.spark import notebooks
 
@@ -130,9 +132,27 @@ def printed(notebook: dict) -> list[str]:
     return ["".join(output["text"]) for output in outputs if output["output_type"] == "stream"]
 
 
-def test_documentation_names_every_option():
+def option_rows() -> list[tuple[str, str, str]]:
+    """Return (name, default, meaning) of each line of the tables of options in docs/spark.md."""
     text = (ROOT / "docs" / "spark.md").read_text()
-    assert [option.name for option in OPTIONS if f"`{option.name}`" not in text] == []
+    lines = re.findall(r"^\| `([\w.]+)`(?: ¹)? \|[^|]+\|([^|]*)\|([^|]+)\|$", text, re.MULTILINE)
+    return [(name, default.strip(), meaning) for name, default, meaning in lines]
+
+
+def test_documentation_has_one_short_line_for_every_option():
+    names = [name for name, _, _ in option_rows()]
+    assert sorted(names) == sorted([*(option.name for option in OPTIONS), "ledgerMetadata.KEY"])
+    assert [name for name, _, meaning in option_rows() if len(meaning) > 140] == []
+
+
+def test_defaults_in_the_documentation_are_those_of_the_code():
+    options = {option.name: option for option in OPTIONS}
+    defaults = {field.name: field.default for field in fields(SourceOptions)}
+    shown = {name: default.strip("`") for name, default, _ in option_rows() if default and " " not in default}
+    shown.pop("uri")
+    assert len(shown) > 15
+    for name, default in shown.items():
+        assert options[name].check(default) == defaults[options[name].field], name
 
 
 def test_settings_file_and_session_set_the_same():

@@ -77,15 +77,15 @@ def test_batch_read_is_told_to_use_what_is_left(cluster, client, log):
 
 @pytest.mark.cluster
 @pytest.mark.parametrize("is_stream", [False, True])
-def test_ledger_that_is_gone_from_a_log_can_be_started_behind(cluster, client, log, is_stream):
+def test_ledger_that_is_gone_from_a_log_can_be_started_after(cluster, client, log, is_stream):
     given = options(cluster, log=log, startingOffsets="earliest")
     stream = BookKeeperStreamReader(VALUE, given)
     start = stream.initialOffset()
     end = stream.latestOffset(start)
     client.delete(client.log(log).show()["ledgers"][0]["ledger"])
-    behind = " by startingOffsets, with a new checkpoint, or" if is_stream else " by startingOffsets, or"
+    after = " with startingOffsets, with a new checkpoint, or" if is_stream else " with startingOffsets, or"
     plan = partial(stream.partitions, start, end) if is_stream else BookKeeperReader(VALUE, given).partitions
-    with pytest.raises(DataLoss, match=f"does not exist any more: start behind it{behind} allow the loss"):
+    with pytest.raises(DataLoss, match=f"does not exist any more: start after it{after} allow the loss"):
         plan()
 
 

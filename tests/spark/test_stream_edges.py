@@ -137,7 +137,7 @@ def test_batch_that_was_planned_behind_the_end_of_a_closed_ledger_is_loss(cluste
     first = {name: value for name, value in latest(stream, start).items() if name in ("log", "log_id", "version")}
     ledger = client.log(prefix).show()["ledgers"][0]["ledger"]
     planned = dict(sorted({**first, "ordinal": 0, "ledger": ledger, "entry": 5}.items()))
-    with pytest.raises(DataLoss, match="ends at entry 1, in front of"):
+    with pytest.raises(DataLoss, match="ends at entry 1, before"):
         stream.partitions(start, planned)
     allowed = follow(cluster, log=prefix, failOnDataLoss="false")
     assert values(allowed, start, planned) == ["1", "2"]

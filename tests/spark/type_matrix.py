@@ -72,9 +72,9 @@ type is written with edge values, null, and, where it nests, empty and null insi
 of what was written, and without a schema. *Same* means: type and values, to the last microsecond and digit.
 
 `raw` holds one column, `value`, of type binary or string: the same comes back, and without a schema binary. A null is
-refused. How `json` and `msgpack` write each type stands in `bkspark/spark/formats/values.py`; an entry of `arrow` is an
-Arrow IPC stream. A type that is refused is refused when the write is planned, and the message names the column. Spark
-has `time` since 4.1, with `spark.sql.timeType.enabled`.
+refused. `bkspark/spark/formats/values.py` specifies how `json` and `msgpack` write each type; an entry of `arrow` is
+an Arrow IPC stream. A type that is refused is refused when the write is planned, and the message names the column.
+Spark has `time` since 4.1, with `spark.sql.timeType.enabled`.
 
 """
 

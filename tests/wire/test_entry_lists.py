@@ -1,4 +1,4 @@
-"""The list of a ledger's entries: bookkeeper-interop.md §2.9."""
+"""The list of a ledger's entries: docs/protocol.md §2.9."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ CORNERS = [0, 1, 2, 3, 2**31 - 2, 2**31 - 1, 2**31, 2**31 + 1, 2**32, 2**40 - 1,
 
 
 def test_any_two_ids_can_be_listed():
-    """Finding S1: entries 0 and 2^31 of one ledger made packing fail, and that ended the bookie."""
+    """Entries 0 and 2^31 of one ledger made packing fail, and that ended the bookie."""
     for one in CORNERS:
         for other in CORNERS:
             ids = np.array(sorted({one, other}), np.int64)
@@ -166,7 +166,7 @@ def test_run_of_all_ids_is_one_run_again():
 
 
 def test_a_few_bytes_do_not_become_much_memory():
-    """Finding S12: 88 bytes made a client take 495 MiB."""
+    """88 bytes made a client take 495 MiB."""
     tracemalloc.start()
     try:
         with pytest.raises(ProtocolError, match="more than 500000 runs"):

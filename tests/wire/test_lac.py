@@ -29,7 +29,7 @@ def open_as_batch(digest, entry, entry_id):
 @pytest.mark.parametrize("digest_type", DigestType)
 @pytest.mark.parametrize("lac", [7, 8, 10**12, ENTRY_ID_MAX, -2, -(2**63)])
 def test_lac_that_no_writer_can_have_known_is_damage(digest_type, lac):
-    """Finding S2: LAC 2^63 - 1 in one entry closed the ledger at that id, or ended the recovery with an IndexError."""
+    """LAC 2^63 - 1 in one entry closed the ledger at that id, or ended the recovery with an IndexError."""
     digest = EntryDigest(digest_type, b"pw")
     entry = sealed(digest, 7, lac)
     bad = open_as_batch(digest, entry, 7)

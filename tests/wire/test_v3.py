@@ -1,4 +1,4 @@
-"""V3 against protobuf's own classes: bookkeeper-interop.md §2, "Notes for codec writers"."""
+"""V3 against protobuf's own classes: docs/protocol.md §2."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_answers_of_adds_are_written_and_read_as_protobuf_does(seed):
     chance = random.Random(seed)
     count = chance.randint(1, 200)
     txn_ids = np.array([chance.choice(IDS) for _ in range(count)], np.int64)
-    statuses = np.array([chance.choice([int(status) for status in v3.Status]) for _ in range(count)])
+    statuses = np.array([chance.choice([int(status) for status in v3.StatusCode]) for _ in range(count)])
     ledgers = np.array([chance.choice(IDS) for _ in range(count)], np.int64)
     entries = np.array([chance.choice((-1, *IDS)) for _ in range(count)], np.int64)
     if seed % 2:
@@ -185,7 +185,7 @@ def test_other_answers_are_left_to_protobuf():
     refused = protocol.Response(header=v3.header(protocol.ADD_ENTRY, 1), status=protocol.EUA)
     octets, table = table_of(v3.encode_message(refused))
     assert v3.decode_add_responses(octets, table, 0) is None
-    assert v3.decode_response(frames_of(v3.encode_message(refused))[0]).status == v3.Status.EUA
+    assert v3.decode_response(frames_of(v3.encode_message(refused))[0]).status == v3.StatusCode.EUA
 
 
 @pytest.mark.parametrize("sizes", [[10] * 50, [0, 1, 99, 100, 5000, 5000, 7], [3]])

@@ -72,13 +72,13 @@ def test_failures_are_written_as_protobuf_does(seed: int) -> None:
     random = np.random.default_rng(seed)
     txn_ids = random.integers(0, 1 << 40, 60)
     ledger_ids = random.integers(-3, 1 << 62, 60)
-    data = v3_lacs.encode_lac_failures(txn_ids, v3.Status.ENOENTRY, ledger_ids)
+    data = v3_lacs.encode_lac_failures(txn_ids, v3.StatusCode.ENOENTRY, ledger_ids)
     expected = b""
     for txn_id, ledger_id in zip(txn_ids.tolist(), ledger_ids.tolist()):
-        answer = protocol.ReadLacResponse(status=v3.Status.ENOENTRY, ledgerId=ledger_id)
+        answer = protocol.ReadLacResponse(status=v3.StatusCode.ENOENTRY, ledgerId=ledger_id)
         header = v3.header(protocol.READ_LAC, txn_id)
         expected += v3.encode_message(
-            protocol.Response(header=header, status=v3.Status.ENOENTRY, readLacResponse=answer)
+            protocol.Response(header=header, status=v3.StatusCode.ENOENTRY, readLacResponse=answer)
         )
     assert data == expected
 

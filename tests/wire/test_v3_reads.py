@@ -1,4 +1,4 @@
-"""V3 reads against protobuf's own classes: bookkeeper-interop.md §2.7."""
+"""V3 reads against protobuf's own classes: docs/protocol.md §2.7."""
 
 from __future__ import annotations
 
@@ -110,12 +110,12 @@ def test_answers_are_written_as_protobuf_does(seed):
 
 def test_failures_are_written_as_protobuf_does():
     ids = np.array([-1, 5, 300]), np.array([7, 7, 1 << 40])
-    answers = v3_reads.encode_read_failures(np.array([1, 2, 300]), v3.Status.ENOENTRY, ids[1], ids[0])
+    answers = v3_reads.encode_read_failures(np.array([1, 2, 300]), v3.StatusCode.ENOENTRY, ids[1], ids[0])
     expected = []
     for txn_id, ledger, entry in zip((1, 2, 300), ids[1].tolist(), ids[0].tolist()):
-        read = protocol.ReadResponse(status=v3.Status.ENOENTRY, ledgerId=ledger, entryId=entry)
+        read = protocol.ReadResponse(status=v3.StatusCode.ENOENTRY, ledgerId=ledger, entryId=entry)
         header = v3.header(protocol.READ_ENTRY, txn_id)
-        message = protocol.Response(header=header, status=v3.Status.ENOENTRY, readResponse=read)
+        message = protocol.Response(header=header, status=v3.StatusCode.ENOENTRY, readResponse=read)
         expected.append(v3.encode_message(message))
     assert answers == b"".join(expected)
 
@@ -135,7 +135,7 @@ def test_reads_are_written_as_protobuf_writes_them(key, priority):
 
 def test_unknown_status_codes_count_as_no_certain_answer():
     codes = np.array([0, 402, 507, 1, -1, 508, 1 << 40])
-    assert v3.to_v2(codes).tolist() == [0, 1, 107, 101, 101, 101, 101]
+    assert v3.statuses_of(codes).tolist() == [0, 1, 107, 101, 101, 101, 101]
 
 
 def response(txn_id: int, status: int = 0, **others) -> protocol.Response:
@@ -161,7 +161,7 @@ def test_answers_of_any_sizes_are_one_run(seed):
     chance = random.Random(seed)
     messages = []
     for _ in range(chance.randint(1, 400)):
-        status = chance.choice((0, 0, 0, v3.Status.ENOENTRY))
+        status = chance.choice((0, 0, 0, v3.StatusCode.ENOENTRY))
         body = {} if status else {"body": chance.randbytes(chance.choice((0, 1, 100, 127, 128, 3000)))}
         lac = {} if chance.random() < 0.3 else {"maxLAC": chance.choice((-1, *IDS))}
         ids = {"ledgerId": chance.choice(IDS), "entryId": chance.choice((-1, *IDS))}

@@ -245,7 +245,7 @@ def _date(value: Any) -> date:
 def _time(value: Any) -> time:
     found = time.fromisoformat(_typed(value, str))
     if found.tzinfo is not None:
-        raise ValueError(f"{value!r} has a zone, but the column has none")
+        raise ValueError(f"{value!r} has a zone, but the column's type has no zone")
     return found
 
 
@@ -257,5 +257,5 @@ def _utc_timestamp(value: Any) -> datetime:
 def _naive_timestamp(value: Any) -> datetime:
     moment = datetime.fromisoformat(_typed(value, str))
     if moment.tzinfo is not None:
-        raise ValueError(f"{value!r} has a zone, but the column has none")
+        raise ValueError(f"{value!r} has a zone, but the column's type has no zone")
     return moment

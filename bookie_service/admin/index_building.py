@@ -1,0 +1,275 @@
+"""Making an index anew from positions that were found in entry logs: beside the old index, which it then replaces.
+
+Positions come in the order of the logs. Of several positions of one entry the last one counts, unless the old index has
+one that leads to the entry: of an entry that was written again, only the index knows for certain which copy is newest.
+
+A crash at any moment leaves the old index, or the new one: files and directories are made durable under other names,
+then get theirs by a rename.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from bkspark.errors import StorageDamaged
+from bookie_service.formats import index as index_format
+from bookie_service.formats import key_value_index
+from bookie_service.formats.index import LedgerHeader
+from bookie_service.storage.index.index import IndexPaths, IndexReader, LedgerUpdate
+from bookie_service.storage.index.index_file import IndexFile
+from bookie_service.storage.index.index_pages import IndexPages
+from bookie_service.storage.index.key_value_index import KeyValueIndex
+from bookie_service.storage.index.manifest import IndexFiles, IndexFilesWriter
+from bookie_service.storage.io.files import LocalFiles
+from bookie_service.storage.io.key_values import KeyValueOptions
+from bookie_service.storage.logs.entry_log import EntryLogs
+from bookie_service.storage.logs.log_reader import EntryLogReader
+from bookie_service.storage.logs.log_scan import stored_positions
+
+SUFFIX = ".rebuilt"
+_LOGS_OPEN_MAX = 64
+_FILES_OPEN_MAX = 16
+_FILES_SYNCED_SINGLY_MAX = 128
+_READ_BYTES = 1
+_PAGE_BYTES = 8192
+_REPLACED_NAME = f"{key_value_index.DIRECTORY_NAME}.replaced"
+_REBUILT_NAME = f"{key_value_index.DIRECTORY_NAME}{SUFFIX}"
+
+HeaderOf = Callable[[int, LedgerHeader | None], LedgerHeader]
+"""Called with a ledger id and its header in the old index, None where that has none; returns the new header."""
+
+
+class IndexBuilder(Protocol):
+    """Takes positions, then replaces the old index by what it took."""
+
+    def hold(self, ledger_id: int, entry_ids: np.ndarray, positions: np.ndarray) -> None:
+        """Take positions of a ledger, entry ids ascending and each only once."""
+
+    def finish(self, ledger_ids: Sequence[int], header_of: HeaderOf) -> int:
+        """Make the index of these ledgers, and of all that positions were given of; return their entries.
+
+        Raises:
+            OSError: a file could not be read or written; the old index is as it was, but for ledgers that are done.
+        """
+
+
+class _Logs:
+    """Tells whether a position leads to its entry."""
+
+    def __init__(self, files: LocalFiles, directories: Sequence[str]) -> None:
+        self._reader = EntryLogReader(EntryLogs(files, directories), _LOGS_OPEN_MAX)
+
+    def leads_to(self, ledger_id: int, entry_id: int, position: int) -> bool:
+        try:
+            self._reader.read(ledger_id, entry_id, np.array([position], np.int64), _READ_BYTES)
+        except (StorageDamaged, OSError):
+            return False
+        return True
+
+    def preferred(self, ledger_id: int, entry_ids: np.ndarray, old: np.ndarray, new: np.ndarray) -> np.ndarray:
+        """Return for each entry the old position if it leads to the entry, or is all there is; else the new one."""
+        chosen = np.where(new == 0, old, new)
+        for row in np.flatnonzero((old != 0) & (new != 0) & (old != new)).tolist():
+            if self.leads_to(ledger_id, int(entry_ids[row]), int(old[row])):
+                chosen[row] = old[row]
+        return chosen
+
+    def close(self) -> None:
+        self._reader.close()
+
+
+class FileIndexBuilder:
+    """Builds index files."""
+
+    def __init__(self, files: LocalFiles, directories: Sequence[str]) -> None:
+        """`directories`: the `current` directories of all ledger directories. What another run left is removed."""
+        self._files = files
+        self._directories = directories
+        self._paths = IndexPaths(directories, IndexFiles(files, directories).moved())
+        self._built: set[int] = set()
+        for path in self._paths.leftovers(files, SUFFIX):
+            files.remove(path)
+
+    def hold(self, ledger_id: int, entry_ids: np.ndarray, positions: np.ndarray) -> None:
+        with contextlib.closing(self._opened(ledger_id)) as file:
+            for first, run in _runs(entry_ids, positions):
+                file.write_positions(first, run)
+
+    def _opened(self, ledger_id: int) -> IndexFile:
+        path = self._paths.path(ledger_id) + SUFFIX
+        if ledger_id in self._built:
+            return IndexFile(self._files.open(path))
+        self._files.make_directory(os.path.dirname(path))
+        file = IndexFile(self._files.create(path))
+        # The header comes last; this one tells where positions go.
+        file.create(LedgerHeader(ledger_id, 0, False, index_format.UNKNOWN_KEY))
+        self._built.add(ledger_id)
+        return file
+
+    def finish(self, ledger_ids: Sequence[int], header_of: HeaderOf) -> int:
+        logs = _Logs(self._files, self._directories)
+        old = IndexReader(
+            self._files, self._paths, IndexPages(_PAGE_BYTES, _PAGE_BYTES), _FILES_OPEN_MAX, keeps_pages=False
+        )
+        entries = 0
+        try:
+            for ledger_id in sorted({*ledger_ids, *self._built}):
+                with contextlib.closing(self._opened(ledger_id)) as file:
+                    self._take_over(ledger_id, file, old, logs)
+                    file.create(header_of(ledger_id, _readable_header(old, ledger_id)))
+                    entries += _count(file)
+        finally:
+            old.close()
+            logs.close()
+        paths = {ledger_id: self._paths.path(ledger_id) for ledger_id in sorted(self._built)}
+        self._make_durable([path + SUFFIX for path in paths.values()], ())
+        for path in paths.values():
+            self._files.rename(path + SUFFIX, path)
+        self._make_durable((), sorted({os.path.dirname(path) for path in paths.values()}))
+        known = IndexFilesWriter(self._files, self._directories)
+        sizes = {ledger_id: self._files.file_size(path) or 0 for ledger_id, path in paths.items()}
+        known.note(
+            {ledger_id: max(size, known.least_bytes(ledger_id)) for ledger_id, size in sizes.items()}, self._paths.moved
+        )
+        return entries
+
+    def _take_over(self, ledger_id: int, file: IndexFile, old: IndexReader, logs: _Logs) -> None:
+        """Write the positions of the old file that count."""
+        with contextlib.suppress(StorageDamaged):  # where its positions lie cannot be told
+            for first, positions in old.extents(ledger_id):
+                ids = first + np.arange(len(positions))
+                new = np.zeros(len(positions), np.int64)
+                built = file.positions(first, len(positions))
+                new[: len(built)] = built
+                chosen = logs.preferred(ledger_id, ids, positions, new)
+                changed = np.flatnonzero(chosen != new)
+                for at, run in _runs(ids[changed], chosen[changed]):
+                    file.write_positions(at, run)
+
+    def _make_durable(self, paths: Sequence[str], directories: Sequence[str]) -> None:
+        systems = [self._files.open_file_system(directory) for directory in self._directories]
+        try:
+            if len(paths) + len(directories) > _FILES_SYNCED_SINGLY_MAX and None not in systems:
+                for system in systems:
+                    assert system is not None
+                    system.sync()
+                return
+        finally:
+            for system in systems:
+                if system is not None:
+                    system.close()
+        for path in paths:
+            with contextlib.closing(self._files.open(path)) as file:
+                file.sync_data()
+        for directory in directories:
+            self._files.sync_directory(directory)
+
+
+class KeyValueIndexBuilder:
+    """Builds the index of `DbLedgerStorage`: a new store where the old one is damaged or gone, else in the old one."""
+
+    def __init__(
+        self, files: LocalFiles, directories: Sequence[str], options: KeyValueOptions, *, from_scratch: bool
+    ) -> None:
+        """`directories`: the `current` directories of all ledger directories.
+
+        Raises:
+            StorageDamaged: without `from_scratch`: the old store is damaged or missing.
+        """
+        self._files = files
+        self._directory = directory = directories[0]
+        self._from_scratch = from_scratch
+        self._logs = _Logs(files, directories)
+        self._built: set[int] = set()
+        if from_scratch:
+            # What another run left that did not get to its end.
+            self._remove_commit()
+            remove_tree(files, os.path.join(directory, _REBUILT_NAME))
+            commit = os.path.join(directory, key_value_index.COMMIT_NAME)
+            reached = key_value_index.decode_commit(files.read_all(commit)) if files.exists(commit) else None
+            self._index = KeyValueIndex(files, directory, options, name=_REBUILT_NAME, commits_before=reached or 0)
+        else:
+            self._index = KeyValueIndex(files, directory, options)
+
+    def hold(self, ledger_id: int, entry_ids: np.ndarray, positions: np.ndarray) -> None:
+        self._built.add(ledger_id)
+        if not self._from_scratch:
+            old = stored_positions(self._index, ledger_id, entry_ids)
+            positions = self._logs.preferred(ledger_id, entry_ids, old, positions)
+            changed = positions != old
+            entry_ids, positions = entry_ids[changed], positions[changed]
+        if len(entry_ids):
+            self._index.hold([LedgerUpdate(ledger_id, None, entry_ids, positions)])
+
+    def finish(self, ledger_ids: Sequence[int], header_of: HeaderOf) -> int:
+        entries = 0
+        for ledger_id in sorted({*ledger_ids, *self._built}):
+            nothing = np.empty(0, np.int64)
+            header = header_of(ledger_id, _readable_header(self._index, ledger_id))
+            self._index.hold([LedgerUpdate(ledger_id, header, nothing, nothing)])
+            entries += sum(int(np.count_nonzero(positions)) for _, positions in self._index.extents(ledger_id))
+        self._index.sync()
+        self.close()
+        if self._from_scratch:
+            self._replace()
+        return entries
+
+    def _replace(self) -> None:
+        """Put the new store in the place of the old one, which stays under another name."""
+        self._remove_commit()
+        path = os.path.join(self._directory, key_value_index.DIRECTORY_NAME)
+        if self._files.is_directory(path):
+            replaced = os.path.join(self._directory, _REPLACED_NAME)
+            remove_tree(self._files, replaced)
+            self._files.rename(path, replaced)
+            self._files.sync_directory(self._directory)
+        self._files.rename(os.path.join(self._directory, _REBUILT_NAME), path)
+        self._files.sync_directory(self._directory)
+
+    def _remove_commit(self) -> None:
+        """Remove the new store's own count of commits: where it goes, the old one's count holds."""
+        path = os.path.join(self._directory, _REBUILT_NAME + key_value_index.COMMIT_SUFFIX)
+        if self._files.exists(path):
+            self._files.remove(path)
+            self._files.sync_directory(self._directory)
+
+    def close(self) -> None:
+        self._logs.close()
+        self._index.close()
+
+
+def remove_tree(files: LocalFiles, directory: str) -> None:
+    """Remove a directory of files, if there is one; its name may come back after a crash."""
+    if files.is_directory(directory):
+        for name in files.names(directory):
+            files.remove(os.path.join(directory, name))
+        files.remove_directory(directory)
+
+
+def _readable_header(index: IndexReader | KeyValueIndex, ledger_id: int) -> LedgerHeader | None:
+    try:
+        return index.header(ledger_id)
+    except StorageDamaged:
+        return None
+
+
+def _count(file: IndexFile) -> int:
+    """Return how many entries an index file has a position of."""
+    count, at = 0, file.next_data(0)
+    while at is not None:
+        positions = file.positions(at, _PAGE_BYTES)
+        count += int(np.count_nonzero(positions))
+        at = file.next_data(at + len(positions)) if len(positions) else None
+    return count
+
+
+def _runs(entry_ids: np.ndarray, positions: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield (first entry id, positions) of each run of consecutive ids."""
+    if len(entry_ids):
+        for rows in np.split(np.arange(len(entry_ids)), np.flatnonzero(np.diff(entry_ids) > 1) + 1):
+            yield int(entry_ids[rows[0]]), positions[rows]

@@ -1,0 +1,205 @@
+"""Whose directories these are: cookies and locks, checked before anything is opened (reliability B10, B11).
+
+The cookie (`bkspark.metadata.cookies`) names the bookie, its directories and its cluster. It stands in `VERSION` of
+every directory and in the metadata store. A bookie starts only when all agree; one that lost data must never answer as
+if it had none.
+
+A first boot stamps the directories, gives ledger directories their first marks, and then writes the metadata cookie. A
+crash between leaves stamps that agree, no metadata cookie, and no journal file (the first one comes later): exactly
+then the next start finishes the job. The other order would leave a metadata cookie and empty directories, which is what
+a wiped disk looks like, too. So a ledger directory without marks, though the metadata know the bookie, was emptied.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from bkspark.errors import ConfigurationError, MetadataFormat
+from bkspark.metadata import cookies
+from bkspark.metadata.bookies import BookieRegistry
+from bkspark.metadata.cookies import Cookie
+from bookie_service.formats import entry_log, journal
+from bookie_service.formats import marks as mark_format
+from bookie_service.formats.marks import NO_JOURNAL
+from bookie_service.storage import layout
+from bookie_service.storage.io.files import DirectoryLock, LocalFiles
+from bookie_service.storage.journal.checkpoint import Marks
+
+_NEW_ID = "or start a bookie with a new bookieId and empty directories"
+
+
+class Verdict(enum.Enum):
+    """What is left to do before the directories may be opened."""
+
+    OURS = "nothing"
+    STAMP = "stamp the directories without a cookie, then write the metadata cookie"
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryState:
+    """What one configured directory holds."""
+
+    cookie: Cookie | None
+    has_data: bool
+    has_marks: bool = True
+    """False for a ledger directory without the mark of every journal."""
+    foreign: str | None = None
+    """A file here that Apache's bookie wrote and this one cannot read."""
+    place: str | None = None
+    """The path that this directory had when it was stamped; None: a crash came before that was written."""
+
+
+def judge(expected: Cookie, stored: Cookie | None, found: Mapping[str, DirectoryState]) -> Verdict:
+    """Decide whether a bookie may use its directories.
+
+    Args:
+        expected: the cookie that the configuration makes.
+        stored: the cookie in the metadata store.
+        found: the state of every configured directory, by path.
+
+    Raises:
+        ConfigurationError: it must not start; one line says what differs and what to do.
+    """
+    for path, state in found.items():
+        if state.cookie is not None and state.cookie != expected:
+            raise ConfigurationError(
+                f"directory {path} belongs to another bookie or cluster: "
+                f"{'; '.join(expected.differences(state.cookie))}. Name the right directories and address, {_NEW_ID}"
+            )
+        if state.cookie is None and state.has_data:
+            raise ConfigurationError(
+                f"directory {path} holds a bookie's files but no cookie {layout.COOKIE_NAME}: restore it, {_NEW_ID}"
+            )
+    for path, state in found.items():
+        # Before everything that says what to do about lost contents: nothing is lost here.
+        if state.foreign is not None:
+            raise ConfigurationError(
+                f"directory {path} is an Apache bookie's: this bookie cannot read its {state.foreign}. Start that "
+                f"program on it, {_NEW_ID} and let the cluster copy what this one holds"
+            )
+        if state.place not in (None, path):
+            raise ConfigurationError(
+                f"directory {path} holds what belongs at {state.place}: mount or move each where it was, {_NEW_ID}"
+            )
+    if stored is not None and stored != expected:
+        raise ConfigurationError(
+            f"the cluster knows bookie {expected.bookie_id} with other facts: "
+            f"{'; '.join(expected.differences(stored))}. Configure it as it was, {_NEW_ID}"
+        )
+    unstamped = [path for path, state in found.items() if state.cookie is None]
+    if stored is not None and unstamped:
+        raise ConfigurationError(
+            f"directory {unstamped[0]} of bookie {expected.bookie_id} has lost its contents (no cookie "
+            f"{layout.COOKIE_NAME}): mount the right disk or restore it, {_NEW_ID}"
+        )
+    emptied = [path for path, state in found.items() if not state.has_marks]
+    if stored is not None and emptied:
+        raise ConfigurationError(
+            f"directory {emptied[0]} of bookie {expected.bookie_id} has lost its contents (no "
+            f"{mark_format.file_name(0)}): mount the right disk or restore it, {_NEW_ID}"
+        )
+    if stored is not None:
+        return Verdict.OURS
+    if any(state.has_data for state in found.values()):
+        raise ConfigurationError(
+            f"the cluster does not know bookie {expected.bookie_id}, whose directories hold data: was it "
+            f"decommissioned, or is metadataServiceUri another cluster's? Correct it, {_NEW_ID}"
+        )
+    return Verdict.STAMP
+
+
+class Identity:
+    """Proves that directories are this bookie's, and keeps other processes out of them until `release`."""
+
+    def __init__(self, files: LocalFiles, journals: Sequence[str], ledgers: Sequence[str]) -> None:
+        self._files = files
+        self._journals = tuple(journals)
+        self._ledgers = tuple(ledgers)
+        self._locks: dict[str, DirectoryLock] = {}
+
+    async def establish(self, registry: BookieRegistry, bookie_id: str) -> None:
+        """Lock and check all directories; on a first boot, stamp them.
+
+        Raises:
+            ConfigurationError: they are another's, incomplete, or in use; nothing was changed.
+            MetadataError: the metadata store failed.
+        """
+        expected = Cookie(bookie_id, self._journals, self._ledgers, await registry.instance_id())
+        # A journal and a ledger directory may be the same.
+        directories = tuple(dict.fromkeys(self._journals + self._ledgers))
+        for directory in directories:
+            if self._files.exists(directory):
+                self._lock(directory)
+        stored = await registry.read_cookie(bookie_id)
+        found = {directory: self._state(directory) for directory in directories}
+        if judge(expected, stored.cookie if stored else None, found) is Verdict.OURS:
+            self._write_places(directory for directory, state in found.items() if state.place is None)
+            return
+        for directory in directories:
+            self._files.make_directory(layout.current(directory))
+            self._lock(directory)
+        for directory in directories:
+            self._files.replace(layout.cookie_path(directory), cookies.encode(expected))
+        self._write_places(directories)
+        Marks(self._files, list(map(layout.current, self._ledgers))).write([NO_JOURNAL] * len(self._journals))
+        await registry.write_cookie(expected, None)
+
+    def release(self) -> None:
+        """Let other processes have the directories."""
+        for lock in self._locks.values():
+            lock.release()
+        self._locks.clear()
+
+    def _write_places(self, directories: Iterable[str]) -> None:
+        for directory in directories:
+            self._files.replace(layout.place_path(directory), layout.encode_place(directory))
+
+    def _lock(self, directory: str) -> None:
+        if directory in self._locks:
+            return
+        try:
+            self._locks[directory] = self._files.lock(directory)
+        except BlockingIOError:
+            raise ConfigurationError(
+                f"directory {directory} is in use by another process: stop that bookie, or name another directory"
+            ) from None
+
+    def _state(self, directory: str) -> DirectoryState:
+        current = layout.current(directory)
+        if not self._files.exists(current):
+            return DirectoryState(None, False, directory not in self._ledgers)
+        path = layout.cookie_path(directory)
+        cookie = self._cookie(path) if self._files.exists(path) else None
+        names = self._files.names(current)
+        marks = map(mark_format.file_name, range(len(self._journals)))
+        has_marks = directory not in self._ledgers or set(marks) <= set(names)
+        place = (
+            layout.decode_place(self._files.read_all(layout.place_path(directory)))
+            if layout.PLACE_NAME in names
+            else None
+        )
+        return DirectoryState(cookie, any(map(_is_data, names)), has_marks, self._foreign(current, names), place)
+
+    def _foreign(self, current: str, names: Iterable[str]) -> str | None:
+        for name in sorted(names):
+            if journal.is_apaches(name):
+                return name
+            is_mark = name == mark_format.file_name(0)
+            if is_mark and mark_format.is_apaches(self._files.read_all(os.path.join(current, name))):
+                return name
+        return None
+
+    def _cookie(self, path: str) -> Cookie:
+        try:
+            return cookies.decode(self._files.read_all(path), path)
+        except MetadataFormat as error:
+            raise ConfigurationError(
+                f"{error}: restore it (the other directories of this bookie hold the same), {_NEW_ID}"
+            ) from None
+
+
+def _is_data(name: str) -> bool:
+    return journal.parse_file_name(name) is not None or entry_log.parse_file_name(name) is not None

@@ -1,0 +1,192 @@
+"""What the metadata store says of ledgers: the two questions of `gc_policy`, and nothing that is a guess.
+
+Any failure raises. An instance id that changed means that the metadata are another cluster's, or are being restored.
+"""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import numpy as np
+
+from bkspark.errors import MetadataError, NodeExists, NoSuchLedger
+from bkspark.metadata import paths
+from bkspark.metadata.bookies import BookieRegistry
+from bkspark.metadata.ledgers import LedgerStore
+from bkspark.metadata.tree import Tree
+from bkspark.metadata.underreplication import UnderreplicationStore
+from bkspark.metadata.uri import MetadataUri
+from bookie_service.cluster.ledger_shares import HeldShare, LedgerShare, is_elsewhere
+
+_READS_AT_ONCE = 64
+_LISTED_PER_TURN = 256
+"""So many ledgers of a listing are taken before the event loop serves requests again."""
+
+
+class Census:
+    """Asks about ledgers on behalf of one bookie."""
+
+    def __init__(self, tree: Tree, uri: MetadataUri, bookie_id: str) -> None:
+        self._tree = tree
+        self._root = uri.root
+        self._ledgers = LedgerStore(tree, uri)
+        self._registry = BookieRegistry(tree, uri)
+        self._underreplicated = UnderreplicationStore(tree, uri)
+        self._is_list_prepared = False
+        self._bookie_id = bookie_id
+        self._instance_id: str | None = None
+
+    async def open(self) -> None:
+        """Remember which cluster this is. Raises MetadataError."""
+        self._instance_id = await self._registry.instance_id()
+
+    async def catch_up(self) -> None:
+        """Return when the session sees all that anybody wrote before the call. Raises MetadataError."""
+        await self._tree.catch_up()
+
+    async def listed(self) -> np.ndarray:
+        """Return the ids of all ledgers, int64, ascending.
+
+        Raises:
+            MetadataError: the listing could not be finished.
+        """
+        await self._check_instance()
+        found = array.array("q")
+        async for ledger_id in self._ledgers.ids():
+            found.append(ledger_id)
+            if not len(found) % _LISTED_PER_TURN:
+                # One answer of the store may name 10,000 of them.
+                await asyncio.sleep(0)
+        await self._check_instance()
+        return await asyncio.to_thread(_ascending, found)
+
+    async def named(self) -> list[int]:
+        """Return all ledgers of which any ensemble names this bookie.
+
+        Raises:
+            BookKeeperError: the store failed, or what is stored cannot be read: nothing is known.
+        """
+        found = []
+        listed = await self.listed()
+        for first in range(0, len(listed), _READS_AT_ONCE):
+            some = listed[first : first + _READS_AT_ONCE].tolist()
+            for ledger_id, is_named in zip(some, await asyncio.gather(*map(self._is_named, some))):
+                if is_named:
+                    found.append(ledger_id)
+        return found
+
+    async def _is_named(self, ledger_id: int) -> bool:
+        try:
+            metadata = (await self._ledgers.read(ledger_id)).metadata
+        except NoSuchLedger:
+            return False
+        return any(self._bookie_id in fragment.bookies for fragment in metadata.fragments)
+
+    async def share(self, ledger_id: int) -> LedgerShare:
+        """Return what this bookie must hold of a ledger; of a deleted one nothing.
+
+        Raises:
+            BookKeeperError: the store failed: nothing is known.
+        """
+        try:
+            metadata = (await self._ledgers.read(ledger_id)).metadata
+        except NoSuchLedger:
+            # The server that was asked may lag behind.
+            if await self._is_deleted_for_certain(ledger_id):
+                return LedgerShare((), is_deleted=True)
+            return LedgerShare((), is_closed=False)
+        # Fragments that get no more entries, and where each ends.
+        ends = [fragment.first_entry for fragment in metadata.fragments[1:]]
+        if metadata.is_closed:
+            ends.append(metadata.last_entry + 1)
+        return LedgerShare(
+            tuple(
+                HeldShare(
+                    fragment.first_entry,
+                    end,
+                    fragment.bookies.index(self._bookie_id),
+                    len(fragment.bookies),
+                    metadata.write_quorum,
+                )
+                for fragment, end in zip(metadata.fragments, ends)
+                if self._bookie_id in fragment.bookies
+            ),
+            metadata.is_closed,
+        )
+
+    async def _is_deleted_for_certain(self, ledger_id: int) -> bool:
+        await self.catch_up()
+        return await self.is_deleted(ledger_id)
+
+    async def report(self, ledger_id: int, now_ms: int) -> None:
+        """List a ledger as one of which copies are missing at this bookie, so that autorecovery makes them again.
+
+        Raises:
+            BookKeeperError: the store failed.
+        """
+        if not self._is_list_prepared:
+            await self._underreplicated.prepare()
+            self._is_list_prepared = True
+        await self._underreplicated.mark(ledger_id, [self._bookie_id], now_ms)
+
+    async def is_deleted(self, ledger_id: int) -> bool:
+        """Return whether a direct read says that a ledger does not exist.
+
+        Raises:
+            BookKeeperError: the store failed, or what is stored cannot be read: nothing is known.
+        """
+        try:
+            await self._ledgers.read(ledger_id)
+        except NoSuchLedger:
+            await self._check_instance()
+            return True
+        return False
+
+    @contextlib.asynccontextmanager
+    async def elsewhere(self, ledger_id: int) -> AsyncIterator[bool]:
+        """Give whether a ledger certainly lives on other bookies only; while inside, nobody repairs it.
+
+        Raises:
+            BookKeeperError: the store failed: nothing is known.
+        """
+        # One read for nearly all ledgers; only what may go is worth a lock and a second look.
+        if not await self._is_elsewhere(ledger_id):
+            yield False
+            return
+        lock = f"{self._root}/{paths.UNDERREPLICATION}/locks/urL{ledger_id:010d}"
+        try:
+            await self._tree.create(
+                lock, f'bookieId: "{self._bookie_id}"\n'.encode(), ephemeral=True, make_parents=True
+            )
+        except NodeExists:
+            yield False
+            return
+        try:
+            marked = f"{self._root}/{paths.UNDERREPLICATION}/ledgers/{paths.underreplication_path(ledger_id)}"
+            yield await self._tree.exists(marked) is None and await self._is_elsewhere(ledger_id)
+        finally:
+            # Ephemeral: what cannot be deleted now goes with the session.
+            with contextlib.suppress(MetadataError):
+                await self._tree.delete(lock)
+
+    async def _is_elsewhere(self, ledger_id: int) -> bool:
+        try:
+            metadata = (await self._ledgers.read(ledger_id)).metadata
+        except NoSuchLedger:
+            return False  # deleted: that takes the other proof
+        ensembles = (fragment.bookies for fragment in metadata.fragments)
+        return is_elsewhere(metadata.is_closed, ensembles, self._bookie_id)
+
+    async def _check_instance(self) -> None:
+        found = await self._registry.instance_id()
+        if found is None or found != self._instance_id:
+            raise MetadataError(
+                f"the cluster's instance id is {found}, it was {self._instance_id} when this bookie started"
+            )
+
+
+def _ascending(ledger_ids: array.array[int]) -> np.ndarray:
+    return np.sort(np.array(ledger_ids, np.int64))

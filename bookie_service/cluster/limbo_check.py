@@ -1,0 +1,171 @@
+"""Limbo (`storage.ledgers.limbo`), beside serving: which ledgers belong there, who is told, and which may leave it.
+
+At the start all index files are looked at: a ledger of which one is lost goes into limbo now, not at its first use.
+Then, now and again, each ledger in limbo is held against its metadata:
+
+* what this bookie lacks of fragments that get no more entries is reported: the ledger goes on the list of
+  under-replicated ledgers, and autorecovery, ours or Apache's, copies it to this bookie or to another one;
+* a ledger that is closed and of which nothing is missing leaves limbo, fenced: its fence may have been lost, and a
+  writer that wakes up late must not be answered;
+* so does one that was deleted.
+
+What cannot be told stays in limbo, which is always safe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from bkspark.errors import BookKeeperError, StorageDamaged
+from bookie_service.cluster.ledger_shares import HeldShare, LedgerShare
+from bookie_service.engine.pacing import pause_s
+from bookie_service.formats.index import UNKNOWN_KEY
+from bookie_service.storage.ledgers.interface import IndexView, LedgerStorage
+
+logger = logging.getLogger(__name__)
+
+_OPEN_FILES_MAX = 16
+_LEDGERS_AT_ONCE = 10_000
+"""Ledgers that leave limbo together: each time, the list of all is written."""
+_TOLD_MAX = 10
+"""Ledgers with a line of their own in the log."""
+
+
+class ShareCensus(Protocol):
+    """What is asked of the metadata store; every method raises BookKeeperError when nothing is known."""
+
+    async def share(self, ledger_id: int) -> LedgerShare:
+        """Return what this bookie must hold of a ledger."""
+
+    async def report(self, ledger_id: int, now_ms: int) -> None:
+        """List a ledger as one of which copies are missing at this bookie."""
+
+
+class LimboCheck:
+    """Looks at the ledgers in limbo every `interval_s`, on the event loop, until `cancel`."""
+
+    def __init__(
+        self,
+        store: LedgerStorage,
+        census: ShareCensus,
+        interval_s: float,
+        reads_per_s: int,
+        flush: Callable[[], Awaitable[None]],
+    ) -> None:
+        """`reads_per_s`: of ledgers' metadata. `flush()` returns when what changed before is durable, if it can be."""
+        self._store = store
+        self._census = census
+        self._interval_s = interval_s
+        self._reads_per_s = reads_per_s
+        self._flush = flush
+        self._task = asyncio.ensure_future(self._run())
+
+    def cancel(self) -> None:
+        self._task.cancel()
+
+    async def _run(self) -> None:
+        await self._find_lost()
+        while True:
+            try:
+                await self.look()
+            except (BookKeeperError, OSError) as error:
+                count = len(self._store.limbo)
+                logger.warning("it cannot be told which ledgers are whole: %d stay in limbo: %s", count, error)
+            except Exception:
+                logger.exception("ledgers in limbo cannot be looked at because of an unexpected error")
+            await asyncio.sleep(self._interval_s)
+
+    async def _find_lost(self) -> None:
+        """Put ledgers into limbo whose index file is lost or cut."""
+        try:
+            lost = await asyncio.to_thread(self._store.index.all_lost)
+            new = [ledger_id for ledger_id in lost if ledger_id not in self._store.limbo]
+            await asyncio.to_thread(self._store.limbo.begin, new)
+        except OSError as error:
+            # Each is noticed when it is used, too.
+            logger.error("it cannot be told which index files are lost: %s", error)
+            return
+        for ledger_id in new[:_TOLD_MAX]:
+            logger.error("ledger %d is in limbo: %s", ledger_id, self._store.index.lost(ledger_id))
+        if len(new) > _TOLD_MAX:
+            logger.error("%d more ledgers are in limbo, for their index files are lost or cut", len(new) - _TOLD_MAX)
+
+    async def look(self) -> None:
+        """Look at all ledgers in limbo once.
+
+        Raises:
+            BookKeeperError, OSError: some were not looked at.
+        """
+        for some in _pieces(self._store.limbo.ledger_ids()):
+            began = time.monotonic()
+            ended: list[int] = []
+            whole: list[int] = []
+            reported = 0
+            for done, ledger_id in enumerate(some):
+                await asyncio.sleep(pause_s(done, self._reads_per_s, time.monotonic() - began))
+                share = await self._census.share(ledger_id)
+                if share.is_deleted:
+                    ended.append(ledger_id)
+                elif not await asyncio.to_thread(self._holds, ledger_id, share.parts):
+                    await self._census.report(ledger_id, time.time_ns() // 1_000_000)
+                    reported += 1
+                elif share.is_closed:
+                    whole.append(ledger_id)
+            ended += await self._fenced(whole)
+            if ended:
+                await asyncio.to_thread(self._store.end_limbo, ended)
+            if ended or reported:
+                logger.warning(
+                    "of %d ledgers in limbo %d are whole again or deleted; %d lack entries and are listed as "
+                    "under-replicated",
+                    len(some),
+                    len(ended),
+                    reported,
+                )
+
+    async def _fenced(self, ledger_ids: Sequence[int]) -> list[int]:
+        """Return those of the ledgers that are durably fenced; they are fenced here."""
+        is_flush_needed = False
+        for ledger_id in ledger_ids:
+            ledger = self._store.ledger(ledger_id)
+            if ledger is None:
+                # Nothing of it is here, and nothing must be; but its writer may not know yet.
+                ledger = self._store.create_ledger(ledger_id, UNKNOWN_KEY)
+            if not ledger.fenced:
+                self._store.fence(ledger)
+                is_flush_needed = True
+        if is_flush_needed:
+            await self._flush()
+        return [ledger_id for ledger_id, _ in self._store.droppable(ledger_ids)]
+
+    def _holds(self, ledger_id: int, parts: Sequence[HeldShare]) -> bool:
+        view = self._store.index.view(_OPEN_FILES_MAX)
+        try:
+            return all(holds(view, ledger_id, part) for part in parts)
+        except StorageDamaged:
+            return False  # where its positions lie cannot be told, so nothing of it can be read
+        finally:
+            view.close()
+
+
+def holds(index: IndexView, ledger_id: int, share: HeldShare) -> bool:
+    """Return whether an index has a position of every entry of a share; costs what it has, not what it must have.
+
+    Raises:
+        StorageDamaged: the index of the ledger cannot be read.
+    """
+    held = 0
+    for first, positions in index.extents(ledger_id, share.first_entry, share.end_entry):
+        held += int(share.includes(first + np.flatnonzero(positions)).sum())
+    return held == share.count
+
+
+def _pieces(ledger_ids: np.ndarray) -> Iterator[list[int]]:
+    for first in range(0, len(ledger_ids), _LEDGERS_AT_ONCE):
+        yield ledger_ids[first : first + _LEDGERS_AT_ONCE].tolist()

@@ -1,0 +1,111 @@
+"""Adds that came together, as arrays over the receive buffer that holds their frames.
+
+The four bytes in front of an entry are part of its frame, and needed no more once it is decoded and its master key
+checked. They become the item's length word, so that what is copied into the write cache is already what journal and
+entry log hold.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bkspark.wire.flags import RECOVERY_ADD
+from bkspark.wire.framing import LENGTH_BYTES, gather, gather_octets, scatter_i32
+from bkspark.wire.lac import may_add_each
+from bkspark.wire.layout import LAC_AT, MASTER_KEY_BYTES
+from bookie_service.engine.responses import AddResponseEncoder
+
+ALL = slice(None)
+_LAC_END = LENGTH_BYTES + LAC_AT + 8
+
+
+@dataclass(frozen=True, slots=True)
+class AddBatch:
+    """Adds in order of arrival.
+
+    flags: RECOVERY_ADD and HIGH_PRIORITY, per add.
+    item_starts, sizes: where their items begin, and their bytes: the length word, then the entry.
+    key_starts: where their master keys lie.
+    is_deferred: they are answered before they are durable. `bypasses_journal`: with that, they are not journaled.
+    """
+
+    ledger_ids: np.ndarray
+    entry_ids: np.ndarray
+    flags: np.ndarray
+    item_starts: np.ndarray
+    sizes: np.ndarray
+    key_starts: np.ndarray
+    responses: AddResponseEncoder
+    is_deferred: bool = False
+    bypasses_journal: bool = False
+
+    def __len__(self) -> int:
+        return len(self.item_starts)
+
+    def take(self, rows: np.ndarray | slice) -> AddBatch:
+        """Return the chosen rows."""
+        if isinstance(rows, slice) and rows == ALL:
+            return self
+        return AddBatch(
+            self.ledger_ids[rows],
+            self.entry_ids[rows],
+            self.flags[rows],
+            self.item_starts[rows],
+            self.sizes[rows],
+            self.key_starts[rows],
+            self.responses.take(rows),
+            self.is_deferred,
+            self.bypasses_journal,
+        )
+
+    def replies(self, statuses: int | np.ndarray, last_synced: np.ndarray | None = None) -> bytes:
+        """Return the answers to all adds; `last_synced`: the LastAddSynced to be told with each."""
+        return self.responses.added(statuses, self.ledger_ids, self.entry_ids, last_synced)
+
+    def lac_of(self, octets: np.ndarray, row: int) -> int:
+        """Return the LAC that an entry carries."""
+        at = self.item_starts.item(row) + LENGTH_BYTES + LAC_AT
+        return int.from_bytes(octets[at : at + 8].tobytes(), "big", signed=True)
+
+    def lacs_are_right(self, octets: np.ndarray) -> bool | np.ndarray:
+        """Say whether all adds carry a LAC that they can have (`bkspark.wire.lac`), or which do (bool per add).
+
+        An entry that ends in front of its LAC carries none.
+        """
+        has_lac = self.sizes >= _LAC_END
+        if has_lac.all():
+            right = self._have_right_lacs(octets, slice(None))
+        else:
+            right = np.ones(len(self), bool)
+            rows = np.flatnonzero(has_lac)
+            right[rows] = self._have_right_lacs(octets, rows)
+        return True if right.all() else right
+
+    def _have_right_lacs(self, octets: np.ndarray, rows: slice | np.ndarray) -> np.ndarray:
+        lacs = gather(octets, self.item_starts[rows] + (LENGTH_BYTES + LAC_AT), ">i8")
+        return may_add_each(self.entry_ids[rows], lacs, (self.flags[rows] & RECOVERY_ADD) != 0)
+
+    @property
+    def items_bytes_max(self) -> int:
+        """Bytes that the items take at most: those from the first one's beginning to the last one's end."""
+        return self.item_starts.item(-1) - self.item_starts.item(0) + self.sizes.item(-1)
+
+    def first_key(self, octets: np.ndarray) -> bytes:
+        """Return the master key of the first add."""
+        at = self.key_starts.item(0)
+        return octets[at : at + MASTER_KEY_BYTES].tobytes()
+
+    def keys_match(self, octets: np.ndarray, key: bytes) -> bool | np.ndarray:
+        """Say whether all adds carry a master key, or which do (bool per add)."""
+        if len(self) == 1:
+            return self.first_key(octets) == key
+        keys = gather_octets(octets, self.key_starts, MASTER_KEY_BYTES)
+        equal = keys == np.frombuffer(key, np.uint8)
+        return True if equal.all() else equal.all(axis=1)
+
+    def make_items(self, octets: np.ndarray) -> np.ndarray:
+        """Turn the adds into items in place, which overwrites part of their frames; return where the items begin."""
+        scatter_i32(octets, self.item_starts, self.sizes - LENGTH_BYTES)
+        return self.item_starts

@@ -1,0 +1,574 @@
+"""The bookie: rules, journal and store behind one event loop. A reply leaves only after what it promises is durable.
+
+Requests come as runs of one connection's receive buffer, replies go as buffers. For a run of adds:
+
+1. each ledger of the run is judged once (`rules`), for all its adds together;
+2. accepted adds are copied, as items, into the filling half of the write cache, and that same memory is submitted to
+   the journal: one record for the run, before it the key of a ledger seen for the first time;
+3. the replies wait, encoded, until the journal thread reports that record durable.
+
+Fencing reads wait for the fence in the same way, whatever their answer (reliability X2). A run that finds the write
+cache full takes what fits; the connection stops reading and is resumed when a checkpoint has emptied a half.
+
+Invariants: a reply is sent only from `on_durable`, or when it promises nothing new. All methods run on the event loop.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from bkspark.errors import StorageDamaged
+from bkspark.wire.lac import may_add
+from bkspark.wire.status import EOK, Status
+from bookie_service.engine import rules
+from bookie_service.engine.add_batch import AddBatch
+from bookie_service.engine.deferrals import Deferrals
+from bookie_service.engine.disk_watch import DiskWatch
+from bookie_service.engine.entry_lists import EntryLists, StepReport
+from bookie_service.engine.long_polls import LongPolls, PollClient
+from bookie_service.engine.reads import ReadClient, Reading, ReadOptions, Reads, View, failed
+from bookie_service.engine.responses import Parts
+from bookie_service.engine.shares import ShareLimits
+from bookie_service.engine.single_add import SingleAdd, make_item
+from bookie_service.engine.turns import Turns
+from bookie_service.formats import journal as journal_format
+from bookie_service.formats.index import UNKNOWN_KEY
+from bookie_service.formats.journal import RecordKind
+from bookie_service.storage.io.byte_source import Fetched, Place
+from bookie_service.storage.io.items import rows_by_ledger
+from bookie_service.storage.journal.checkpoint import Checkpoint, CheckpointThread
+from bookie_service.storage.journal.journal import Record
+from bookie_service.storage.journal.journal_thread import JournalThread
+from bookie_service.storage.ledgers.interface import Ledger, LedgerStorage
+from bookie_service.storage.ledgers.write_cache import INDEX_BYTES_PER_ENTRY
+
+logger = logging.getLogger(__name__)
+
+LONG_POLLS = ShareLimits.of(10_000)
+ENTRY_LISTS = ShareLimits.of(4096)
+"""Apache's auditor asks for 500 lists at once on one connection."""
+FORCES_MAX = 10_000
+"""Forces that wait for a flush; more are refused as too many."""
+
+
+class ReadThreads(Protocol):
+    """Threads for what must not be done on the event loop."""
+
+    def fetch(self, place: Place, on_fetched: Callable[[Fetched], None]) -> None:
+        """Read a place and call back, on the event loop, with what came of it."""
+
+    def run(self, task: Callable[[], StepReport], on_done: Callable[[StepReport], None]) -> None:
+        """Call on_done(task()), the task on a thread."""
+
+
+class Client(ReadClient, PollClient, Protocol):
+    """A connection, as the bookie sees it."""
+
+    def resume(self) -> None:
+        """Go on with requests that the bookie did not take."""
+
+
+@dataclass(frozen=True, slots=True)
+class BookieOptions:
+    """Limits of one bookie process; bytes and counts.
+
+    adds_in_flight_max: adds not yet durable before connections must wait; 0: only the write cache limits them.
+    long_polls, long_poll_s_max: how many reads may wait for a LAC, and for how long; above, ETOOMANYREQUESTS.
+    entry_lists: how many lists of entries may wait to be made, one after the other; above, ETOOMANYREQUESTS.
+    serial_writer_after: after so many single adds from one client in a row, its adds are journaled without waiting for
+        others.
+    journals_entries: False answers adds from memory; a crash loses those that no checkpoint moved to the entry log.
+    """
+
+    serial_writer_after: int = 8
+    journals_entries: bool = True
+    adds_in_flight_max: int = 0
+    long_polls: ShareLimits = LONG_POLLS
+    long_poll_s_max: float = 300.0
+    entry_lists: ShareLimits = ENTRY_LISTS
+    reads: ReadOptions = field(default_factory=ReadOptions)
+
+
+@dataclass(frozen=True, slots=True)
+class _WaitingReply:
+    """What goes to a client once a record is durable: replies to adds, or to a read that fences."""
+
+    sequence: int
+    client: ReadClient
+    parts: Parts
+    adds: int = 0
+    read: Reading | None = None
+
+
+class Bookie:
+    """Serves runs of requests. Journals and checkpoints report to `on_durable` and `on_checkpoint_done`."""
+
+    def __init__(
+        self,
+        store: LedgerStorage,
+        journals: Sequence[JournalThread],
+        checkpoints: CheckpointThread,
+        disks: DiskWatch,
+        threads: ReadThreads,
+        options: BookieOptions,
+        turns: Turns,
+    ) -> None:
+        self._store = store
+        self._turns = turns
+        self._disks = disks
+        self._journals = journals
+        self._checkpoints = checkpoints
+        self._options = options
+        self._waiting: list[deque[_WaitingReply]] = [deque() for _ in journals]
+        self._deferred: list[deque[_WaitingReply]] = [deque() for _ in journals]
+        """Replies to adds that are only to be written, not synced."""
+        self._deferrals = Deferrals(len(journals))
+        # Forces that wait for a flush to begin, and those that the present one carries out.
+        self._forces: list[_WaitingForce] = []
+        self._forces_flushing: list[_WaitingForce] = []
+        self._durable = [0] * len(journals)
+        self._adds_in_flight = 0
+        # Without any of this a lone add is a run like others.
+        self._takes_single_adds = len(journals) == 1 and options.journals_entries and not options.adds_in_flight_max
+        # Who added last, and how many of its adds came alone since somebody else did.
+        self._last_adder: Client | None = None
+        self._single_adds = 0
+        self._blocked: dict[Client, None] = {}
+        view = View(store, disks.known_space, options.reads)
+        self.reads = Reads(view, threads.fetch, turns, self._resume_blocked)
+        self.long_polls = LongPolls(options.long_polls, options.long_poll_s_max, view.lac_at_hand, self.reads, turns)
+        self.entry_lists = EntryLists(options.entry_lists, threads.run)
+
+    # ---- adds ----
+
+    def add(self, client: Client, octets: np.ndarray, run: AddBatch) -> int:
+        """Take adds of a receive buffer; return how many were taken, the first ones.
+
+        Fewer than all: there is no room now; call again, and after 0 wait for `client.resume`. The frames of the adds
+        taken are overwritten in front of their entries.
+        """
+        self._last_adder = None
+        count = self._count_with_room(run)
+        if not count and self.checkpoint(moves_mark=False):
+            count = self._count_with_room(run)
+        if not count and self._disks.is_stuck:
+            # There will be no room until somebody makes space on the disks: waiting would look like a hang.
+            client.send((run.replies(Status.EREADONLY),))
+            return len(run)
+        if not count or 0 < self._options.adds_in_flight_max <= self._adds_in_flight:
+            self._blocked[client] = None
+            return 0
+        if count < len(run):
+            run = run.take(slice(0, count))
+        if len(self._journals) == 1:
+            self._add_to_journal(0, client, octets, run)
+        else:
+            journal_of = run.ledger_ids % len(self._journals)
+            for index in np.unique(journal_of).tolist():
+                self._add_to_journal(index, client, octets, run.take(np.flatnonzero(journal_of == index)))
+        return count
+
+    def add_single(self, client: Client, octets: np.ndarray, add: SingleAdd) -> bool:
+        """Take an add that came alone, if its ledger is known and nothing bars it; its frame is then overwritten.
+
+        False: nothing was done, and it is to be added as a run is.
+        """
+        ledger = self._ledger_of(add)
+        half = self._store.filling
+        if ledger is None or half.room < add.size + INDEX_BYTES_PER_ENTRY:
+            return False
+        make_item(octets.data, add)
+        address = half.place_one(octets, add.item_at, add.size)
+        self._store.insert_one(ledger, add.entry_id, address)
+        if add.ledger_id in self.long_polls:
+            self.long_polls.touch(add.ledger_id)
+        records = [Record(RecordKind.ENTRIES, 1, (half.memory[address : half.used].data,), add.size)]
+        replies = (add.acknowledgement(add.ledger_id, add.entry_id),)
+        if sequence := self._commit(client, records):
+            self.on_durable(0, sequence)
+            client.send(replies)
+        else:
+            self._adds_in_flight += 1
+            self._send_when_durable(0, self._journals[0].submit(records), client, replies, 1)
+        if self._disks.added(add.size):
+            self.look_at_disks()
+        return True
+
+    def _ledger_of(self, add: SingleAdd) -> Ledger | None:
+        """Return the ledger of an add that nothing bars."""
+        if not self._takes_single_adds or self._disks.is_read_only or add.ledger_id in self._store.limbo:
+            return None
+        try:
+            ledger = self._store.ledger(add.ledger_id)
+        except (StorageDamaged, OSError):
+            return None
+        if ledger is None or ledger.fenced or ledger.master_key != add.master_key or add.master_key == UNKNOWN_KEY:
+            return None
+        if not may_add(add.entry_id, add.lac, is_recovery=False):
+            return None
+        return ledger if rules.are_ids(add.ledger_id, add.entry_id, add.entry_id) else None
+
+    def _commit(self, client: Client, records: list[Record]) -> int:
+        """Journal a lone add at once if its client adds alone: nobody would share the sync; 0: it must be submitted."""
+        if client is not self._last_adder:
+            self._last_adder, self._single_adds = client, 0
+        self._single_adds += 1
+        return self._journals[0].commit(records) if self._single_adds > self._options.serial_writer_after else 0
+
+    def _count_with_room(self, run: AddBatch) -> int:
+        """Return how many of the first items fit into the filling half."""
+        room = self._store.filling.room
+        if run.items_bytes_max + len(run) * INDEX_BYTES_PER_ENTRY <= room:
+            return len(run)
+        return int(np.cumsum(run.sizes + INDEX_BYTES_PER_ENTRY).searchsorted(room, side="right"))
+
+    def _add_to_journal(self, index: int, client: Client, octets: np.ndarray, run: AddBatch) -> None:
+        """Judge, hold and journal adds whose ledgers belong to one journal; answer once they are durable."""
+        ledgers: dict[int, Ledger] = {}
+        new_keys: list[tuple[int, bytes]] = []
+        groups = rows_by_ledger(run.ledger_ids)
+        judged = [self._judge(octets, ledger_id, run.take(rows), ledgers, new_keys) for ledger_id, rows in groups]
+        all_accepted = all(isinstance(status, int) and status == EOK for status in judged)
+        statuses: int | np.ndarray = EOK
+        if not all_accepted:
+            statuses = np.empty(len(run), np.int32)
+            for (_, rows), status in zip(groups, judged):
+                statuses[rows] = status
+        asked, taken = run, None
+        if not all_accepted:
+            accepted = np.asarray(statuses) == EOK
+            if not accepted.any():
+                client.send((asked.replies(statuses),))
+                return
+            run = run.take(np.flatnonzero(accepted))
+            groups = rows_by_ledger(run.ledger_ids)
+        if run.is_deferred:
+            taken = self._deferrals.take([_newest(octets, ledger_id, run.take(rows)) for ledger_id, rows in groups])
+        replies = (asked.replies(statuses, None if taken is None else taken.last_synced(asked.ledger_ids)),)
+        records = []
+        if new_keys:
+            records.append(Record.of(RecordKind.LEDGER_KEY, len(new_keys), journal_format.encode_keys(new_keys)))
+            fenced = [ledger_id for ledger_id, _ in new_keys if ledgers[ledger_id].fenced]
+            if fenced:
+                # A repair brings back ledgers that were dropped here: their fence was remembered.
+                records.append(Record.of(RecordKind.FENCE, len(fenced), journal_format.encode_fences(fenced)))
+        half = self._store.filling
+        begin = half.used
+        addresses = half.place(octets, run.make_items(octets), run.sizes)
+        for ledger_id, rows in groups:
+            self._store.insert(ledgers[ledger_id], run.entry_ids[rows], addresses[rows])
+            self.long_polls.touch(ledger_id)
+        body = half.memory[begin : half.used].data
+        if self._options.journals_entries and not run.bypasses_journal:
+            records.append(Record(RecordKind.ENTRIES, len(run), (body,), len(body)))
+            self._adds_in_flight += len(asked)
+            is_deferred = taken is not None and not new_keys
+            sequence = self._journals[index].submit(records, deferred=is_deferred)
+            waiting = self._deferred if is_deferred else self._waiting
+            waiting[index].append(_WaitingReply(sequence, client, replies, len(asked)))
+            if taken is not None:
+                self._deferrals.journaled(index, sequence, taken)
+        else:
+            if records:
+                self._journals[index].submit(records)
+            if taken is not None:
+                self._deferrals.bypassed(taken)
+            client.send(replies)
+        if self._disks.added(len(body)):
+            self.look_at_disks()
+
+    def _judge(
+        self,
+        octets: np.ndarray,
+        ledger_id: int,
+        run: AddBatch,
+        ledgers: dict[int, Ledger],
+        new_keys: list[tuple[int, bytes]],
+    ) -> int | np.ndarray:
+        """Return the statuses of one ledger's adds, or one for all; note the ledger, and its key if it is new."""
+        try:
+            ledger = self._store.ledger(ledger_id)
+        except (StorageDamaged, OSError) as error:
+            return failed(error)
+        was_fenced = ledger is None and ledger_id in self._store.tombstones
+        is_known = ledger is not None and ledger.master_key != UNKNOWN_KEY
+        key = ledger.master_key if ledger is not None and is_known else run.first_key(octets)
+        statuses = rules.add_statuses(
+            ledger_id,
+            run.entry_ids,
+            run.flags,
+            run.keys_match(octets, key),
+            run.lacs_are_right(octets),
+            fenced=was_fenced or (ledger is not None and ledger.fenced),
+            read_only=self._disks.is_read_only,
+            takes_recovery_adds=self._disks.takes_recovery_adds,
+            in_limbo=ledger_id in self._store.limbo,
+        )
+        if not is_known and bool(np.any(statuses == EOK)):
+            ledger = self._store.create_ledger(ledger_id, key)
+            new_keys.append((ledger_id, key))
+            if was_fenced:
+                self._store.fence(ledger)
+        if ledger is not None:
+            ledgers[ledger_id] = ledger
+        return statuses
+
+    # ---- reads ----
+
+    def takes_reads(self, client: Client) -> bool:
+        """Return whether reads may be asked now; False: there are too many in flight, wait for `client.resume`."""
+        if self.reads.is_full:
+            self._blocked[client] = None
+            return False
+        return True
+
+    def fence_and_read(self, client: Client, ledger_id: int, master_key: bytes, reading: Reading) -> int | None:
+        """Fence a ledger, which is created if it is unknown; read, and answer, once the fence is durable.
+
+        Returns:
+            None; 0: nothing was done, for an unknown ledger finds no room: wait for `client.resume`.
+        """
+        fence = self._fence(ledger_id, master_key)
+        if fence is None:
+            self._blocked[client] = None
+            return 0
+        if fence.status != Status.EOK:
+            reading.refuse(fence.status)
+        else:
+            self._read_after_fence(fence, reading)
+        return None
+
+    def _room_for_ledger(self) -> Status | None:
+        """Return EOK where an unknown ledger finds room in the write cache; None: it must wait for a flush.
+
+        Ledgers without entries take nothing else there, and could otherwise be made without end between two flushes.
+        """
+        if self._store.filling.room > 0 or (self.checkpoint(moves_mark=False) and self._store.filling.room > 0):
+            return Status.EOK
+        # There will be no room until somebody makes space on the disks: waiting would look like a hang.
+        return Status.ETOOMANYREQUESTS if self._disks.is_stuck else None
+
+    def _read_after_fence(self, fence: _Fence, reading: Reading) -> None:
+        if fence.sequence <= self._durable[fence.journal_index]:
+            self.reads.promise(reading)
+        else:
+            reply = _WaitingReply(fence.sequence, reading.client, (), read=reading)
+            self._waiting[fence.journal_index].append(reply)
+
+    def _fence(self, ledger_id: int, key: bytes) -> _Fence | None:
+        """Fence a ledger, unless the answer is a refusal; None: there is no room for an unknown one now."""
+        try:
+            ledger = self._store.ledger(ledger_id)
+        except (StorageDamaged, OSError) as error:
+            return _Fence(failed(error))
+        status: Status | None = rules.fence_status(ledger_id, None if ledger is None else ledger.master_key, key)
+        if status == Status.EOK and ledger is None:
+            status = self._room_for_ledger()
+        if status != Status.EOK:
+            return None if status is None else _Fence(status)
+        index = ledger_id % len(self._journals)
+        records = []
+        if ledger is None or ledger.master_key == UNKNOWN_KEY:
+            ledger = self._store.create_ledger(ledger_id, key)
+            records.append(Record.of(RecordKind.LEDGER_KEY, 1, journal_format.encode_keys([(ledger_id, key)])))
+        if not ledger.fenced:
+            self._store.fence(ledger)
+            records.append(Record.of(RecordKind.FENCE, 1, journal_format.encode_fences([ledger_id])))
+        if records:
+            ledger.fence_sequence = self._journals[index].submit(records)
+            self.long_polls.touch(ledger_id, is_fenced=True)
+        return _Fence(Status.EOK, index, ledger.fence_sequence)
+
+    def owes(self, client: Client) -> bool:
+        """Return whether a client waits for something that may take long."""
+        return self.long_polls.has(client)
+
+    def forget(self, client: Client) -> None:
+        """Forget who waits, or added: its connection is gone."""
+        if client is self._last_adder:
+            self._last_adder = None
+        self.long_polls.forget(client)
+
+    # ---- explicit LACs ----
+
+    def write_lac(
+        self, client: Client, ledger_id: int, master_key: bytes, packet: bytes, encode: Callable[[Status], Parts]
+    ) -> int | None:
+        """Keep an explicit LAC; send encode(status), EOK once it or a higher one is durable.
+
+        Returns:
+            None; 0: nothing was done, for an unknown ledger finds no room: wait for `client.resume`.
+        """
+        try:
+            ledger = self._store.ledger(ledger_id)
+        except (StorageDamaged, OSError) as error:
+            client.send(encode(failed(error)))
+            return None
+        status: Status | None = rules.explicit_lac_status(
+            ledger_id,
+            None if ledger is None else ledger.master_key,
+            master_key,
+            packet,
+            read_only=self._disks.is_read_only,
+            is_deleted=ledger is None and ledger_id in self._store.tombstones,
+        )
+        if status == Status.EOK and ledger is None:
+            status = self._room_for_ledger()
+        if status is None:
+            self._blocked[client] = None
+            return 0
+        if status != Status.EOK:
+            client.send(encode(status))
+            return None
+        index = ledger_id % len(self._journals)
+        records = []
+        if ledger is None or ledger.master_key == UNKNOWN_KEY:
+            ledger = self._store.create_ledger(ledger_id, master_key)
+            records.append(Record.of(RecordKind.LEDGER_KEY, 1, journal_format.encode_keys([(ledger_id, master_key)])))
+        if self._store.advance_lac(ledger, packet):
+            records.append(Record.of(RecordKind.LAC, 1, journal_format.encode_lacs([(ledger_id, packet)])))
+            ledger.lac_sequence = self._journals[index].submit(records)
+            self.long_polls.touch(ledger_id)
+        if ledger.lac_sequence <= self._durable[index]:
+            client.send(encode(status))
+        else:
+            self._send_when_durable(index, ledger.lac_sequence, client, encode(status), 0)
+        return None
+
+    # ---- durability ----
+
+    def force(self, client: Client, ledger_id: int, encode: Callable[[Status], Parts]) -> None:
+        """Send encode(EOK) once all is durable that was taken for the ledger before; it may be unknown."""
+        is_unflushed = self._deferrals.is_unflushed(ledger_id)
+        if not is_unflushed and not self._deferrals.is_flushing(ledger_id):
+            self._force_journal(client, ledger_id, encode(Status.EOK))
+        elif len(self._forces) + len(self._forces_flushing) >= FORCES_MAX:
+            client.send(encode(Status.ETOOMANYREQUESTS))
+        else:
+            waiting = self._forces if is_unflushed else self._forces_flushing
+            waiting.append(_WaitingForce(client, ledger_id, encode(Status.EOK)))
+            self._flush_forced()
+
+    def _force_journal(self, client: Client, ledger_id: int, parts: Parts) -> None:
+        index = ledger_id % len(self._journals)
+        self._send_when_durable(index, self._journals[index].force(), client, parts, 0)
+
+    def _flush_forced(self) -> None:
+        """Begin a flush for the forces that wait for one, unless another runs, whose end comes back here."""
+        if self._forces:
+            self.checkpoint()
+
+    def _send_when_durable(self, index: int, sequence: int, client: Client, parts: Parts, adds: int) -> None:
+        self._waiting[index].append(_WaitingReply(sequence, client, parts, adds))
+
+    def on_durable(self, journal_index: int, sequence: int) -> None:
+        """Send the replies that waited for records up to `sequence`, one buffer per connection."""
+        # What the event loop committed itself overtakes the report of the thread's last group.
+        self._durable[journal_index] = max(self._durable[journal_index], sequence)
+        self._deferrals.on_durable(journal_index, sequence)
+        reads = self._send_up_to(sequence, self._waiting[journal_index], self._deferred[journal_index])
+        if reads:
+            turn = self._turns.begin(self)
+            for read in reads:
+                if turn.is_over:
+                    self.reads.later(read)
+                else:
+                    self.reads.promise(read, turn)
+                    turn.spend()
+        self._resume_blocked()
+
+    def on_written(self, journal_index: int, sequence: int) -> None:
+        """Answer deferred adds up to `sequence`: they are with the operating system, and need no more."""
+        self._send_up_to(sequence, self._deferred[journal_index])
+        self._resume_blocked()
+
+    def _send_up_to(self, sequence: int, *queues: deque[_WaitingReply]) -> list[Reading]:
+        """Send the replies that waited for records up to `sequence`; return the reads that did."""
+        replies: dict[ReadClient, list[bytes | memoryview]] = {}
+        reads = []
+        for waiting in queues:
+            while waiting and waiting[0].sequence <= sequence:
+                reply = waiting.popleft()
+                self._adds_in_flight -= reply.adds
+                if reply.read is not None:
+                    reads.append(reply.read)
+                else:
+                    replies.setdefault(reply.client, []).extend(reply.parts)
+        for client, parts in replies.items():
+            client.send(parts)
+        return reads
+
+    def checkpoint(self, *, moves_mark: bool = True) -> bool:
+        """Begin a checkpoint; False when there is nothing to flush or another one runs.
+
+        Without `moves_mark` it makes room for adds: the index may stay in memory, and the journal goes on to keep it.
+        """
+        flush = None if self._store.is_clean else self._store.begin_flush(moves_mark=moves_mark)
+        if flush is None:
+            return False
+        if flush.moves_mark:
+            self._deferrals.on_flush_begun()
+            self._forces_flushing, self._forces = self._forces, []
+        self._checkpoints.submit(Checkpoint(flush, [journal.take_mark() for journal in self._journals]))
+        return True
+
+    def on_checkpoint_done(self, checkpoint: Checkpoint) -> None:
+        """Use the emptied half again and let waiting connections go on."""
+        self._store.end_flush(checkpoint.flush)
+        if checkpoint.flush.moves_mark:
+            self._deferrals.on_flush_done()
+            forced, self._forces_flushing = self._forces_flushing, []
+            for force in forced:
+                self._force_journal(force.client, force.ledger_id, force.parts)
+        self._flush_forced()
+        if self._disks.is_stuck:
+            self._disks.is_stuck = False
+            self.look_at_disks()
+        self._resume_blocked()
+
+    # ---- disks ----
+
+    def look_at_disks(self) -> None:
+        """Ask how full the disks are, and take adds accordingly. Raises OSError where a disk cannot be asked."""
+        self._disks.look(self._store.waiting_bytes)
+        self._store.logs.note_full(self._disks.verdict.full)
+
+    def on_checkpoint_stuck(self) -> None:
+        """A checkpoint found no space, and will be tried again: nothing of it is lost, and nothing new fits."""
+        self._disks.is_stuck = True
+        self.look_at_disks()
+        self._resume_blocked()
+
+    def _resume_blocked(self) -> None:
+        blocked, self._blocked = self._blocked, {}
+        for client in blocked:
+            client.resume()
+
+
+def _newest(octets: np.ndarray, ledger_id: int, run: AddBatch) -> tuple[int, np.ndarray, int]:
+    """Return (ledger id, entry ids, LAC in the newest entry) of one ledger's adds."""
+    return ledger_id, run.entry_ids, run.lac_of(octets, -1)
+
+
+@dataclass(frozen=True, slots=True)
+class _WaitingForce:
+    """A force of a ledger of which something is only in the write cache."""
+
+    client: Client
+    ledger_id: int
+    parts: Parts
+
+
+@dataclass(frozen=True, slots=True)
+class _Fence:
+    """What a request's fencing flag came to: refused, or durable once the journal reports `sequence`."""
+
+    status: Status
+    journal_index: int = 0
+    sequence: int = 0

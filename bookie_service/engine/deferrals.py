@@ -1,0 +1,101 @@
+"""Deferred adds on their way to the disk: which are taken, and when the sync cursors count them. Decisions only.
+
+A deferred add is answered before it is durable. It is journaled, and durable when the journal says so; or it bypasses
+the journal, and is durable after a flush that moves the marks: then entry log and index have it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bkspark.ids import NO_ENTRY
+from bookie_service.engine.sync_cursor import RANGES_MAX, Run, SyncCursor, SyncCursors, runs_of
+
+
+@dataclass(frozen=True, slots=True)
+class TakenAdds:
+    """Deferred adds that came together: by ledger, its cursor and the runs of entries that were taken."""
+
+    ledgers: Mapping[int, tuple[SyncCursor, Sequence[Run]]]
+
+    def last_synced(self, ledger_ids: np.ndarray) -> np.ndarray:
+        """Return the LastAddSynced of the ledger of each add, int64; -1 where none of the ledger's was taken."""
+        if len(self.ledgers) == 1 and bool((ledger_ids == ledger_ids[0]).all()):
+            cursor, _ = next(iter(self.ledgers.values()))
+            return np.full(len(ledger_ids), cursor.last_synced, np.int64)
+        found = np.full(len(ledger_ids), NO_ENTRY, np.int64)
+        for ledger_id, (cursor, _) in self.ledgers.items():
+            found[ledger_ids == ledger_id] = cursor.last_synced
+        return found
+
+    def count(self) -> None:
+        """Have the cursors count these adds: they are durable."""
+        for cursor, runs in self.ledgers.values():
+            cursor.on_synced(runs)
+
+
+class Deferrals:
+    """The deferred adds of a bookie that are not durable yet."""
+
+    def __init__(self, journals: int) -> None:
+        self._cursors = SyncCursors()
+        self._journaled: list[deque[tuple[int, TakenAdds]]] = [deque() for _ in range(journals)]
+        # Of those that bypass the journal, by ledger: taken since the last flush began that moves the marks, and in it.
+        self._unflushed: dict[int, tuple[SyncCursor, list[Run]]] = {}
+        self._flushing: dict[int, tuple[SyncCursor, list[Run]]] = {}
+
+    def take(self, ledgers: Sequence[tuple[int, np.ndarray, int]]) -> TakenAdds:
+        """Take adds that were accepted: (ledger id, entry ids, LAC in the newest of them) of each ledger."""
+        taken: dict[int, tuple[SyncCursor, Sequence[Run]]] = {}
+        for ledger_id, entry_ids, lac in ledgers:
+            cursor = self._cursors.of(ledger_id)
+            runs = runs_of(entry_ids)
+            cursor.on_taken(runs)
+            # An entry confirms only entries before it.
+            cursor.on_confirmed(min(lac, runs[-1][1] - 1))
+            taken[ledger_id] = (cursor, runs)
+        return TakenAdds(taken)
+
+    def journaled(self, index: int, sequence: int, taken: TakenAdds) -> None:
+        """The adds are durable once a journal has made `sequence` so."""
+        self._journaled[index].append((sequence, taken))
+
+    def on_durable(self, index: int, sequence: int) -> None:
+        """A journal has made everything up to `sequence` durable."""
+        waiting = self._journaled[index]
+        while waiting and waiting[0][0] <= sequence:
+            waiting.popleft()[1].count()
+
+    def bypassed(self, taken: TakenAdds) -> None:
+        """The adds are in the write cache alone. Of a ledger's runs the first RANGES_MAX are followed."""
+        for ledger_id, (cursor, runs) in taken.ledgers.items():
+            # A cursor that was forgotten has a successor, which counts from here on.
+            _, held = self._unflushed.get(ledger_id, (cursor, []))
+            self._unflushed[ledger_id] = (cursor, held)
+            for first, last in runs:
+                if held and held[-1][1] == first - 1:
+                    held[-1] = (held[-1][0], last)
+                elif len(held) < RANGES_MAX:
+                    held.append((first, last))
+
+    def is_unflushed(self, ledger_id: int) -> bool:
+        """Whether adds of a ledger are in the write cache alone, and no flush has begun that makes them durable."""
+        return ledger_id in self._unflushed
+
+    def is_flushing(self, ledger_id: int) -> bool:
+        """Whether the flush that runs makes adds of a ledger durable."""
+        return ledger_id in self._flushing
+
+    def on_flush_begun(self) -> None:
+        """A flush that moves the marks has begun, of all that was taken before."""
+        self._flushing, self._unflushed = self._unflushed, {}
+
+    def on_flush_done(self) -> None:
+        """That flush is in entry log and index, durably."""
+        for cursor, runs in self._flushing.values():
+            cursor.on_synced(runs)
+        self._flushing = {}

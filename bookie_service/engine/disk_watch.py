@@ -1,0 +1,143 @@
+"""What a bookie's disks allow at the moment, found out by looking at them; for the event loop.
+
+The disks are looked at now and then, and after so many added bytes as could fill them: a fast writer fills a small disk
+in less time than lies between two looks.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from bookie_service.storage.disks import UNKNOWN_SPACE, DiskFacts, DiskLimits, DiskRoom, DiskSpace, DiskVerdict, judge
+from bookie_service.storage.io.files import ReadOnlyFiles
+
+logger = logging.getLogger(__name__)
+
+_SPACE_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class DiskOptions:
+    """How the disks are watched. Without `read_only_mode` the process ends where it would become read-only."""
+
+    limits: DiskLimits = field(default_factory=DiskLimits)
+    interval_s: float = 10.0
+    read_only_mode: bool = True
+    is_forced_read_only: bool = False
+
+
+class DiskWatch:
+    """Remembers the last verdict. `on_change()` is called when the bookie becomes read-only or writable."""
+
+    def __init__(
+        self,
+        files: ReadOnlyFiles,
+        ledger_directories: Sequence[str],
+        journal_directories: Sequence[str],
+        options: DiskOptions,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._files = files
+        self._ledgers = ledger_directories
+        self._journals = journal_directories
+        self._limits = options.limits
+        self._is_forced = options.is_forced_read_only
+        self._room_bytes = 0
+        self._clock = clock
+        self._space: DiskSpace | None = None
+        self._space_until = 0.0
+        self.verdict = DiskVerdict()
+        self.is_stuck = False
+        """A flush found no space and waits for some."""
+        self.on_change: Callable[[], None] = lambda: None
+
+    @property
+    def is_read_only(self) -> bool:
+        """True when ordinary adds are refused."""
+        return self._is_forced or bool(self.verdict.refusal)
+
+    @property
+    def takes_recovery_adds(self) -> bool:
+        return self.verdict.takes_recovery_adds
+
+    @property
+    def room(self) -> DiskRoom:
+        """How much room the ledger directories have: as much as the emptiest of them, which a new log goes to."""
+        full, warned = self.verdict.full, self.verdict.warned
+        if self.is_stuck or full.issuperset(self._ledgers):
+            return DiskRoom.FULL
+        return DiskRoom.SCARCE if (full | warned).issuperset(self._ledgers) else DiskRoom.ENOUGH
+
+    def ledger_space(self) -> DiskSpace:
+        """Return how much space the ledger directories have together; a shared disk counts once.
+
+        Raises:
+            OSError: a directory cannot be asked.
+        """
+        spaces = {space.device: space for space in self._ledger_spaces().values()}.values()
+        return DiskSpace(0, sum(space.total_bytes for space in spaces), sum(space.free_bytes for space in spaces))
+
+    def known_space(self) -> DiskSpace:
+        """Return `ledger_space` as it was at most `_SPACE_S` ago: peers may ask for it as often as they like.
+
+        Raises:
+            OSError: as `ledger_space`.
+        """
+        now = self._clock()
+        if self._space is None or now >= self._space_until:
+            self._space, self._space_until = self.ledger_space(), now + _SPACE_S
+        return self._space
+
+    def _ledger_spaces(self) -> dict[str, DiskSpace]:
+        """Return how full each ledger directory is; one whose disk does not answer counts as full."""
+        spaces, errors = {}, []
+        for path in self._ledgers:
+            try:
+                spaces[path] = self._files.space(path)
+            except OSError as error:
+                spaces[path] = UNKNOWN_SPACE
+                errors.append(error)
+        if len(errors) == len(self._ledgers):
+            raise errors[0]
+        return spaces
+
+    def added(self, size: int) -> bool:
+        """Count bytes that were added; True when it is time to look again."""
+        self._room_bytes -= size
+        return self._room_bytes < 0
+
+    def look(self, waiting_bytes: int) -> None:
+        """Ask the disks. `waiting_bytes`: of entries that are not in an entry log yet.
+
+        Raises:
+            OSError: a journal directory cannot be asked, or no ledger directory: its disk is gone.
+        """
+        before, was_read_only = self.verdict, self.is_read_only
+        facts = DiskFacts(
+            self._ledger_spaces(),
+            {path: self._files.space(path) for path in self._journals},
+            waiting_bytes,
+            self.is_stuck,
+        )
+        self.verdict = judge(self._limits, before, facts)
+        self._room_bytes = self.verdict.room_bytes
+        for path in sorted(self.verdict.warned - before.warned - before.full):
+            logger.warning("directory %s is nearly full: %.1f %% used", path, _percent(facts, path))
+        for path in sorted(self.verdict.full - before.full):
+            logger.warning("directory %s is full: %.1f %% used", path, _percent(facts, path))
+        for path in sorted(before.full - self.verdict.full):
+            logger.warning("directory %s has space again: %.1f %% used", path, _percent(facts, path))
+        if self.is_read_only != was_read_only:
+            if self.is_read_only:
+                logger.warning("the bookie is read-only: %s; free space there", self.verdict.refusal)
+            else:
+                logger.warning("the bookie takes adds again")
+            self.on_change()
+
+
+def _percent(facts: DiskFacts, path: str) -> float:
+    space = facts.ledgers.get(path) or facts.journals[path]
+    return 100 * space.used_share

@@ -1,0 +1,166 @@
+"""Which reads wait for a ledger's LAC to advance. For the event loop.
+
+A poll that waits is woken once: when the LAC is above the one that its client has, when the ledger is fenced, or when
+its time is over. It is then answered as any reading is, in a later turn of the event loop: whoever changes the ledger
+only says that it changed. Polls of a connection that is gone are forgotten. How many wait is bounded: all together, of
+one address, and of one connection (`shares`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from bkspark.ids import NO_ENTRY
+from bookie_service.engine.reads import Reads
+from bookie_service.engine.shares import Peer, ShareLimits, Shares
+from bookie_service.engine.turns import Turn, Turns
+
+logger = logging.getLogger(__name__)
+
+
+class Timer(Protocol):
+    """Something that will be called."""
+
+    def cancel(self) -> None: ...
+
+
+class PollClient(Peer, Protocol):
+    """A connection, as its long polls see it."""
+
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> Timer:
+        """Call back after a time, whether the connection is gone or not."""
+
+
+class Poll(Protocol):
+    """A reading that waits; `ledger_id`, `previous_lac`: it waits until the ledger's LAC is above that one."""
+
+    client: PollClient
+    ledger_id: int
+    previous_lac: int
+
+    def wake(self, lac: int | None) -> None:
+        """Go on: the LAC advanced so far; None: it did not."""
+
+
+@dataclass(eq=False, slots=True)
+class _Waiter:
+    poll: Poll
+    timer: Timer | None = None
+
+
+class LongPolls:
+    """All polls of a bookie that wait."""
+
+    def __init__(
+        self,
+        limits: ShareLimits,
+        seconds_max: float,
+        lac_of: Callable[[int], int],
+        reads: Reads,
+        turns: Turns,
+    ) -> None:
+        """`seconds_max`: no poll waits for longer; `lac_of(ledger id)` returns the LAC known of a ledger."""
+        self._places = Shares(limits)
+        self._seconds_max = seconds_max
+        self._lac_of = lac_of
+        self._reads = reads
+        self._turns = turns
+        self._by_ledger: dict[int, dict[_Waiter, None]] = {}
+        self._by_client: dict[PollClient, dict[_Waiter, None]] = {}
+        self._touched: dict[int, bool] = {}
+        """Ledgers that changed since their polls were looked at last, and whether they were fenced."""
+        self._due: deque[tuple[_Waiter, int | None]] = deque()
+        self._is_queued = False
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __contains__(self, ledger_id: int) -> bool:
+        return ledger_id in self._by_ledger
+
+    def wait(self, poll: Poll, seconds: float) -> bool:
+        """Wake a poll when its LAC advances, or when its time is over; False: too many wait already."""
+        if not self._places.take(poll.client):
+            return False
+        waiter = _Waiter(poll)
+        self._by_ledger.setdefault(poll.ledger_id, {})[waiter] = None
+        self._by_client.setdefault(poll.client, {})[waiter] = None
+        waiter.timer = poll.client.call_later(min(seconds, self._seconds_max), lambda: self._time_is_over(waiter))
+        return True
+
+    def has(self, client: PollClient) -> bool:
+        """Return whether a connection waits for something."""
+        return client in self._by_client
+
+    def touch(self, ledger_id: int, *, is_fenced: bool = False) -> None:
+        """Note that the LAC of a ledger may have advanced, or that its writer adds no more."""
+        if ledger_id in self._by_ledger:
+            self._touched[ledger_id] = is_fenced or self._touched.get(ledger_id, False)
+            self._queue()
+
+    def forget(self, client: PollClient) -> None:
+        """Forget the polls of a connection that is gone."""
+        for waiter in list(self._by_client.get(client, ())):
+            self._remove(waiter)
+
+    def _queue(self) -> None:
+        if not self._is_queued:
+            self._is_queued = True
+            self._turns.go_on(self, self._wake_some)
+
+    def _wake_some(self, turn: Turn) -> None:
+        """Wake polls of ledgers that changed, as many as the turn has time for."""
+        self._is_queued = False
+        while not turn.is_over:
+            if self._due:
+                waiter, lac = self._due.popleft()
+                if waiter in self._by_client.get(waiter.poll.client, ()):
+                    self._wake(waiter, lac, turn)
+            elif self._touched:
+                self._find_due(*self._touched.popitem())
+                turn.spend()
+            else:
+                return
+        self._queue()
+
+    def _find_due(self, ledger_id: int, is_fenced: bool) -> None:
+        waiters = self._by_ledger.get(ledger_id, ())
+        try:
+            lac = self._lac_of(ledger_id)
+        except Exception:
+            # It reads only, so nothing is half changed; the polls wait on.
+            logger.exception("the LAC of ledger %d cannot be sent to the polls that wait for it", ledger_id)
+            lac = NO_ENTRY
+        for waiter in waiters:
+            if waiter.poll.previous_lac < lac:
+                self._due.append((waiter, lac))
+            elif is_fenced:
+                self._due.append((waiter, None))
+
+    def _time_is_over(self, waiter: _Waiter) -> None:
+        if waiter in self._by_client.get(waiter.poll.client, ()):
+            self._remove(waiter)
+            waiter.poll.wake(None)
+            self._reads.later(waiter.poll)
+
+    def _wake(self, waiter: _Waiter, lac: int | None, turn: Turn) -> None:
+        self._remove(waiter)
+        waiter.poll.wake(lac)
+        self._reads.promise(waiter.poll, turn)
+        turn.spend()
+
+    def _remove(self, waiter: _Waiter) -> None:
+        assert waiter.timer is not None
+        waiter.timer.cancel()
+        poll = waiter.poll
+        self._places.give(poll.client)
+        del self._by_ledger[poll.ledger_id][waiter]
+        if not self._by_ledger[poll.ledger_id]:
+            del self._by_ledger[poll.ledger_id]
+        del self._by_client[poll.client][waiter]
+        if not self._by_client[poll.client]:
+            del self._by_client[poll.client]

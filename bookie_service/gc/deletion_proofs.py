@@ -1,0 +1,116 @@
+"""Which ledgers of a bookie are certainly deleted: the proofs of `gc_policy`, gathered from the metadata store.
+
+One round of proofs, in this order: the bookie's own ledgers; a session that has caught up with all that was written
+before; the listing of all ledgers; the session caught up once more; a direct read of each ledger that is missing in the
+listing. A client creates a ledger's metadata before it writes here, so a ledger that exists is found by such a session
+even if the server that it talks to lags behind the others.
+
+A ledger goes after two rounds. Passes that come by themselves make one round each, at least an interval apart. A pass
+that an operator asks for makes both at once: he does not want to wait, and the brake holds for him, too.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeVar
+
+import numpy as np
+
+from bookie_service.gc import gc_policy
+from bookie_service.gc.gc_policy import BRAKE_PASSES, MissingLedgers
+from bookie_service.storage import ledger_id_sets
+from bookie_service.storage.ledgers.interface import LedgerIndex
+
+T = TypeVar("T")
+
+
+class DeletionCensus(Protocol):
+    """What is asked of the metadata store; every method raises BookKeeperError when nothing is known."""
+
+    async def catch_up(self) -> None:
+        """Return when the session sees all that anybody wrote before the call."""
+
+    async def listed(self) -> np.ndarray:
+        """Return the ids of all ledgers, int64, ascending."""
+
+    async def is_deleted(self, ledger_id: int) -> bool:
+        """Return whether a direct read says that a ledger does not exist."""
+
+
+class DeletionProofs:
+    """Gathers proofs, pass after pass. For one event loop."""
+
+    def __init__(
+        self,
+        index: LedgerIndex,
+        census: DeletionCensus,
+        interval_s: float,
+        deleted_share_max: float,
+        apart: Callable[..., Awaitable[T]],
+        keep: Callable[[str], None],
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`apart(function, *arguments)` calls a function on another thread; `keep(why)`: something is not dropped."""
+        self._index = index
+        self._census = census
+        self._share_max = deleted_share_max
+        self._apart = apart
+        self._keep = keep
+        self._clock_s = clock_s
+        self._missing = MissingLedgers(interval_s)
+
+    async def deleted(self, pace: Callable[[], Awaitable[None]], *, is_forced: bool) -> np.ndarray:
+        """Return the ledgers that are certainly deleted, ascending. `pace()` is awaited before each direct read.
+
+        Raises:
+            BookKeeperError: the store failed: nothing is known.
+        """
+        now_s = self._clock_s()
+        proven = await self._round(pace, now_s)
+        if is_forced:
+            again = await self._round(pace, now_s)
+        else:
+            again = self._missing.proven_before(now_s)
+        return await self._apart(ledger_id_sets.common, proven, again)
+
+    async def _round(self, pace: Callable[[], Awaitable[None]], now_s: float) -> np.ndarray:
+        own = await self._apart(self._index.ledger_ids)
+        if not len(own):
+            self._missing.note(own, now_s)
+            return own
+        await self._census.catch_up()
+        listed = await self._census.listed()
+        missing = await self._apart(gc_policy.missing_ledgers, own, listed)
+        await self._apart(self._missing.note, missing, now_s)
+        reason = await self._apart(self._brake, own, missing, len(listed))
+        if reason is not None:
+            self._keep(reason)
+            missing = await self._apart(self._missing.missing_for, BRAKE_PASSES) if len(listed) else missing[:0]
+        if not len(missing):
+            return missing
+        await self._census.catch_up()
+        deleted = []
+        # One by one: a list of a million would take the event loop's time.
+        for ledger_id in map(int, missing):
+            await pace()
+            if await self._census.is_deleted(ledger_id):
+                deleted.append(ledger_id)
+            else:
+                self._keep(f"ledger {ledger_id} is not in the listing of all ledgers, but exists: it is kept")
+        proven = np.array(deleted, np.int64)
+        await self._apart(self._note_proven, missing, proven, now_s)
+        return proven
+
+    def _note_proven(self, missing: np.ndarray, proven: np.ndarray, now_s: float) -> None:
+        self._missing.forget(ledger_id_sets.without(missing, proven))
+        self._missing.note_proven(proven, now_s)
+
+    def _brake(self, own: np.ndarray, missing: np.ndarray, listed_count: int) -> str | None:
+        """Return why nothing may be dropped yet; only ledgers that hold entries count."""
+        is_listing_empty = listed_count == 0
+        missing_count = len(self._index.holding_entries(missing))
+        if missing_count <= (0 if is_listing_empty else gc_policy.BRAKE_LEDGERS_MIN):
+            return None
+        own_count = len(self._index.holding_entries(own))
+        return gc_policy.brake(own_count, missing_count, self._share_max, is_listing_empty=is_listing_empty)

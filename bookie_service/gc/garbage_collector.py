@@ -1,0 +1,459 @@
+"""Garbage collection at work: gathers facts, asks `gc_policy` what may go, and lets it go.
+
+One task on the event loop decides and does what must not cross requests: letting go of ledgers and logs. Everything
+that reads or writes much runs on one thread of its own. A pass, in this order:
+
+1. ledgers that are certainly deleted (`deletion_proofs`) are dropped; fenced ones are remembered first, so that a late
+   writer is still refused;
+2. now and then, ledgers that live on other bookies only;
+3. settled entry logs without a live byte are removed, and those with few are rewritten (`storage.logs.compaction`).
+
+What cannot be told is kept: a failing metadata store ends steps 1 and 2, a damaged log is left out and said once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+import numpy as np
+
+from bkspark.errors import BookKeeperError, StorageDamaged
+from bookie_service.engine.pacing import pause_s
+from bookie_service.formats.compaction import Intent
+from bookie_service.gc import gc_policy
+from bookie_service.gc.deletion_proofs import DeletionCensus, DeletionProofs
+from bookie_service.gc.gc_policy import CompactionLevel, LogUsage
+from bookie_service.storage import ledger_id_sets
+from bookie_service.storage.disks import DiskRoom
+from bookie_service.storage.io.files import is_out_of_space
+from bookie_service.storage.ledgers.interface import LedgerStorage
+from bookie_service.storage.logs.compaction import Compactor, LogInDoubt
+
+logger = logging.getLogger(__name__)
+
+_TURN_S = 0.001
+"""So long ledgers are dropped before the event loop serves requests again."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionOptions:
+    """When and how fast garbage is collected.
+
+    deleted_share_max: when more than this share of the bookie's ledgers with entries is missing in the metadata, they
+        are dropped only after many passes.
+    metadata_ops_per_s: direct reads of ledgers' metadata.
+    entries_per_s, bytes_per_s: of what compaction copies; which of the two counts, `limit_by_bytes` says. 0: no limit.
+    outstanding_max: entries that are copied between two syncs of the new log.
+    compact_when_full: rewrite logs on full disks, too, and at each pass.
+    force_without_interval: a pass that is asked for compacts although the interval turns compaction off.
+    """
+
+    interval_s: float = 600.0
+    overreplicated_interval_s: float = 86_400.0
+    minor: CompactionLevel = field(default_factory=lambda: CompactionLevel(0.2, 3600.0))
+    major: CompactionLevel = field(default_factory=lambda: CompactionLevel(0.8, 86_400.0))
+    deleted_share_max: float = 0.2
+    entries_per_s: int = 1000
+    bytes_per_s: int = 1_000_000
+    limit_by_bytes: bool = False
+    metadata_ops_per_s: int = 1000
+    outstanding_max: int = 100_000
+    compact_when_full: bool = False
+    force_without_interval: bool = False
+
+    def __post_init__(self) -> None:
+        for name, level in (("minor", self.minor), ("major", self.major)):
+            if level.threshold >= 1:
+                raise ValueError(f"{name}CompactionThreshold {level.threshold:g} must be below 1; 0 turns it off")
+            if level.is_on and level.interval_s < self.interval_s:
+                raise ValueError(
+                    f"{name}CompactionInterval {level.interval_s:g} s is shorter than gcWaitTime "
+                    f"{round(self.interval_s * 1000)} ms, which says how often it is looked at"
+                )
+        if self.minor.is_on and self.major.is_on:
+            if self.minor.threshold >= self.major.threshold:
+                raise ValueError(
+                    f"minorCompactionThreshold {self.minor.threshold:g} must be below majorCompactionThreshold "
+                    f"{self.major.threshold:g}"
+                )
+            if self.minor.interval_s >= self.major.interval_s:
+                raise ValueError(
+                    f"minorCompactionInterval {self.minor.interval_s:g} must be below majorCompactionInterval "
+                    f"{self.major.interval_s:g}"
+                )
+
+
+class LedgerCensus(DeletionCensus, Protocol):
+    """What the collector asks the metadata store; every method raises BookKeeperError when nothing is known."""
+
+    def elsewhere(self, ledger_id: int) -> AbstractAsyncContextManager[bool]:
+        """Give whether a ledger certainly lives on other bookies only; while inside, nobody repairs it."""
+
+
+@dataclass(slots=True)
+class PassReport:
+    """What one pass did."""
+
+    dropped_ledgers: int = 0
+    removed_logs: int = 0
+    compacted_logs: int = 0
+    damaged_logs: int = 0
+    freed_bytes: int = 0
+    kept_because: str = ""
+    """Why ledgers or logs may be left that are garbage; empty when nothing stood in the way."""
+
+    def __str__(self) -> str:
+        kept = f"; {self.kept_because}" if self.kept_because else ""
+        return (
+            f"{self.dropped_ledgers} ledgers dropped, {self.removed_logs} entry logs removed, {self.compacted_logs} "
+            f"rewritten, {self.damaged_logs} damaged and kept, {self.freed_bytes} bytes freed{kept}"
+        )
+
+
+class _Stopped(Exception):
+    """The collector was told to stop."""
+
+
+class Collector:
+    """Runs passes from `start` to `stop`. For one event loop."""
+
+    def __init__(
+        self,
+        store: LedgerStorage,
+        compactor: Compactor,
+        census: LedgerCensus,
+        options: CollectionOptions,
+        flush: Callable[[], Awaitable[None]],
+        on_failure: Callable[[BaseException], None],
+        room: Callable[[], DiskRoom] = lambda: DiskRoom.ENOUGH,
+        on_no_space: Callable[[], None] = lambda: None,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`flush()` returns when all that was added before is in entry logs and index; `on_failure(error)`: the index
+        or the list of logs may be half changed, and the process must end. `room()`: of the ledger directories.
+        `on_no_space()`: a compaction found a disk full. `clock_s()`: tells how far passes lie apart.
+        """
+        self._store = store
+        self._compactor = compactor
+        self._census = census
+        self._options = options
+        self._flush = flush
+        self._on_failure = on_failure
+        self._room = room
+        self._on_no_space = on_no_space
+        self._thread = ThreadPoolExecutor(1, "collector")
+        self._stopping = threading.Event()
+        self._asked = asyncio.Event()
+        self._waiting: list[asyncio.Future[PassReport]] = []
+        self._task: asyncio.Task[None] | None = None
+        self._minor_at = self._major_at = self._overreplicated_at = time.monotonic()
+        self._proofs = DeletionProofs(
+            store.index,
+            census,
+            options.interval_s,
+            options.deleted_share_max,
+            self._apart,
+            self._keep_ledgers,
+            clock_s,
+        )
+        self._report = PassReport()
+        self._said: set[str] = set()
+        self._damaged: set[int] = set()
+
+    def start(self) -> None:
+        self._task = asyncio.ensure_future(self._run())
+
+    async def collect(self) -> PassReport:
+        """Have a whole pass with a major compaction made, now or right after the one that runs.
+
+        Raises:
+            BookKeeperError: the collector ended before it.
+        """
+        waiter: asyncio.Future[PassReport] = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiter)
+        self._asked.set()
+        return await waiter
+
+    def hurry(self) -> None:
+        """Have an ordinary pass made now: space is needed."""
+        self._asked.set()
+
+    def abandon(self) -> None:
+        """Stop at the next convenient place; what is half done, the next start finishes."""
+        self._stopping.set()
+        if self._task is not None:
+            self._task.cancel()
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    async def stop(self) -> None:
+        """Stop, and return when nothing of it runs any more."""
+        self.abandon()
+        if self._task is not None:
+            await asyncio.wait([self._task])
+        await asyncio.to_thread(self._thread.shutdown)
+
+    async def _run(self) -> None:
+        waiting: list[asyncio.Future[PassReport]] = []
+        try:
+            while True:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._asked.wait(), self._options.interval_s)
+                if self._stopping.is_set():
+                    # `wait_for` loses a cancellation that comes together with what it waits for.
+                    return
+                self._asked.clear()
+                waiting, self._waiting = self._waiting, []
+                report = await self.run_pass(is_forced=bool(waiting))
+                if waiting or report != PassReport():
+                    logger.info("garbage collection: %s", report)
+                for waiter in waiting:
+                    if not waiter.done():
+                        waiter.set_result(report)
+        except _Stopped:
+            return
+        except Exception as error:
+            self._on_failure(error)
+        finally:
+            for waiter in waiting + self._waiting:
+                if not waiter.done():
+                    waiter.set_exception(BookKeeperError("the bookie stopped before garbage was collected"))
+
+    async def run_pass(self, is_forced: bool) -> PassReport:
+        """Do one pass. A forced one flushes before it, looks for everything, and compacts as a major one does.
+
+        Raises:
+            OSError: an index file or a log could not be changed; what is durable is whole, but the process must end.
+        """
+        report = self._report = PassReport()
+        # What a full disk cannot take waits in memory and in the journal; garbage goes without it.
+        is_flushed = is_forced and self._room() is not DiskRoom.FULL
+        if is_flushed:
+            await self._flush()
+        try:
+            await self._drop_deleted(report, is_forced)
+            if is_forced or self._is_overreplication_due():
+                await self._drop_overreplicated(report)
+        except BookKeeperError as error:
+            self._keep(report, f"ledgers are not dropped, for it cannot be told which are deleted: {error}")
+        if is_flushed:
+            await self._apart(self._store.seal_logs)
+        await self._collect_logs(self._level(is_forced), report)
+        return report
+
+    # ---- ledgers ----
+
+    async def _drop_deleted(self, report: PassReport, is_forced: bool) -> None:
+        deleted = await self._proofs.deleted(self._metadata_pace(), is_forced=is_forced)
+        await self._drop(deleted.tolist(), report)
+
+    async def _drop_overreplicated(self, report: PassReport) -> None:
+        self._overreplicated_at = time.monotonic()
+        pace = self._metadata_pace()
+        own = await self._apart(self._store.index.ledger_ids)
+        # One by one: a list of a million would take the event loop's time.
+        for ledger_id in map(int, own):
+            await pace()
+            async with self._census.elsewhere(ledger_id) as is_elsewhere:
+                if is_elsewhere:
+                    await self._drop([ledger_id], report)
+
+    def _is_overreplication_due(self) -> bool:
+        interval_s = self._options.overreplicated_interval_s
+        return 0 < interval_s <= time.monotonic() - self._overreplicated_at
+
+    async def _drop(self, ledger_ids: Sequence[int], report: PassReport) -> None:
+        """Drop ledgers of which nothing waits to be flushed; the others' turn comes in a later pass."""
+        fenced = []
+        async for ledger_id in _in_turns(ledger_ids):
+            fenced += [each for each, is_fenced in self._store.droppable([ledger_id]) if is_fenced]
+        try:
+            # Durable before the ledgers go: afterwards nothing else tells that they were fenced.
+            await self._apart(self._store.prepare_drop, ledger_ids, fenced, _now_s())
+        except OSError as error:
+            if not is_out_of_space(error):
+                raise
+            self._keep(report, f"{len(fenced)} fenced ledgers are not dropped yet, for they cannot be noted: {error}")
+            ledger_ids = sorted(set(ledger_ids).difference(fenced))
+            await self._apart(self._store.prepare_drop, ledger_ids, (), _now_s())
+        dropped = []
+        async for ledger_id in _in_turns(ledger_ids):
+            dropped += self._store.drop([ledger_id])
+        report.dropped_ledgers += len(dropped)
+        await self._apart(self._store.index.sync_removed, dropped)
+        await self._apart(self._store.limbo.end, dropped)
+
+    def _held(self) -> np.ndarray:
+        return ledger_id_sets.union(self._store.index.ledger_ids(), self._store.limbo.ledger_ids())
+
+    # ---- logs ----
+
+    def _level(self, is_forced: bool) -> CompactionLevel:
+        """Return the compaction of this pass, and note when it is done."""
+        options, now, room = self._options, time.monotonic(), self._room()
+        minor, major, when_full = options.minor, options.major, options.compact_when_full
+        if is_forced or (when_full and room is DiskRoom.FULL):
+            due = gc_policy.forced_level(minor, major, without_interval=options.force_without_interval)
+        else:
+            due = gc_policy.due_level(minor, major, now - self._minor_at, now - self._major_at)
+        level = gc_policy.level_with_room(due, minor, room, when_full=when_full)
+        if level != due:
+            self._say("compaction waits until there is more room on the disks")
+        if level.threshold > 0:
+            self._minor_at = now
+        if level == major:
+            self._major_at = now
+        return level
+
+    async def _collect_logs(self, level: CompactionLevel, report: PassReport) -> None:
+        unfinished = self._compactor.unfinished
+        if unfinished is not None:
+            report.compacted_logs += await self._finish(unfinished, report)
+        # In this order: every ledger in a settled log has its index file already, so none is missed. A ledger in limbo
+        # may have entries there and no index file.
+        settled = self._store.logs.settled()
+        held = await self._apart(self._held)
+        usages = [usage for log_id in settled if (usage := await self._usage(log_id, held, report)) is not None]
+        for log_id in gc_policy.dead_logs(usages):
+            await self._remove(log_id)
+            report.removed_logs += 1
+        report.freed_bytes += sum(each.log_bytes for each in usages if not each.live_bytes)
+        await self._compact_logs(level, usages, report)
+
+    async def _compact_logs(self, level: CompactionLevel, usages: Sequence[LogUsage], report: PassReport) -> None:
+        garbage = {each.log_id: each.log_bytes - each.live_bytes for each in usages}
+        began = time.monotonic()
+        for log_id in gc_policy.logs_to_compact(usages, level.threshold):
+            if self._compactor.unfinished is not None:
+                return
+            if 0 < level.seconds_max <= time.monotonic() - began:
+                self._keep(report, f"logs are left for the next compaction after {level.seconds_max:g} s")
+                return
+            if log_id not in self._damaged and await self._compact(log_id, report):
+                report.compacted_logs += 1
+                report.freed_bytes += garbage[log_id]
+
+    async def _usage(self, log_id: int, held: np.ndarray, report: PassReport) -> LogUsage | None:
+        try:
+            return await self._apart(self._measure, log_id, held)
+        except LogInDoubt as doubt:
+            self._keep(report, f"entry log {log_id:x} is kept: {doubt}")
+            return None
+        except (StorageDamaged, OSError) as error:
+            self._isolate(log_id, error, report)
+            return None
+
+    def _measure(self, log_id: int, held: np.ndarray) -> LogUsage:
+        facts = self._compactor.facts(log_id, self._pace())
+        return gc_policy.usage(log_id, facts.log_bytes, facts.ledger_ids, facts.ledger_bytes, held)
+
+    async def _compact(self, log_id: int, report: PassReport) -> bool:
+        try:
+            intent = await self._apart(self._compactor.copy, log_id, self._pace(), self._options.outstanding_max)
+        except LogInDoubt as doubt:
+            self._keep(report, f"entry log {log_id:x} is not rewritten: {doubt}")
+            return False
+        except (StorageDamaged, OSError) as error:
+            self._isolate(log_id, error, report)
+            return False
+        if intent is not None:
+            return await self._finish(intent, report)
+        await self._remove(log_id)
+        return True
+
+    async def _finish(self, intent: Intent, report: PassReport) -> bool:
+        """Have the index point to the new log, and remove the old one; False when there is no space for that yet."""
+        try:
+            await self._apart(self._compactor.finish, intent, self._pace())
+        except OSError as error:
+            if not is_out_of_space(error):
+                raise
+            self._keep(report, f"entry log {intent.old_id:x} stays beside its copy until there is space: {error}")
+            self._on_no_space()
+            return False
+        await self._remove(intent.old_id)
+        await self._apart(self._compactor.forget_intent)
+        return True
+
+    async def _remove(self, log_id: int) -> None:
+        # On the event loop, between two requests: no read holds a position into the log any more.
+        self._store.forget_log(log_id)
+        await self._apart(self._compactor.remove, log_id)
+
+    def _isolate(self, log_id: int, error: Exception, report: PassReport) -> None:
+        report.damaged_logs += 1
+        if isinstance(error, StorageDamaged):
+            self._damaged.add(log_id)
+        self._keep(report, f"entry log {log_id:x} is left out of garbage collection: {error}")
+
+    # ---- tools ----
+
+    def _pace(self) -> Callable[[int, int], None]:
+        """Return a function that waits after each piece of work as the limits ask, and ends it when told to stop."""
+        options = self._options
+        rate = options.bytes_per_s if options.limit_by_bytes else options.entries_per_s
+        began = time.monotonic()
+        done = 0
+
+        def pace(entries: int, size: int) -> None:
+            nonlocal done
+            done += size if options.limit_by_bytes else entries
+            if self._stopping.wait(pause_s(done, rate, time.monotonic() - began)):
+                raise _Stopped
+
+        return pace
+
+    def _metadata_pace(self) -> Callable[[], Awaitable[None]]:
+        """Return a coroutine function that waits before each question to the metadata store as the limit asks."""
+        began = time.monotonic()
+        done = 0
+
+        async def pace() -> None:
+            nonlocal done
+            pause = pause_s(done, self._options.metadata_ops_per_s, time.monotonic() - began)
+            if pause > 0:
+                await asyncio.sleep(pause)
+            done += 1
+
+        return pace
+
+    async def _apart(self, function: Callable[..., T], *arguments: object) -> T:
+        """Call a function on the collector's thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
+
+    def _keep_ledgers(self, why: str) -> None:
+        self._keep(self._report, why)
+
+    def _keep(self, report: PassReport, why: str) -> None:
+        """Note why garbage may be left."""
+        report.kept_because = report.kept_because or why
+        self._say(why)
+
+    def _say(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            logger.warning("%s", text)
+
+
+async def _in_turns(ledger_ids: Sequence[int]) -> AsyncIterator[int]:
+    """Yield ledgers; requests have their turn whenever what is done with them took `_TURN_S`."""
+    began = time.monotonic()
+    for ledger_id in ledger_ids:
+        yield ledger_id
+        if time.monotonic() - began > _TURN_S:
+            await asyncio.sleep(0)
+            began = time.monotonic()
+
+
+def _now_s() -> int:
+    return int(time.time())

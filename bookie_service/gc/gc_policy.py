@@ -1,0 +1,192 @@
+"""What garbage collection may do. Pure functions of facts that the collector gathers; when unsure, data is kept.
+
+A ledger is dropped by one of two proofs:
+
+* deleted: it was on this bookie *before* the listing of all ledgers began, the listing was finished and does not have
+  it, and a direct read says that it does not exist (reliability B8); and all of this was so in an earlier pass, too, at
+  least one interval ago;
+* over-replicated: it is closed, no ensemble of it names this bookie, and nobody is repairing it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bookie_service.storage.disks import DiskRoom
+
+BRAKE_LEDGERS_MIN = 20
+"""Up to so many ledgers may vanish at once, whatever share of all they are, unless the listing is empty."""
+BRAKE_PASSES = 12
+"""A ledger that the brake holds goes when it has been missing in so many passes in a row."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionLevel:
+    """Logs of which less than `threshold` (a share of their bytes) counts are rewritten every `interval_s`.
+
+    seconds_max: no further log is begun after so long; 0 or less: no limit.
+    """
+
+    threshold: float
+    interval_s: float
+    seconds_max: float = 0.0
+
+    @property
+    def is_on(self) -> bool:
+        """False when the threshold or the interval is 0 or less."""
+        return self.threshold > 0 and self.interval_s > 0
+
+
+OFF = CompactionLevel(0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class LogUsage:
+    """How many of a log's bytes belong to ledgers that are still there."""
+
+    log_id: int
+    log_bytes: int
+    live_bytes: int
+
+    @property
+    def share(self) -> float:
+        return self.live_bytes / max(1, self.log_bytes)
+
+
+def missing_ledgers(own: np.ndarray, listed: np.ndarray) -> np.ndarray:
+    """Return the bookie's ledgers that the listing, begun after `own` was taken, does not have.
+
+    `own`, `listed`: ascending. The result is, too.
+    """
+    return own[~is_in(own, listed)]
+
+
+def is_in(ledger_ids: np.ndarray, ascending: np.ndarray) -> np.ndarray:
+    """Return which ledgers are in an ascending array, bool each; the cost follows the ledgers, not the array."""
+    if not len(ascending):
+        return np.zeros(len(ledger_ids), bool)
+    at = np.minimum(ascending.searchsorted(ledger_ids), len(ascending) - 1)
+    found: np.ndarray = ascending[at] == ledger_ids
+    return found
+
+
+def brake(own_count: int, missing_count: int, share_max: float, *, is_listing_empty: bool) -> str | None:
+    """Return why nothing may be dropped yet, None when it may (reliability Z10: metadata lost or restored).
+
+    own_count, missing_count: of ledgers that hold entries; anybody can make a bookie know others.
+    """
+    if not missing_count or share_max >= 1:
+        return None
+    if is_listing_empty:
+        return (
+            f"the metadata store lists no ledger at all, and this bookie has {own_count} with entries; none is dropped "
+            "while that is so. If all were deleted on purpose, restart this bookie once with gcDeletedShareMax=1; if "
+            "not, restore the metadata"
+        )
+    if missing_count <= BRAKE_LEDGERS_MIN or missing_count <= share_max * own_count:
+        return None
+    return (
+        f"{missing_count} of {own_count} ledgers of this bookie with entries are not in the metadata store, more than "
+        f"gcDeletedShareMax={share_max:g} of them. Each is dropped when it has been missing in {BRAKE_PASSES} passes "
+        "in a row. If metadata are lost, restore them before; if the ledgers were deleted on purpose and must go now, "
+        "restart this bookie once with gcDeletedShareMax=1"
+    )
+
+
+class MissingLedgers:
+    """Which ledgers were missing in the passes before, how often, and since when they are proven to be deleted.
+
+    Times are the caller's, in seconds of a clock that never goes back.
+    """
+
+    def __init__(self, interval_s: float) -> None:
+        """`interval_s`: passes that follow sooner count as one."""
+        self._interval_s = interval_s
+        self._ids = np.empty(0, np.int64)
+        self._passes = np.empty(0, np.int64)
+        self._counted_s = np.empty(0)
+        self._proven_s = np.empty(0)
+
+    def note(self, missing: np.ndarray, now_s: float) -> None:
+        """Take what a pass found missing, ascending; a ledger that is there again begins anew."""
+        is_known = is_in(missing, self._ids)
+        rows = self._ids.searchsorted(missing[is_known])
+        passes, counted_s = np.ones(len(missing), np.int64), np.full(len(missing), now_s)
+        proven_s = np.full(len(missing), np.inf)
+        counts = now_s - self._counted_s[rows] >= self._interval_s
+        passes[is_known] = self._passes[rows] + counts
+        counted_s[is_known] = np.where(counts, now_s, self._counted_s[rows])
+        proven_s[is_known] = self._proven_s[rows]
+        self._ids, self._passes, self._counted_s, self._proven_s = missing, passes, counted_s, proven_s
+
+    def missing_for(self, passes: int) -> np.ndarray:
+        """Return the ledgers that were missing in so many passes in a row, ascending."""
+        return self._ids[self._passes >= passes]
+
+    def note_proven(self, ledger_ids: np.ndarray, now_s: float) -> None:
+        """Take what was proven to be deleted, ascending; the first time counts."""
+        rows = is_in(self._ids, ledger_ids)
+        self._proven_s[rows] = np.minimum(self._proven_s[rows], now_s)
+
+    def proven_before(self, now_s: float) -> np.ndarray:
+        """Return the ledgers that were proven to be deleted at least an interval ago, ascending."""
+        return self._ids[now_s - self._proven_s >= self._interval_s]
+
+    def forget(self, ledger_ids: np.ndarray) -> None:
+        """Forget ledgers, ascending: they exist after all."""
+        self.note(self._ids[~is_in(self._ids, ledger_ids)], -np.inf)
+
+
+def usage(log_id: int, log_bytes: int, ledger_ids: np.ndarray, ledger_bytes: np.ndarray, held: np.ndarray) -> LogUsage:
+    """Return a log's usage; `held`: the ledgers that are still there, ascending, listed after the log was settled."""
+    return LogUsage(log_id, log_bytes, int(ledger_bytes[is_in(ledger_ids, held)].sum()))
+
+
+def dead_logs(usages: Sequence[LogUsage]) -> list[int]:
+    """Return the logs in which nothing counts."""
+    return [each.log_id for each in usages if not each.live_bytes]
+
+
+def logs_to_compact(usages: Sequence[LogUsage], threshold: float) -> list[int]:
+    """Return the logs that are worth rewriting, those first that free most for the least copying."""
+    chosen = [each for each in usages if each.live_bytes > 0 and each.share < threshold]
+    return [each.log_id for each in sorted(chosen, key=lambda each: each.share)]
+
+
+def due_level(
+    minor: CompactionLevel, major: CompactionLevel, since_minor_s: float, since_major_s: float
+) -> CompactionLevel:
+    """Return the compaction that is due, `OFF` for none. A major one is a minor one, too."""
+    if major.is_on and since_major_s >= major.interval_s:
+        return major
+    if minor.is_on and since_minor_s >= minor.interval_s:
+        return minor
+    return OFF
+
+
+def forced_level(minor: CompactionLevel, major: CompactionLevel, *, without_interval: bool) -> CompactionLevel:
+    """Return the compaction that is done when somebody asks for one.
+
+    without_interval: a level that only its interval turns off counts (forceAllowCompaction).
+    """
+    for level in (major, minor):
+        if level.is_on or (without_interval and level.threshold > 0):
+            return level
+    return OFF
+
+
+def level_with_room(
+    level: CompactionLevel, minor: CompactionLevel, room: DiskRoom, *, when_full: bool
+) -> CompactionLevel:
+    """Return the compaction for which there is room on the disks: a log is written before the one it replaces goes.
+
+    A minor one copies least for what it frees; when the disks are full there is none, but for `when_full`.
+    """
+    if room is DiskRoom.ENOUGH or when_full:
+        return level
+    if room is DiskRoom.FULL or not minor.threshold > 0:
+        return OFF
+    return minor if level.threshold > minor.threshold else level

@@ -1,0 +1,398 @@
+"""One connection: bytes in, runs of requests to the bookie, buffers of replies out.
+
+The socket is read into one buffer that all connections share (`receive_buffer`); a read may bring thousands of frames,
+which are decoded together and handed on as runs of equal kind. While a run cannot go on (the bookie has no room, the
+peer does not take its replies, or the turn is over, `turns`) nothing more is read, so neither a flood of requests nor a
+slow reader makes this process grow. What all connections together hold is bounded as well (`memory_budget`).
+
+A frame that is not the protocol closes the connection, as Apache's bookies do; there is no reply to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import socket
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Protocol
+
+from bkspark.errors import ProtocolError
+from bkspark.wire import v3
+from bkspark.wire.framing import FRAME_BYTES_MAX, scan_frames
+from bookie_service.engine.bookie import Bookie
+from bookie_service.engine.containment import decoded
+from bookie_service.engine.responses import Parts
+from bookie_service.engine.turns import Turn, Turns
+from bookie_service.network.add_decoders import v2_single_add
+from bookie_service.network.log_limit import no_digits, place_of
+from bookie_service.network.memory_budget import WINDOW_BYTES, Admission
+from bookie_service.network.receive_buffer import Inbox
+from bookie_service.network.request_stream import Runs
+from bookie_service.network.send_buffer import Outbox
+from bookie_service.network.v2_requests import V2Runs
+from bookie_service.network.v3_requests import V3Runs
+
+logger = logging.getLogger(__name__)
+
+_UNSENT_BYTES_MAX = 1024 * 1024
+"""With more than this unsent, no further request of the connection is served,"""
+_UNSENT_BYTES_LOW = 256 * 1024
+"""until no more than this is."""
+_COSTLY_WINDOW_BYTES = 64 * 1024
+"""What is received at once after requests that took many turns. A whole window of them takes milliseconds to receive,
+divide and keep, in which no other client is answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionOptions:
+    """Limits of one connection, bytes and seconds, and what its socket does.
+
+    stalled_s_max: how long a peer may take nothing of the replies that wait for it before it is closed.
+    frame_s_max: how long it may take to send one frame, from its first byte on, while there is room to receive it.
+    """
+
+    frame_bytes_max: int = FRAME_BYTES_MAX
+    stalled_s_max: float = 60.0
+    frame_s_max: float = 60.0
+    no_delay: bool = True
+    keep_alive: bool = True
+
+
+class ConnectionEvents(Protocol):
+    """Who is told of a connection."""
+
+    def note_request(self, member: Connection) -> None:
+        """Its first request has come."""
+
+    def discard(self, member: Connection) -> None:
+        """It is closed."""
+
+    def fail(self, error: BaseException) -> None:
+        """An error that is not the peer's: the state of the bookie is not to be trusted any more."""
+
+
+class Connection:
+    """Feeds a bookie from a socket. Takes V3 until a V2 frame comes, and then V2 for good. For one event loop.
+
+    Between two turns of the event loop it is reading, or waits for one thing: room to receive, its next turn, the
+    bookie's `resume`, or that the peer takes replies.
+    """
+
+    def __init__(
+        self,
+        connected: socket.socket,
+        address: str,
+        bookie: Bookie,
+        admission: Admission,
+        turns: Turns,
+        options: ConnectionOptions,
+        events: ConnectionEvents,
+    ) -> None:
+        """`address`: of the peer's machine."""
+        self._socket = connected
+        self._address = address
+        self._bookie = bookie
+        self._admission = admission
+        self._turns = turns
+        self._options = options
+        self._events = events
+        self._inbox = Inbox(admission, self)
+        self._outbox = Outbox(connected, admission, self)
+        self._scanned = 0
+        """Up to where the inbox was divided into frames."""
+        self._is_scanned = True
+        """Whether no whole frame lies behind that."""
+        self._waiting: list[Runs] = []
+        """Requests in the inbox that are not all served yet."""
+        self._is_costly = False
+        """Whether what came last had readings that took more than a turn."""
+        self._has_turn = False
+        """Whether the next turn is waited for."""
+        self._is_v2 = False
+        self._is_open = True
+        self._is_reading = False
+        self._is_writable = True
+        self._has_ended = False
+        self._has_sent_request = False
+        self._receptions = self._seen = 0
+        """How often something came, and what that was when it was looked at last."""
+        self._idle_since = admission.loop.time()
+        self._progress_at = 0.0
+        self._frame_since = math.inf
+        """Since when the peer could have sent the rest of the frame that the inbox begins with."""
+        self._wait_to_send: list[Callable[[], None]] = []
+        connected.setblocking(False)
+        # Without, a reply behind an unacknowledged one waits for the peer's delayed acknowledgement: 40 ms.
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, int(options.no_delay))
+        # A peer whose machine is gone is noticed, and its connection does not count against the limit for ever.
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, int(options.keep_alive))
+        self._read_on()
+
+    # ---- called by the event loop ----
+
+    def _guarded(self, step: Callable[[], None]) -> None:
+        """Do a step; an error of the peer's ends the connection, one of our own the process."""
+        try:
+            step()
+        except ProtocolError as error:
+            self.give_up(str(error), place_of(error))
+        except Exception as error:
+            self._events.fail(error)
+
+    def _receive(self) -> None:
+        if self._turns.is_crowded:
+            # Very many are ready at once: this one comes behind those that wait, and sockets are looked at between.
+            self._pause()
+            self._take_turn_later()
+        else:
+            self._receive_now()
+
+    def _receive_now(self) -> None:
+        space = self._inbox.space(_COSTLY_WINDOW_BYTES if self._is_costly else WINDOW_BYTES)
+        if space is None:
+            self._frame_since = math.inf
+            self._pause()
+            return
+        try:
+            received = self._socket.recv_into(space)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            # The network's, such as "no route to host": as good as closed.
+            received = 0
+        if not received:
+            self._end()
+            return
+        self._inbox.end += received
+        self._receptions += 1
+        self._is_scanned = self._is_costly = False
+        if self._is_v2 and self._is_writable and self._inbox.end == received and self._add_alone():
+            self._inbox.end = 0
+        else:
+            self._go_on(self._turns.begin(self))
+        if not self._waiting:
+            self._turns.note(self)
+
+    def _end(self) -> None:
+        """The peer sends no more: send what it is owed already, then close."""
+        self._pause()
+        self._has_ended = True
+        if not self._outbox.size:
+            self.close()
+
+    def _send_more(self) -> None:
+        try:
+            if self._outbox.flush():
+                self._progress_at = self._admission.loop.time()
+        except OSError:
+            self.close()
+            return
+        if not self._outbox.size:
+            self._admission.loop.remove_writer(self._socket)
+            if self._has_ended:
+                self.close()
+        if not self._is_writable and self._outbox.size <= _UNSENT_BYTES_LOW:
+            self._is_writable = True
+            self._call_waiting()
+            self.resume()
+
+    # ---- called by the bookie and the service ----
+
+    def send(self, parts: Parts) -> None:
+        """Send the parts back to back; nothing happens when the connection is gone."""
+        if not self._is_open:
+            return
+        was_idle = not self._outbox.size
+        try:
+            has_room = self._outbox.send(parts)
+        except OSError:
+            self.close()
+            return
+        if not has_room:
+            self.give_up(self._admission.too_many_replies())
+            return
+        if was_idle and self._outbox.size:
+            self._progress_at = self._admission.loop.time()
+            self._admission.loop.add_writer(self._socket, self._guarded, self._send_more)
+        if self._outbox.size > _UNSENT_BYTES_MAX:
+            self._is_writable = False
+
+    @property
+    def address(self) -> str:
+        """The address of the peer's machine."""
+        return self._address
+
+    @property
+    def is_open(self) -> bool:
+        """False once the connection is gone."""
+        return self._is_open
+
+    @property
+    def is_taking(self) -> bool:
+        """False while the peer leaves too much of its replies."""
+        return self._is_writable
+
+    def when_taking(self, callback: Callable[[], None]) -> None:
+        """Call back once `is_taking`, or when the connection is gone."""
+        if self._is_open and not self._is_writable:
+            self._wait_to_send.append(callback)
+        else:
+            self._admission.loop.call_soon(self._guarded, callback)
+
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
+        """Call back after a time, whether the connection is gone or not."""
+        return self._admission.loop.call_later(seconds, self._guarded, callback)
+
+    def resume(self) -> None:
+        """Go on, in the next turn, with requests that could not be served."""
+        if self._waiting:
+            self._take_turn_later()
+
+    def _take_turn_later(self) -> None:
+        if not self._has_turn:
+            self._has_turn = True
+            self._turns.go_on(self, self._take_turn)
+
+    def _take_turn(self, turn: Turn) -> None:
+        self._has_turn = False
+        if self._waiting:
+            self._guarded(lambda: self._go_on(turn))
+        elif self._is_open:
+            self._read_on()
+            self._guarded(self._receive_now)
+
+    def go_on_receiving(self) -> None:
+        """Receive again, now that there is room."""
+        if self._is_open and not self._waiting:
+            self._read_on()
+
+    def close_if_stalled(self, now: float) -> None:
+        """Close the connection if its peer has taken nothing of its replies, or has not ended a frame, for too long."""
+        if self._outbox.size and now - self._progress_at > self._options.stalled_s_max:
+            self.give_up(
+                f"it took nothing of {self._outbox.size} bytes of replies for {self._options.stalled_s_max:g} s "
+                "(waitTimeoutOnResponseBackpressureMs)"
+            )
+        elif now - self._frame_since > self._options.frame_s_max:
+            self.give_up(
+                f"a frame that it began is unfinished after {self._options.frame_s_max:g} s (frameTimeoutMs), "
+                f"{self._inbox.end} bytes of it came"
+            )
+
+    def idle_s(self, now: float) -> float:
+        """Return for how long nothing came while nothing was owed, as far as that was noticed; 0 while something is."""
+        if self._receptions != self._seen or self._waiting or self._outbox.size or self._bookie.owes(self):
+            self._seen, self._idle_since = self._receptions, now
+        return now - self._idle_since
+
+    def give_up(self, why: str, kind: Hashable = None) -> None:
+        """Close the connection and say why; `kind`: what lines in the log are counted together.
+
+        Without it those that differ in numbers alone are.
+        """
+        logger.warning("closed the connection from %s: %s", self._peer(), why, extra={"kind": kind or no_digits(why)})
+        self.close()
+
+    def close(self) -> None:
+        """Drop the connection with whatever is unsent."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        self._pause()
+        self._admission.loop.remove_writer(self._socket)
+        self._waiting = []
+        self._admission.forget(self)
+        self._bookie.forget(self)
+        self._inbox.clear()
+        self._outbox.clear()
+        self._socket.close()
+        self._call_waiting()
+        self._events.discard(self)
+
+    def _call_waiting(self) -> None:
+        """Let those go on that wait to send; not from here, for they send."""
+        waiting, self._wait_to_send = self._wait_to_send, []
+        for callback in waiting:
+            self._admission.loop.call_soon(self._guarded, callback)
+
+    def _read_on(self) -> None:
+        if not self._is_reading and not self._has_ended:
+            self._is_reading = True
+            self._admission.loop.add_reader(self._socket, self._guarded, self._receive)
+
+    def _pause(self) -> None:
+        if self._is_reading:
+            self._is_reading = False
+            self._admission.loop.remove_reader(self._socket)
+
+    # ---- requests ----
+
+    def _add_alone(self) -> bool:
+        """Serve the inbox if it holds one add that nothing bars; nothing of it is left then."""
+        octets = self._inbox.octets
+        add = v2_single_add(octets.data, self._inbox.end, self._options.frame_bytes_max)
+        return add is not None and self._bookie.add_single(self, octets, add)
+
+    def _go_on(self, turn: Turn) -> None:
+        """Serve what the inbox holds, as far as possible; read on only when all of it is served."""
+        while self._serve(turn):
+            if self._is_scanned:
+                self._keep_rest()
+                return
+            self._scan(turn.frames)
+        if self._is_open:
+            self._inbox.keep_all()
+            self._frame_since = math.inf
+            self._pause()
+            if turn.is_over:
+                self._is_costly = self._is_costly or self._waiting[0].is_reading
+                self.resume()
+
+    def _serve(self, turn: Turn) -> bool:
+        """Serve the requests that were found; return whether all are, and the connection is open."""
+        while self._waiting:
+            is_done = self._waiting[0].serve(self._inbox.octets, turn)
+            if not is_done or not self._is_open:
+                return False
+            self._waiting.pop(0)
+        return self._is_open
+
+    def _keep_rest(self) -> None:
+        """Keep what is no whole frame yet, and read on."""
+        served, self._scanned = self._scanned, 0
+        self._inbox.keep(served)
+        if not self._inbox.end:
+            self._frame_since = math.inf
+        elif served or self._frame_since == math.inf:
+            self._frame_since = self._admission.loop.time()
+        self._read_on()
+
+    def _scan(self, frames_max: int) -> None:
+        """Find more requests in the inbox: V3's, as long as no other came, then V2's."""
+        self._waiting = decoded(self, lambda: self._runs(frames_max)) or []
+
+    def _runs(self, frames_max: int) -> list[Runs]:
+        inbox = self._inbox
+        table = scan_frames(inbox.octets.data, inbox.end, self._options.frame_bytes_max, self._scanned, frames_max)
+        if len(table) and not self._has_sent_request:
+            self._has_sent_request = True
+            self._events.note_request(self)
+        self._scanned = table.consumed
+        self._is_scanned = len(table) < frames_max
+        v3_frames = 0 if self._is_v2 else v3.count_frames(inbox.octets, table)
+        self._is_v2 = self._is_v2 or v3_frames < len(table)
+        runs: list[Runs] = []
+        if v3_frames:
+            runs.append(V3Runs(self._bookie, self, table.take(slice(0, v3_frames))))
+        if self._is_v2:
+            runs.append(V2Runs(self._bookie, self, inbox.octets, table.take(slice(v3_frames, None))))
+        return runs
+
+    def _peer(self) -> str:
+        try:
+            host, port, *_ = self._socket.getpeername()
+        except OSError:
+            return "a peer that is gone"
+        return f"{host}:{port}"

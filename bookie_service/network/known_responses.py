@@ -1,0 +1,72 @@
+"""Requests whose answer needs nothing of the bookie's state, and the one for its disk space."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from bkspark.wire import bookkeeper_protocol_pb2 as protocol
+from bkspark.wire import v3
+from bkspark.wire.status import Status
+from bookie_service.engine.reads import ReadClient, Reading, View
+from bookie_service.engine.turns import Turn
+from bookie_service.network import v3_responses
+from bookie_service.storage.io.byte_source import Fetched, Place
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class KnownAnswer(Reading):
+    """Requests of which the answers are known already."""
+
+    client: ReadClient
+    answers: bytes
+    is_answered: bool = False
+
+    def __len__(self) -> int:
+        return 0 if self.is_answered else 1
+
+    def refuse(self, status: int) -> None:
+        """Close the connection: there is no other answer to these requests."""
+        self.is_answered = True
+        self.client.give_up("a request of it cannot be answered")
+
+    def proceed(self, view: View, fetched: Fetched | None, turn: Turn) -> Place | None:
+        self.is_answered = True
+        self.client.send((self.answers,))
+        return None
+
+
+@dataclass(slots=True)
+class SpaceRead(Reading):
+    """GET_BOOKIE_INFO: how much space the ledger directories have."""
+
+    client: ReadClient
+    request: protocol.Request
+    is_answered: bool = False
+
+    def __len__(self) -> int:
+        return 0 if self.is_answered else 1
+
+    def refuse(self, status: int) -> None:
+        self.is_answered = True
+        self.client.send((v3_responses.refusal(self.request, status),))
+
+    def proceed(self, view: View, fetched: Fetched | None, turn: Turn) -> Place | None:
+        flags = protocol.GetBookieInfoRequest
+        asked = self.request.getBookieInfoRequest.requested
+        try:
+            space = view.space()
+        except OSError as error:
+            logger.error("the ledger directories cannot be asked for their space: %s", error)
+            self.refuse(Status.EIO)
+            return None
+        found = {}
+        if asked & flags.TOTAL_DISK_CAPACITY:
+            found["totalDiskCapacity"] = space.total_bytes
+        if asked & flags.FREE_DISK_SPACE:
+            found["freeDiskSpace"] = space.free_bytes
+        self.is_answered = True
+        self.client.send((v3_responses.answer(self.request, v3.StatusCode.EOK, found),))
+        return None

@@ -1,0 +1,75 @@
+"""Accepts connections on a listening socket. Without file handles it waits instead of asking again and again."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+from collections.abc import Callable
+
+from bookie_service.engine.turns import ENDLESS, Turn
+
+logger = logging.getLogger(__name__)
+
+_BACKLOG = 1024
+_ACCEPTED_PER_TURN = 128
+_PAUSE_S = 1.0
+_SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+
+class Listener:
+    """Hands accepted sockets, and the hosts they come from, to `on_accepted` from `start` to `close`. For one loop."""
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        on_accepted: Callable[[socket.socket, str], None],
+        on_failure: Callable[[BaseException], None],
+        begin_turn: Callable[[], Turn] = lambda: ENDLESS,
+    ) -> None:
+        """`listening` is bound; it listens from `start` on."""
+        self._loop = asyncio.get_running_loop()
+        self._socket = listening
+        self._on_accepted = on_accepted
+        self._on_failure = on_failure
+        self._begin_turn = begin_turn
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        self._socket.setblocking(False)
+        self._socket.listen(_BACKLOG)
+        self._loop.add_reader(self._socket, self._accept)
+
+    def close(self) -> None:
+        """Accept no more, and close the socket. A second time does nothing."""
+        if self._socket.fileno() < 0:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._loop.remove_reader(self._socket)
+        self._socket.close()
+
+    def _accept(self) -> None:
+        turn = self._begin_turn()
+        for _ in range(_ACCEPTED_PER_TURN):
+            if turn.is_over:
+                return
+            turn.spend()
+            try:
+                accepted, address = self._socket.accept()
+            except (BlockingIOError, InterruptedError, ConnectionError):
+                # A peer that went away before it was accepted is nobody's error.
+                return
+            except OSError as error:
+                self._loop.remove_reader(self._socket)
+                if error.errno not in _SHORTAGES:
+                    self._on_failure(error)
+                    return
+                logger.warning("no connection can be accepted now: %s", error.strerror)
+                self._timer = self._loop.call_later(_PAUSE_S, self._accept_again)
+                return
+            self._on_accepted(accepted, address[0] if address else "")
+
+    def _accept_again(self) -> None:
+        self._loop.add_reader(self._socket, self._accept)

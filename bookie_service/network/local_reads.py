@@ -1,0 +1,157 @@
+"""Tells clients on the same host where entries lie in entry logs, which they then read themselves. Optional.
+
+`bkspark.wire.local_reads` has the messages and says what a reply promises: nothing. The answer is "not here" wherever
+an ordinary read would not be answered from an entry log alone. It stays right whatever happens next: entry logs never
+change where a position points, and a log that is removed can be read through its descriptor.
+
+A descriptor gives a client all that the log holds: other ledgers' entries, and deleted ones. So the kernel is asked
+whose process connects. The bookie's own user, root and those of `permittedLocalReadUsers` are answered; the others read
+over the network, where the bookie chooses what they see.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import struct
+import sys
+from collections.abc import Collection
+
+from bkspark.errors import ProtocolError, StorageDamaged
+from bkspark.wire.local_reads import (
+    NOT_HERE,
+    REPLY_BYTES_MAX,
+    REQUEST_BYTES_MAX,
+    LocalRead,
+    encode_found,
+    socket_name,
+)
+from bookie_service.network.listener import Listener
+from bookie_service.storage.io.files import ReadOnlyFiles
+from bookie_service.storage.ledgers.interface import LedgerStorage
+
+logger = logging.getLogger(__name__)
+
+CONNECTIONS_MAX = 256
+_CREDENTIALS = struct.Struct("=iII")
+"""Of SO_PEERCRED: process, user, group."""
+_REQUESTS_PER_TURN = 8
+_EVERYWHERE = bytes(4)
+
+
+class LocalReads:
+    """Answers from when it is made to `close`. For one event loop."""
+
+    def __init__(
+        self,
+        store: LedgerStorage,
+        bookie_id: str,
+        served: tuple[str, int],
+        readers: Collection[int] = (),
+    ) -> None:
+        """`served`: the address at which the bookie listens. `readers`: users who may read, besides the bookie's own
+        and root.
+
+        Raises:
+            OSError: there is no such socket here, or another process has it.
+        """
+        if sys.platform != "linux":
+            raise OSError(f"{sys.platform} has no abstract sockets")
+        self._store = store
+        self._bookie_id = bookie_id
+        self._address = socket.inet_aton(served[0])
+        self._files = ReadOnlyFiles()
+        self._loop = asyncio.get_running_loop()
+        self._peers: set[socket.socket] = set()
+        self._readers = frozenset({0, os.geteuid(), *readers})
+        self._has_refused = False
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            listening.bind(socket_name(served[1]))
+        except OSError:
+            listening.close()
+            raise
+        self._listener = Listener(listening, self._accept, self._give_up)
+        self._listener.start()
+
+    def _give_up(self, error: BaseException) -> None:
+        logger.warning("clients on this host read over the network from now on: %s", error)
+        self.close()
+
+    def close(self) -> None:
+        """Answer no more. A second time does nothing."""
+        self._listener.close()
+        for peer in list(self._peers):
+            self._drop(peer)
+
+    def _accept(self, peer: socket.socket, _: str) -> None:
+        if len(self._peers) >= CONNECTIONS_MAX or not self._may_read(peer):
+            peer.close()
+            return
+        peer.setblocking(False)
+        # A reply must fit, whatever the host's default is; one that does not ends the connection.
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * REPLY_BYTES_MAX)
+        self._peers.add(peer)
+        self._loop.add_reader(peer, self._take, peer)
+
+    def _may_read(self, peer: socket.socket) -> bool:
+        _, uid, _ = _CREDENTIALS.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+        if uid in self._readers:
+            return True
+        if not self._has_refused:
+            # Once: whoever connects again and again must not fill the log.
+            self._has_refused = True
+            logger.info("user %d, and others who are not in permittedLocalReadUsers, read over the network", uid)
+        return False
+
+    def _drop(self, peer: socket.socket) -> None:
+        self._peers.discard(peer)
+        self._loop.remove_reader(peer)
+        peer.close()
+
+    def _take(self, peer: socket.socket) -> None:
+        try:
+            for _ in range(_REQUESTS_PER_TURN):
+                message = peer.recv(REQUEST_BYTES_MAX)
+                if not message:
+                    self._drop(peer)
+                    return
+                self._answer(peer, LocalRead.decode(message))
+        except (BlockingIOError, InterruptedError):
+            pass
+        except (ProtocolError, OSError):
+            # Also who does not take its replies.
+            self._drop(peer)
+        except Exception:
+            # Nothing is changed here. The client reads over the network instead, which answers or refuses.
+            logger.exception("a local read failed: this is a defect of the bookie")
+            self._drop(peer)
+
+    def _answer(self, peer: socket.socket, request: LocalRead) -> None:
+        if request.bookie != self._bookie_id or self._address not in (_EVERYWHERE, request.address):
+            raise ProtocolError(f"a local read of bookie {request.bookie} at {self._bookie_id}")
+        try:
+            ledger = self._store.ledger(request.ledger_id)
+            found = None
+            if ledger is not None:
+                found = self._store.locate(ledger, request.first_entry, request.entries_max, request.bytes_max)
+            file = None if found is None else self._files.open(found.path)
+        except (StorageDamaged, OSError):
+            # Told, and logged, when it is asked for over the network.
+            file = None
+        if file is None or found is None:
+            _send(peer, NOT_HERE)
+            return
+        try:
+            _send(peer, encode_found(found.offsets), file.descriptor)
+        finally:
+            file.close()
+
+
+def _send(peer: socket.socket, message: bytes, *descriptors: int) -> None:
+    try:
+        socket.send_fds(peer, [message], descriptors)
+    except BlockingIOError as error:
+        raise ProtocolError("a peer that does not take its replies") from error

@@ -1,0 +1,105 @@
+"""What one connection has received and not served yet.
+
+Bytes are received into the buffer that all connections share, and served from there. Only what is left over is copied
+into memory of the connection's own, and counted (`memory_budget`): the front of an unfinished frame, or requests that
+the bookie has no room for. A frame that is larger than what is received at once gets memory for all of it as soon as it
+shows its length, so that a frame that has begun can always be finished.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bkspark.wire.framing import LENGTH_BYTES
+from bookie_service.network.memory_budget import UNCOUNTED_BYTES, Admission, Receiver
+
+_NOTHING = np.empty(0, np.uint8)
+
+
+class Inbox:
+    """The bytes octets[:end]. They lie in the shared buffer, until `keep` or the next turn of the event loop."""
+
+    __slots__ = ("_admission", "_counted", "_kept", "_owner", "end", "octets")
+
+    def __init__(self, admission: Admission, owner: Receiver) -> None:
+        self._admission = admission
+        self._owner = owner
+        self._kept = _NOTHING
+        self._counted = 0
+        self.octets = _NOTHING
+        self.end = 0
+
+    def space(self, most: int) -> memoryview | None:
+        """Return where to receive more after `end`, `most` bytes beside a large frame.
+
+        None: there is no room now, `go_on_receiving` will be called.
+        """
+        if self.end > UNCOUNTED_BYTES:
+            return self._space_of_frame()
+        window = self._admission.window(self.end)
+        if not window:
+            self._admission.wait(self._owner)
+            return None
+        self.octets = self._admission.scratch
+        if self.end:
+            self.octets[: self.end] = self._kept[: self.end]
+        return self.octets.data[self.end : self.end + min(window, most)]
+
+    def _space_of_frame(self) -> memoryview | None:
+        """Return the space for the rest of one large frame."""
+        frame_bytes = LENGTH_BYTES + int.from_bytes(self._kept[:LENGTH_BYTES].tobytes(), "big")
+        if frame_bytes != len(self._kept):
+            if not self._count(frame_bytes):
+                self._admission.wait(self._owner, frame_bytes - self._counted, self._counted)
+                return None
+            self._admission.begin_frame(self._owner)
+            whole = self._admission.memory.take(frame_bytes)
+            whole[: self.end] = self._kept[: self.end]
+            self._kept = whole
+        self.octets = self._kept
+        return self.octets.data[self.end :]
+
+    def keep(self, consumed: int) -> None:
+        """Keep octets[consumed:end], the front of an unfinished frame, and nothing else."""
+        if self.octets is self._kept and not consumed:
+            return
+        self._admission.end_frame(self._owner)
+        self._keep(consumed)
+        if self.end > UNCOUNTED_BYTES:
+            # Memory for all of it, while there is some.
+            self._space_of_frame()
+
+    def keep_all(self) -> None:
+        """Keep octets[:end], in which places must stay as they are: requests in it wait."""
+        self._admission.end_frame(self._owner)
+        if self.octets is not self._kept:
+            self._keep(0)
+
+    def _keep(self, start: int) -> None:
+        size = self.end - start
+        kept = _NOTHING
+        if size:
+            kept = self._admission.memory.take(size)
+            kept[:] = self.octets[start : self.end]
+        # No more was received than there was room for.
+        has_room = self._count(size)
+        assert has_room
+        self.octets = self._kept = kept
+        self.end = size
+
+    def clear(self) -> None:
+        """Keep nothing, for good."""
+        self._count(0)
+        self.octets = self._kept = _NOTHING
+        self.end = 0
+
+    def _count(self, size: int) -> bool:
+        """Have `size` bytes count, instead of what did; return False, and change nothing, when there is no room."""
+        counted = size if size > UNCOUNTED_BYTES else 0
+        more = counted - self._counted
+        if more > 0 and not self._admission.received.take(more):
+            return False
+        self._counted = counted
+        if more < 0:
+            self._admission.give_back(-more)
+        return True

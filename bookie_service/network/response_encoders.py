@@ -1,0 +1,79 @@
+"""Encodes the responses to adds and single reads (`engine.responses`) in V2 and in V3.
+
+V2 repeats the ids of the request. V3 tells responses apart by the requests' txnIds, which `V3Responses` keeps, a row
+per request, in the order of the requests.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bkspark.wire import v2, v3, v3_reads
+
+
+def txn_id_array(txn_id: int) -> np.ndarray:
+    """Return a txnId as int64 array of one; above 2**63 as the negative number with the same bits."""
+    return np.array([txn_id], np.uint64).view(np.int64)
+
+
+class V2Responses:
+    """Of requests in V2."""
+
+    wants_lac = False
+
+    def added(
+        self,
+        statuses: int | np.ndarray,
+        ledger_ids: np.ndarray,
+        entry_ids: np.ndarray,
+        last_synced: np.ndarray | None,
+    ) -> bytes:
+        return v2.encode_replies(v2.ADD, statuses, ledger_ids, entry_ids)
+
+    def found(
+        self, row: int, ledger_id: int, first_entry: int, items: bytes | memoryview, sizes: np.ndarray, lac: int | None
+    ) -> bytes | memoryview:
+        return v2.encode_read_replies(ledger_id, first_entry, items, sizes)
+
+    def not_found(self, row: int, status: int, ledger_ids: np.ndarray, entry_ids: np.ndarray) -> bytes:
+        return v2.encode_replies(v2.READ, v2.code_of(status), ledger_ids, entry_ids)
+
+    def take(self, rows: slice | np.ndarray) -> V2Responses:
+        return self
+
+
+V2_RESPONSES = V2Responses()
+
+
+@dataclass(frozen=True, slots=True)
+class V3Responses:
+    """Of requests in V3; `txn_ids`: int64, one per request."""
+
+    txn_ids: np.ndarray
+    wants_lac: bool = True
+
+    def added(
+        self,
+        statuses: int | np.ndarray,
+        ledger_ids: np.ndarray,
+        entry_ids: np.ndarray,
+        last_synced: np.ndarray | None,
+    ) -> bytes:
+        codes = np.broadcast_to(v3.codes_of(statuses), self.txn_ids.shape)
+        return v3.encode_add_responses(self.txn_ids, codes, ledger_ids, entry_ids, last_synced)
+
+    def found(
+        self, row: int, ledger_id: int, first_entry: int, items: bytes | memoryview, sizes: np.ndarray, lac: int | None
+    ) -> bytes | memoryview:
+        txn_ids = self.txn_ids[row : row + len(sizes)]
+        return v3_reads.encode_read_responses(txn_ids, ledger_id, first_entry, items, sizes, lac)
+
+    def not_found(self, row: int, status: int, ledger_ids: np.ndarray, entry_ids: np.ndarray) -> bytes:
+        txn_ids = self.txn_ids[row : row + len(entry_ids)]
+        return v3_reads.encode_read_failures(txn_ids, v3.code_of(status), ledger_ids, entry_ids)
+
+    def take(self, rows: slice | np.ndarray) -> V3Responses:
+        # A copy, as what is taken may wait, and outlive the rest.
+        return V3Responses(self.txn_ids[rows].copy(), self.wants_lac)

@@ -1,0 +1,105 @@
+"""Replies on their way into one socket. What the peer does not take is kept in counted memory, or not at all.
+
+Parts are handed to the socket as they are. Only what it does not take is copied, as parts may be views of memory that
+changes when the event loop goes on.
+"""
+
+from __future__ import annotations
+
+import itertools
+import socket
+from collections import deque
+
+from bookie_service.engine.responses import Parts
+from bookie_service.network.memory_budget import LARGE_REPLY_BYTES, Admission, Receiver
+
+_PARTS_PER_CALL_MAX = 1024
+"""IOV_MAX of Linux."""
+
+
+class Outbox:
+    """What a connection still has to send. For one event loop."""
+
+    __slots__ = ("_admission", "_owner", "_pending", "_sent_of_first", "_socket", "size")
+
+    def __init__(self, connected: socket.socket, admission: Admission, owner: Receiver) -> None:
+        self._socket = connected
+        self._admission = admission
+        self._owner = owner
+        self._pending: deque[bytes] = deque()
+        self._sent_of_first = 0
+        self.size = 0
+        """Bytes that are not sent yet."""
+
+    def send(self, parts: Parts) -> bool:
+        """Send the parts back to back, behind what is pending; False: there is no room for what the peer left.
+
+        Raises:
+            OSError: the connection is gone.
+        """
+        size = sum(map(len, parts))
+        if size >= LARGE_REPLY_BYTES:
+            self._admission.note_large_reply()
+        sent = 0 if self._pending else self._send_some(parts)
+        left = size - sent
+        if not left:
+            return True
+        if not self._admission.keep_reply(self._owner, left):
+            return False
+        self.size += left
+        for part in parts:
+            if sent < len(part):
+                self._pending.append(bytes(memoryview(part)[sent:] if sent else part))
+            sent = max(0, sent - len(part))
+        return True
+
+    def flush(self) -> bool:
+        """Send more of what is pending; return whether the peer took anything.
+
+        Raises:
+            OSError: the connection is gone.
+        """
+        size = self.size
+        while self._pending:
+            parts: list[bytes | memoryview] = list(itertools.islice(self._pending, _PARTS_PER_CALL_MAX))
+            if self._sent_of_first:
+                parts[0] = memoryview(parts[0])[self._sent_of_first :]
+            sent = self._send_some(parts)
+            if not sent:
+                break
+            self._drop(sent)
+        if self.size < size:
+            self._admission.note_taken(self._owner, self.size)
+        return self.size < size
+
+    def clear(self) -> None:
+        """Forget what is pending."""
+        self._admission.replies.give(sum(map(len, self._pending)))
+        self._pending.clear()
+        self.size = self._sent_of_first = 0
+
+    def _send_some(self, parts: Parts) -> int:
+        """Return how many bytes the socket takes now."""
+        done = 0
+        try:
+            if len(parts) == 1:
+                return self._socket.send(parts[0])
+            for first in range(0, len(parts), _PARTS_PER_CALL_MAX):
+                some = parts[first : first + _PARTS_PER_CALL_MAX]
+                sent = self._socket.sendmsg(some)
+                done += sent
+                if sent < sum(map(len, some)):
+                    break
+        except (BlockingIOError, InterruptedError):
+            pass
+        return done
+
+    def _drop(self, sent: int) -> None:
+        self.size -= sent
+        sent += self._sent_of_first
+        while self._pending and sent >= len(self._pending[0]):
+            # Memory is free only when all of a part is sent.
+            size = len(self._pending.popleft())
+            self._admission.replies.give(size)
+            sent -= size
+        self._sent_of_first = sent

@@ -1,0 +1,67 @@
+"""Batch reads: as many entries of a ledger from one on as count and bytes allow, in one answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bkspark.errors import StorageDamaged
+from bkspark.wire import v2
+from bkspark.wire.status import Status
+from bookie_service.engine.reads import ReadClient, Reading, View, failed
+from bookie_service.engine.turns import Turn
+from bookie_service.formats.journal import BODY_BYTES_MAX
+from bookie_service.storage.io.byte_source import Fetched, NotCached, Place
+from bookie_service.storage.io.items import Items
+
+
+@dataclass(slots=True)
+class BatchRead(Reading):
+    """One batch read."""
+
+    client: ReadClient
+    ledger_id: int
+    first_entry: int
+    request_id: int
+    count_max: int
+    bytes_max: int
+    is_answered: bool = False
+
+    def __len__(self) -> int:
+        return 0 if self.is_answered else 1
+
+    def refuse(self, status: int) -> None:
+        self.is_answered = True
+        self.client.send((self._head(status),))
+
+    def _head(self, status: int, items_bytes: int = 0) -> bytes:
+        """Return what precedes the items of the answer."""
+        return v2.encode_batch_reply_head(
+            self.ledger_id, self.first_entry, self.request_id, v2.code_of(status), items_bytes
+        )
+
+    def proceed(self, view: View, fetched: Fetched | None, turn: Turn) -> Place | None:
+        """Answer with the first entry, then as many as the limits allow."""
+        try:
+            status, pieces = self._read(view, fetched)
+        except NotCached as miss:
+            return miss.place
+        self.is_answered = True
+        buffers = [items.buffer for items in pieces]
+        self.client.send([self._head(status, sum(map(len, buffers))), *buffers])
+        return None
+
+    def _read(self, view: View, fetched: Fetched | None) -> tuple[Status, list[Items]]:
+        first_entry, count_max = self.first_entry, self.count_max
+        room = min(self.bytes_max, view.options.batch_bytes_max) - v2.BATCH_ACCOUNT_BYTES
+        try:
+            ledger = view.ledger(self.ledger_id)
+            if ledger is not None and first_entry == v2.LAST_ENTRY:
+                first_entry, count_max = view.last_entry(ledger), 1
+            if count_max <= 0:
+                count_max = BODY_BYTES_MAX
+            pieces = view.read(ledger, first_entry, count_max, room, fetched)
+        except (StorageDamaged, OSError) as error:
+            return failed(error), []
+        if pieces:
+            return Status.EOK, pieces
+        return view.absence(self.ledger_id, ledger), []

@@ -1,0 +1,162 @@
+"""GET_LIST_OF_ENTRIES_OF_LEDGER: which entries of a ledger are held here (`bkspark.wire.entry_lists`).
+
+What waits to be flushed is looked at on the event loop when the list's turn comes, the index afterwards, beside it
+(`entry_lists`): what a flush takes from the one is in the other by then.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import numpy as np
+
+from bkspark.errors import StorageDamaged
+from bkspark.wire import bookkeeper_protocol_pb2 as protocol
+from bkspark.wire import v3
+from bkspark.wire.entry_lists import GROUP_BYTES, HEAD_BYTES, EntryRuns, encode_entry_list, list_of_groups
+from bkspark.wire.status import Status
+from bookie_service.engine.entry_lists import EntryLists, ListClient
+from bookie_service.engine.reads import Reading, View, failed
+from bookie_service.engine.turns import Turn
+from bookie_service.network.v3_responses import answer
+from bookie_service.storage.io.byte_source import Fetched, Place
+from bookie_service.storage.ledgers.interface import Ledger
+
+logger = logging.getLogger(__name__)
+
+_LIST_BYTES_MAX = 4 * 1024 * 1024
+"""With its answer, less than any frame limit that is in use."""
+_GROUPS_MAX = (_LIST_BYTES_MAX - HEAD_BYTES) // GROUP_BYTES
+_RUNS_PER_CHUNK = 32 * 1024
+"""So many runs are made groups of at once: no more of a list is in memory as runs."""
+_IDS_PER_STEP = 64 * 1024
+_OPEN_FILES = 1
+
+
+class EntryList(Reading):
+    """One such request, until it is answered."""
+
+    def __init__(self, lists: EntryLists, client: ListClient, request: protocol.Request) -> None:
+        self.client = client
+        self._lists = lists
+        self._request = request
+        self._ledger_id = request.getListOfEntriesOfLedgerRequest.ledgerId
+        self._is_begun = False
+        self._view: View
+        self._frame = b""
+
+    def __len__(self) -> int:
+        return 0 if self._is_begun else 1
+
+    def refuse(self, status: int) -> None:
+        self._is_begun = True
+        self.client.send((answer(self._request, v3.code_of(status)),))
+
+    def proceed(self, view: View, fetched: Fetched | None, turn: Turn) -> Place | None:
+        self._view = view
+        # What is not here is told at once.
+        if self._held() is not None and not self._lists.add(self):
+            self.refuse(Status.ETOOMANYREQUESTS)
+        self._is_begun = True
+        return None
+
+    def _held(self) -> Ledger | None:
+        """Return the ledger; None where the request was refused, because there is no list of it."""
+        try:
+            ledger = self._view.ledger(self._ledger_id)
+        except (StorageDamaged, OSError) as error:
+            self.refuse(failed(error))
+            return None
+        if ledger is None or self._view.is_in_limbo(self._ledger_id):
+            # What is not in a list counts as missing, which of a ledger in limbo nobody knows.
+            self.refuse(self._view.absence(self._ledger_id, None))
+            return None
+        return ledger
+
+    def begin(self) -> Iterator[None] | None:
+        ledger = self._held()
+        return None if ledger is None else self._steps(self._view.waiting_entries(ledger))
+
+    def _steps(self, waiting_entries: list[np.ndarray]) -> Iterator[None]:
+        waiting = EntryRuns.none()
+        for ids in waiting_entries:
+            for first in range(0, len(ids), _IDS_PER_STEP):
+                waiting = _union(waiting, EntryRuns.of(ids[first : first + _IDS_PER_STEP]))
+                yield
+        groups = _Groups()
+        index = self._view.index_view(_OPEN_FILES)
+        try:
+            for first, positions in index.extents(self._ledger_id):
+                before, waiting = _split(waiting, first + len(positions))
+                groups.add(_union(before, EntryRuns.of(first + np.flatnonzero(positions))))
+                yield
+        finally:
+            index.close()
+        groups.add(waiting)
+        data = groups.encoded()
+        if data is None:
+            logger.error("the list of ledger %d's entries would not fit into a frame", self._ledger_id)
+            self._frame = answer(self._request, v3.StatusCode.EIO)
+        else:
+            self._frame = answer(self._request, v3.StatusCode.EOK, {"availabilityOfEntriesOfLedger": data})
+
+    def finish(self) -> None:
+        self.client.send((self._frame,))
+
+
+class _Groups:
+    """The groups of runs that come in ascending order, chunk by chunk; none of them too many to be sent."""
+
+    def __init__(self) -> None:
+        self._runs: list[EntryRuns] = []
+        self._runs_count = 0
+        self._groups: list[bytes] = []
+        self._groups_left = _GROUPS_MAX
+
+    def add(self, runs: EntryRuns) -> None:
+        self._runs.append(runs)
+        self._runs_count += len(runs.starts)
+        if self._runs_count > _RUNS_PER_CHUNK:
+            self._end_chunk(1)
+
+    def _end_chunk(self, kept: int) -> None:
+        """Make groups of all but the last `kept` runs: the next one may continue the last."""
+        runs = EntryRuns(*map(np.concatenate, zip(*((each.starts, each.sizes) for each in self._runs)))).joined()
+        end = max(0, len(runs.starts) - kept)
+        self._runs = [EntryRuns(runs.starts[end:], runs.sizes[end:])]
+        self._runs_count = len(runs.starts) - end
+        if end and self._groups_left >= 0:
+            encoded = encode_entry_list(EntryRuns(runs.starts[:end], runs.sizes[:end]), self._groups_left)
+            groups = b"" if encoded is None else encoded[HEAD_BYTES:]
+            self._groups.append(groups)
+            self._groups_left = -1 if encoded is None else self._groups_left - len(groups) // GROUP_BYTES
+
+    def encoded(self) -> bytes | None:
+        """Return the list of all runs, None when it takes too many groups."""
+        self._end_chunk(0)
+        return None if self._groups_left < 0 else list_of_groups(b"".join(self._groups))
+
+
+def _split(runs: EntryRuns, entry_id: int) -> tuple[EntryRuns, EntryRuns]:
+    """Return the runs of what is below an id, and of the rest."""
+    at = int(runs.starts.searchsorted(entry_id))
+    low, high = EntryRuns(runs.starts[:at], runs.sizes[:at]), EntryRuns(runs.starts[at:], runs.sizes[at:])
+    over = int(low.starts[-1] + low.sizes[-1]) - entry_id if at else 0
+    if over > 0:
+        low = EntryRuns(low.starts, np.append(low.sizes[:-1], low.sizes[-1] - over))
+        high = EntryRuns(np.append(entry_id, high.starts), np.append(over, high.sizes))
+    return low, high
+
+
+def _union(one: EntryRuns, other: EntryRuns) -> EntryRuns:
+    """Return the runs of what is in either."""
+    if not len(one.starts) or not len(other.starts):
+        return one if len(one.starts) else other
+    starts = np.concatenate([one.starts, other.starts])
+    ends = starts + np.concatenate([one.sizes, other.sizes])
+    order = np.argsort(starts, kind="stable")
+    starts, ends = starts[order], np.maximum.accumulate(ends[order])
+    begins = np.flatnonzero(np.append(True, starts[1:] > ends[:-1]))
+    lasts = np.append(begins[1:], len(starts)) - 1
+    return EntryRuns(starts[begins], ends[lasts] - starts[begins])

@@ -1,0 +1,115 @@
+"""READ_LAC: what is known of a ledger's explicit LAC, and its last entry."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bkspark.errors import StorageDamaged
+from bkspark.wire import v3, v3_lacs
+from bkspark.wire.framing import LENGTH_BYTES
+from bkspark.wire.status import Status
+from bookie_service.engine.reads import ReadClient, Reading, View, failed
+from bookie_service.engine.turns import Turn
+from bookie_service.storage.io.byte_source import Fetched, NotCached, Place
+from bookie_service.storage.ledgers.interface import Ledger
+
+_LEDGERS_PER_LOOK = 8
+_ABSENT_COST = 1 / 16
+"""What an answer for a ledger that is not here costs, in requests."""
+
+
+@dataclass(slots=True)
+class LacReads(Reading):
+    """READ_LAC requests that came together, from `row` on; `txn_ids` and `ledger_ids`: int64, one each."""
+
+    client: ReadClient
+    txn_ids: np.ndarray
+    ledger_ids: np.ndarray
+    row: int = 0
+
+    def __len__(self) -> int:
+        return len(self.ledger_ids) - self.row
+
+    def keep(self, count: int) -> None:
+        rows = slice(self.row, self.row + count)
+        self.txn_ids, self.ledger_ids = self.txn_ids[rows].copy(), self.ledger_ids[rows].copy()
+        self.row = 0
+
+    def refuse(self, status: int) -> None:
+        self.refuse_behind(0, status)
+
+    def refuse_behind(self, count: int, status: int) -> None:
+        first = self.row + count
+        refusal = self._refusal(first, len(self.ledger_ids), status)
+        self.txn_ids, self.ledger_ids = self.txn_ids[:first], self.ledger_ids[:first]
+        if refusal:
+            self.client.send((refusal,))
+
+    def refuse_next(self, status: int) -> None:
+        self.row += 1
+        self.client.send((self._refusal(self.row - 1, self.row, status),))
+
+    def _refusal(self, first: int, end: int, status: int) -> bytes:
+        """Return the answers to requests [first, end); of a ledger that is not here Apache's bookies say ENOENTRY."""
+        is_absent = status in (Status.ENOENTRY, Status.ENOLEDGER)
+        code = v3.StatusCode.ENOENTRY if is_absent else v3.code_of(status)
+        return v3_lacs.encode_lac_failures(self.txn_ids[first:end], code, self.ledger_ids[first:end])
+
+    def proceed(self, view: View, fetched: Fetched | None, turn: Turn) -> Place | None:
+        while len(self) and self.client.is_taking and self.client.is_open and not turn.is_over:
+            parts: list[bytes | memoryview] = []
+            try:
+                self._answer_some(view, fetched, turn, parts)
+            except NotCached as miss:
+                return miss.place
+            finally:
+                # Also what comes before a read that failed.
+                if parts:
+                    self.client.send(parts)
+        return None
+
+    def _answer_some(self, view: View, fetched: Fetched | None, turn: Turn, parts: list[bytes | memoryview]) -> None:
+        """Add answers to `parts`: of about `replies_bytes_max` bytes, or what the turn has time for.
+
+        Raises:
+            NotCached: the next last entry is not at hand.
+        """
+        room = view.options.replies_bytes_max
+        while len(self) and room > 0 and not turn.is_over:
+            absent = view.absent(self.ledger_ids[self.row : self.row + _LEDGERS_PER_LOOK])
+            count = len(absent) if absent.all() else int(np.argmin(absent))
+            if count:
+                parts.append(self._refusal(self.row, self.row + count, Status.ENOLEDGER))
+                turn.spend(count * _ABSENT_COST)
+            else:
+                parts.append(self._answer(view, fetched))
+                count = 1
+                turn.spend()
+            self.row += count
+            room -= len(parts[-1])
+
+    def _answer(self, view: View, fetched: Fetched | None) -> bytes:
+        """Return the answer to the next request: what is known of the explicit LAC, and the last entry."""
+        row = slice(self.row, self.row + 1)
+        ledger_id = self.ledger_ids.item(self.row)
+        packet, entry = b"", None
+        status: int = Status.EOK
+        try:
+            ledger = view.ledger(ledger_id)
+            packet = b"" if ledger is None else ledger.explicit_lac
+            entry = self._last_entry(view, ledger, fetched)
+            if entry is None:
+                status = view.absence(ledger_id, ledger)
+        except (StorageDamaged, OSError) as error:
+            status = failed(error)
+        if entry is None and not (packet and status in (Status.ENOENTRY, Status.ENOLEDGER)):
+            return self._refusal(row.start, row.stop, status)
+        return v3_lacs.encode_lac(self.txn_ids.item(self.row), ledger_id, packet, entry)
+
+    @staticmethod
+    def _last_entry(view: View, ledger: Ledger | None, fetched: Fetched | None) -> bytes | None:
+        """Return the last entry that is held, None for none. Raises NotCached."""
+        pieces = [] if ledger is None else view.read(ledger, view.last_entry(ledger), 1, 0, fetched)
+        return bytes(memoryview(pieces[0].buffer)[LENGTH_BYTES : pieces[0].sizes.item(0)]) if pieces else None

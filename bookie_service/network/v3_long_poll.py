@@ -1,0 +1,139 @@
+"""A V3 read with `previousLAC`: wait until the LAC is above that one, then answer (interop §2.7, long poll).
+
+With ENTRY_PIGGYBACK the answer is the LAC, and entry previousLAC + 1 if the LAC has advanced and the entry is held
+here; "nothing new" and "not here" are EOK without a body. Otherwise the answer is that to a plain read of the entry
+asked for. Without `timeOut` nothing is waited for.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from bkspark.errors import StorageDamaged
+from bkspark.ids import NO_ENTRY
+from bkspark.wire import bookkeeper_protocol_pb2 as protocol
+from bkspark.wire import v3
+from bkspark.wire.flags import LAST_ENTRY
+from bkspark.wire.framing import LENGTH_BYTES
+from bkspark.wire.status import Status
+from bookie_service.engine.long_polls import LongPolls, PollClient
+from bookie_service.engine.reads import Reading, View, failed, ids_of
+from bookie_service.engine.single_reads import SingleReads
+from bookie_service.engine.turns import Turn
+from bookie_service.network.known_responses import KnownAnswer
+from bookie_service.network.response_encoders import V3Responses, txn_id_array
+from bookie_service.network.v3_responses import answer
+from bookie_service.storage.io.byte_source import Fetched, NotCached, Place
+
+
+class LongPoll(Reading):
+    """One such read, from its arrival until it is answered."""
+
+    def __init__(self, polls: LongPolls, client: PollClient, request: protocol.Request) -> None:
+        self.client = client
+        self.ledger_id = request.readRequest.ledgerId
+        self.previous_lac = request.readRequest.previousLAC
+        self._polls = polls
+        self._request = request
+        self._read = request.readRequest
+        self._is_piggyback = self._read.flag == protocol.ReadRequest.ENTRY_PIGGYBACK and self._read.HasField("flag")
+        self._lac = NO_ENTRY
+        self._advanced: int | None = None
+        """The LAC to which it was seen to grow."""
+        self._is_waiting = False
+        self._is_settled = False
+        """Nothing is waited for any more."""
+        self._is_answered = False
+        self._answering: Reading | None = None
+
+    def __len__(self) -> int:
+        return 0 if self._is_answered or self._is_waiting else 1
+
+    def refuse(self, status: int) -> None:
+        self._is_answered = True
+        self.client.send((answer(self._request, v3.code_of(status)),))
+
+    def wake(self, lac: int | None) -> None:
+        self._is_waiting = False
+        self._is_settled = True
+        if lac is not None:
+            self._lac = self._advanced = lac
+
+    def proceed(self, view: View, fetched: Fetched | None, turn: Turn) -> Place | None:
+        if not self._is_settled:
+            try:
+                self._look(view, fetched)
+            except NotCached as miss:
+                return miss.place
+            if not len(self):
+                return None
+        if self._answering is None:
+            self._answering = self._answer()
+        place = self._answering.proceed(view, fetched, turn)
+        self._is_answered = not len(self._answering)
+        return place
+
+    def _look(self, view: View, fetched: Fetched | None) -> None:
+        """Look at the LAC; wait where it is not above the one that the client has. Raises NotCached."""
+        if self._is_piggyback and self._read.entryId != LAST_ENTRY:
+            self.refuse(Status.EBADREQ)
+            return
+        try:
+            ledger = view.ledger(self.ledger_id)
+            if ledger is not None:
+                view.known_lac(ledger, fetched)
+        except (StorageDamaged, OSError) as error:
+            self.refuse(failed(error))
+            return
+        if ledger is None:
+            self.refuse(view.absence(self.ledger_id, ledger))
+            return
+        self._lac = ledger.known_lac
+        if self._lac > self.previous_lac or self._read.timeOut <= 0:
+            self._is_settled = True
+        elif self._polls.wait(self, self._read.timeOut / 1000):
+            self._is_waiting = True
+        else:
+            self.refuse(Status.ETOOMANYREQUESTS)
+
+    def _answer(self) -> Reading:
+        """Return the reading that answers it."""
+        if not self._is_piggyback:
+            answers = V3Responses(txn_id_array(self._request.header.txnId))
+            return SingleReads(self.client, answers, *ids_of(self.ledger_id, self._read.entryId))
+        found = {"maxLAC": self._lac}
+        if self._advanced is not None:
+            found["lacUpdateTimestamp"] = time.time_ns() // 1_000_000
+        if self._lac > self.previous_lac:
+            entry = ids_of(self.ledger_id, self.previous_lac + 1)
+            return SingleReads(self.client, _PiggybackAnswers(self._request, found), *entry)
+        return KnownAnswer(self.client, answer(self._request, v3.StatusCode.EOK, found))
+
+
+class _PiggybackAnswers:
+    """The answer of a long poll whose LAC has advanced; see `ReadResponseEncoder`."""
+
+    wants_lac = False
+
+    def __init__(self, request: protocol.Request, found: dict[str, int]) -> None:
+        self._request = request
+        self._found = found
+
+    def found(
+        self, row: int, ledger_id: int, first_entry: int, items: bytes | memoryview, sizes: np.ndarray, lac: int | None
+    ) -> bytes:
+        """Return the answer with the entry."""
+        entry = bytes(memoryview(items)[LENGTH_BYTES : sizes.item(0)])
+        return answer(self._request, v3.StatusCode.EOK, {**self._found, "entryId": first_entry, "body": entry})
+
+    def not_found(self, row: int, status: int, ledger_ids: np.ndarray, entry_ids: np.ndarray) -> bytes:
+        """Return the answer without: of a striped ledger the entry may lie elsewhere."""
+        if status == Status.ENOENTRY:
+            return answer(self._request, v3.StatusCode.EOK, self._found)
+        return answer(self._request, v3.code_of(status))
+
+    def take(self, rows: slice) -> _PiggybackAnswers:
+        """Return itself: there is but one read."""
+        return self

@@ -1,0 +1,170 @@
+"""V3 requests: adds, reads and LAC reads as arrays, the others one by one.
+
+Every request that can be parsed is answered: one of an unknown version with EBADVERSION, one that is not served, or
+lacks the message of its operation, with EBADREQ. An add whose request names other ids than its entry is refused
+(EBADREQ), too: it would be acknowledged under ids that are not held. A frame that is no request ends the connection, as
+Apache's bookies do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from bkspark.wire import bookkeeper_protocol_pb2 as protocol
+from bkspark.wire import v3, v3_adds, v3_lacs, v3_reads
+from bkspark.wire.framing import LENGTH_BYTES, FrameTable, gather_i64
+from bkspark.wire.layout import ENTRY_BYTES_MIN, ENTRY_ID_AT, MASTER_KEY_BYTES
+from bkspark.wire.status import Status
+from bookie_service.engine.bookie import Bookie, Client
+from bookie_service.engine.reads import ids_of
+from bookie_service.engine.single_reads import SingleReads
+from bookie_service.network import v3_responses
+from bookie_service.network.add_decoders import v3_add_batch
+from bookie_service.network.known_responses import KnownAnswer, SpaceRead
+from bookie_service.network.request_stream import Change, Runs, Step
+from bookie_service.network.response_encoders import V3Responses, txn_id_array
+from bookie_service.network.v2_requests import NO_AUTHENTICATION
+from bookie_service.network.v3_entry_list import EntryList
+from bookie_service.network.v3_lac_reads import LacReads
+from bookie_service.network.v3_long_poll import LongPoll
+from bookie_service.network.v3_responses import answer
+
+
+class V3Runs(Runs):
+    """The V3 requests of a receive buffer; see `Runs`."""
+
+    def __init__(self, bookie: Bookie, client: Client, table: FrameTable) -> None:
+        super().__init__(bookie, client, len(table))
+        self._table = table
+
+    def _next(self, octets: np.ndarray) -> tuple[Step, int]:
+        adds = v3_adds.decode_adds(octets, self._table, self._row)
+        if adds is not None:
+            return self._add(octets, adds)
+        reads = v3_reads.decode_reads(octets, self._table, self._row)
+        if reads is not None:
+            return self._read_run(reads)
+        lacs = v3_lacs.decode_lac_reads(octets, self._table, self._row)
+        if lacs is not None:
+            return LacReads(self._client, lacs.txn_ids, lacs.ledger_ids), len(lacs)
+        start, end = self._table.starts.item(self._row), self._table.ends.item(self._row)
+        return self._single(v3.decode_request(octets[start:end].tobytes())), 1
+
+    def _add(self, octets: np.ndarray, adds: v3_adds.AddRequests) -> tuple[Step, int]:
+        run = v3_add_batch(adds)
+        is_right = adds.body_ends - adds.body_starts >= ENTRY_BYTES_MIN
+        if is_right.all():
+            is_right = (gather_i64(octets, adds.body_starts) == adds.ledger_ids) & (
+                gather_i64(octets, adds.body_starts + ENTRY_ID_AT) == adds.entry_ids
+            )
+        if not is_right[0]:
+            return KnownAnswer(self._client, run.take(slice(0, 1)).replies(Status.EBADREQ)), 1
+        right = run if is_right.all() else run.take(slice(0, int(np.argmin(is_right))))
+        return Change(lambda: self._bookie.add(self._client, octets, right)), len(right)
+
+    def _read_run(self, reads: v3_reads.ReadRequests) -> tuple[Step, int]:
+        is_fencing = reads.fencing_key is not None
+        # What fences says nothing of the LAC: recovery has its own from the metadata and the entries.
+        answers = V3Responses(reads.txn_ids, wants_lac=not is_fencing)
+        run = SingleReads(self._client, answers, reads.ledger_ids, reads.entry_ids)
+        if reads.fencing_key is None:
+            return run, len(reads)
+        run.keep(len(run))
+        return self._fence(reads.ledger_ids.item(0), reads.fencing_key, run), len(reads)
+
+    def _fence(self, ledger_id: int, key: bytes, reads: SingleReads) -> Change:
+        return Change(lambda: self._bookie.fence_and_read(self._client, ledger_id, key, reads))
+
+    # ---- one at a time ----
+
+    def _single(self, request: protocol.Request) -> Step:
+        operation = request.header.operation
+        if request.header.version != protocol.VERSION_THREE:
+            return self._refusal(request, v3.StatusCode.EBADVERSION)
+        if operation == protocol.AUTH:
+            return KnownAnswer(self._client, answer(request, v3.StatusCode.EOK, authResponse=NO_AUTHENTICATION))
+        if not v3_responses.has_message(request):
+            # START_TLS too: there is no TLS.
+            return self._refusal(request, v3.StatusCode.EBADREQ)
+        # Operations with a message are in this table.
+        steps: dict[int, Callable[[protocol.Request], Step]] = {
+            protocol.READ_ENTRY: self._read,
+            protocol.READ_LAC: self._read_lac,
+            protocol.ADD_ENTRY: self._add_one,
+            protocol.WRITE_LAC: self._write_lac,
+            protocol.GET_BOOKIE_INFO: self._tell_space,
+            protocol.FORCE_LEDGER: self._force,
+            protocol.GET_LIST_OF_ENTRIES_OF_LEDGER: self._list_entries,
+        }
+        return steps[operation](request)
+
+    def _refusal(self, request: protocol.Request, status: v3.StatusCode) -> KnownAnswer:
+        return KnownAnswer(self._client, answer(request, status))
+
+    def _add_one(self, request: protocol.Request) -> Step:
+        """Return an add whose fields come in an order that no known peer uses."""
+        add = request.addRequest
+        if len(add.masterKey) != MASTER_KEY_BYTES:
+            return self._refusal(request, v3.StatusCode.EUA)
+        octets = np.frombuffer(bytearray(add.masterKey + bytes(LENGTH_BYTES) + add.body), np.uint8)
+        entry_at = MASTER_KEY_BYTES + LENGTH_BYTES
+        adds = v3_adds.AddRequests(
+            txn_id_array(request.header.txnId),
+            np.array([add.ledgerId]),
+            np.array([add.entryId]),
+            key_starts=np.array([0]),
+            body_starts=np.array([entry_at]),
+            body_ends=np.array([entry_at + len(add.body)]),
+            priority=request.header.priority,
+            is_recovery=add.flag == protocol.AddRequest.RECOVERY_ADD and add.HasField("flag"),
+            write_flags=add.writeFlags,
+            bypasses_journal=add.bypassJournal,
+        )
+        return self._add(octets, adds)[0]
+
+    def _read(self, request: protocol.Request) -> Step:
+        read = request.readRequest
+        is_fencing = read.HasField("flag") and read.flag == protocol.ReadRequest.FENCE_LEDGER
+        if read.HasField("previousLAC") and not is_fencing:
+            return LongPoll(self._bookie.long_polls, self._client, request)
+        # What fences says nothing of the LAC: recovery has its own from the metadata and the entries.
+        answers = V3Responses(txn_id_array(request.header.txnId), wants_lac=not is_fencing)
+        reads = SingleReads(self._client, answers, *ids_of(read.ledgerId, read.entryId))
+        if not is_fencing:
+            return reads
+        if len(read.masterKey) != MASTER_KEY_BYTES:
+            return self._refusal(request, v3.StatusCode.EUA)
+        return self._fence(read.ledgerId, read.masterKey, reads)
+
+    def _read_lac(self, request: protocol.Request) -> Step:
+        ledger_ids = np.array([request.readLacRequest.ledgerId])
+        return LacReads(self._client, txn_id_array(request.header.txnId), ledger_ids)
+
+    def _tell_space(self, request: protocol.Request) -> Step:
+        return SpaceRead(self._client, request)
+
+    def _list_entries(self, request: protocol.Request) -> Step:
+        return EntryList(self._bookie.entry_lists, self._client, request)
+
+    def _write_lac(self, request: protocol.Request) -> Step:
+        given = request.writeLacRequest
+
+        def write() -> int | None:
+            return self._bookie.write_lac(
+                self._client,
+                given.ledgerId,
+                given.masterKey,
+                given.body,
+                lambda status: (v3_responses.refusal(request, status),),
+            )
+
+        return Change(write)
+
+    def _force(self, request: protocol.Request) -> Step:
+        ledger_id = request.forceLedgerRequest.ledgerId
+
+        return Change(
+            lambda: self._bookie.force(self._client, ledger_id, lambda status: (v3_responses.refusal(request, status),))
+        )

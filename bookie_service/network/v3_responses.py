@@ -1,0 +1,59 @@
+"""V3 answers that are made one by one, with protobuf's classes.
+
+Outer and inner status are the same. An answer to an operation that has no message, or whose request lacks it, consists
+of header and status.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from bkspark.wire import bookkeeper_protocol_pb2 as protocol
+from bkspark.wire import v3
+
+# Operation: request and response message, and the ids that the response repeats.
+_MESSAGES = {
+    protocol.READ_ENTRY: ("readRequest", "readResponse", ("ledgerId", "entryId")),
+    protocol.ADD_ENTRY: ("addRequest", "addResponse", ("ledgerId", "entryId")),
+    protocol.WRITE_LAC: ("writeLacRequest", "writeLacResponse", ("ledgerId",)),
+    protocol.READ_LAC: ("readLacRequest", "readLacResponse", ("ledgerId",)),
+    protocol.FORCE_LEDGER: ("forceLedgerRequest", "forceLedgerResponse", ("ledgerId",)),
+    protocol.GET_LIST_OF_ENTRIES_OF_LEDGER: (
+        "getListOfEntriesOfLedgerRequest",
+        "getListOfEntriesOfLedgerResponse",
+        ("ledgerId",),
+    ),
+    protocol.GET_BOOKIE_INFO: ("getBookieInfoRequest", "getBookieInfoResponse", ()),
+}
+
+
+def has_message(request: protocol.Request) -> bool:
+    """Return whether a request has the message of its operation, and the operation one."""
+    names = _MESSAGES.get(request.header.operation)
+    return names is not None and request.HasField(names[0])
+
+
+def answer(request: protocol.Request, status: int, found: Mapping[str, Any] | None = None, **messages: Any) -> bytes:
+    """Return the frame that answers a request; `status` is V3's.
+
+    Args:
+        found: further fields of the operation's response message, or others in place of the ids asked for.
+        messages: further messages of the response.
+    """
+    header = v3.header(request.header.operation, request.header.txnId)
+    response = protocol.Response(header=header, status=status, **messages)
+    if has_message(request):
+        asked_name, answered_name, ids = _MESSAGES[request.header.operation]
+        asked = getattr(request, asked_name)
+        fields = {name: getattr(asked, name) for name in ids} | dict(found or {})
+        message = getattr(response, answered_name)
+        message.status = status
+        for name, value in fields.items():
+            setattr(message, name, value)
+    return v3.encode_message(response)
+
+
+def refusal(request: protocol.Request, status: int) -> bytes:
+    """Return the frame that answers a request with a status, EOK too, and nothing else."""
+    return answer(request, v3.code_of(status))

@@ -1,0 +1,69 @@
+"""Configuration files as Apache's bookies read them: their syntax is `properties`; this adds files and repeated keys.
+
+A key that comes twice has its first value, but for keys that are lists, whose values are joined. `include = FILE` is
+replaced by that file's lines, `includeoptional = FILE` only where it is there; a relative path begins at the folder of
+the file that names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from bkspark.errors import ConfigurationError
+from bookie_service.settings import properties
+
+INCLUDES_MAX = 16
+"""Files below each other: more include themselves."""
+
+LISTS = frozenset(
+    {
+        "authorizedRoles",
+        "extraServerComponents",
+        "indexDirectories",
+        "journalDirectories",
+        "ledgerDirectories",
+        "permittedStartupUsers",
+        "zkServers",
+    }
+)
+_INCLUDE, _INCLUDE_OPTIONAL = "include", "includeoptional"
+
+
+def read(path: Path) -> tuple[dict[str, str], list[str]]:
+    """Return keys and values of a file, and a line for each value that does not count.
+
+    Raises:
+        ConfigurationError: the file, or one that it includes, cannot be read or understood; names it.
+    """
+    values: dict[str, str] = {}
+    notes = []
+    for key, value in _pairs(path, f"--config {str(path)!r}", 0):
+        if key not in values:
+            values[key] = value
+        elif key in LISTS:
+            values[key] = f"{values[key]},{value}"
+        else:
+            notes.append(f"{key} is set more than once in --config {str(path)!r}: its first value is used")
+    return values, list(dict.fromkeys(notes))
+
+
+def _pairs(path: Path, name: str, depth: int, *, is_optional: bool = False) -> Iterator[tuple[str, str]]:
+    try:
+        pairs = properties.pairs(path.read_text())
+    except OSError as error:
+        if is_optional and isinstance(error, FileNotFoundError):
+            return
+        raise ConfigurationError(f"{name} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise ConfigurationError(f"{name}: {error}") from None
+    for key, value in pairs:
+        if key.lower() not in (_INCLUDE, _INCLUDE_OPTIONAL):
+            yield key, value
+            continue
+        if "${" in value or depth == INCLUDES_MAX:
+            why = "a name with ${...} cannot be replaced here" if depth < INCLUDES_MAX else "files include themselves"
+            raise ConfigurationError(f"{name}: {key} = {value}: {why}")
+        included = path.parent / value
+        is_optional = key.lower() == _INCLUDE_OPTIONAL
+        yield from _pairs(included, f"{str(included)!r}, which {name} includes,", depth + 1, is_optional=is_optional)

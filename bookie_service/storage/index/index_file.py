@@ -1,0 +1,99 @@
+"""One open index file: where its header and its positions lie, which depends on its version (`formats.index`)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+
+from bkspark.errors import StorageDamaged
+from bookie_service.formats import index as index_format
+from bookie_service.formats.index import HEAD_BYTES, LAYOUT, POSITION_BYTES, Layout, LedgerHeader
+from bookie_service.storage.io.files import File
+
+
+class IndexFile:
+    """An open index file. Its layout is looked up once."""
+
+    __slots__ = ("_layout", "file")
+
+    def __init__(self, file: File) -> None:
+        self.file = file
+        self._layout: Layout | None = None
+
+    @property
+    def layout(self) -> Layout | None:
+        """Where things lie; None when the file does not tell: it is being created, or both header slots are lost."""
+        if self._layout is None:
+            self._layout = index_format.layout_of(self.file.read(HEAD_BYTES, 0))
+        return self._layout
+
+    def header(self, ledger_id: int) -> LedgerHeader | None:
+        """Return the header, None when no slot is whole. Raises ValueError: it is of a version that is not read."""
+        data = self.file.read(HEAD_BYTES, 0)
+        self._layout = self._layout or index_format.layout_of(data)
+        return index_format.decode_header(data, ledger_id)
+
+    def create(self, header: LedgerHeader) -> None:
+        """Write both header slots at once, which is right while the file is not durable: the journal holds the header.
+
+        Positions that are there already stay. A crash may have left them and taken the header.
+        """
+        self.file.write([index_format.encode_head(header)], 0)
+        self._layout = LAYOUT
+
+    def write_slot(self, header: LedgerHeader, number: int) -> None:
+        """Write slot 0 or slot 1. The layout must be known."""
+        layout = self.known_layout()
+        self.file.write([index_format.encode_slot(header, layout.version)], layout.slots_at[number])
+
+    def positions(self, first_entry: int, count: int) -> np.ndarray:
+        """Return positions as the file has them, int64; shorter when it ends before, or within a position.
+
+        Raises:
+            StorageDamaged: where they lie cannot be told.
+        """
+        if self.layout is None and not self.file.size():
+            return np.empty(0, np.int64)
+        data = self.file.read(count * POSITION_BYTES, self.known_layout().position_at(first_entry))
+        # After a crash the file may end inside a position: that one was not durable, so replay brings it back.
+        return np.frombuffer(data, ">i8", len(data) // POSITION_BYTES).astype(np.int64)
+
+    def write_positions(self, first_entry: int, positions: np.ndarray) -> int:
+        """Write positions of consecutive entries; return where they end in the file."""
+        at = self.known_layout().position_at(first_entry)
+        return at + self.file.write([positions.astype(">i8").tobytes()], at)
+
+    def known_layout(self) -> Layout:
+        """Return the layout. Raises StorageDamaged when it cannot be told."""
+        layout = self.layout
+        if layout is None:
+            raise StorageDamaged(f"{self.file.path}: its header is unreadable, so it is unknown where positions lie")
+        return layout
+
+    def end_entry(self) -> int:
+        """Return the entry id behind the last one whose position the file has room for. Raises StorageDamaged."""
+        if self.layout is None and not self.file.size():
+            return 0
+        return self.known_layout().entry_at(self.file.size())
+
+    def next_data(self, entry_id: int) -> int | None:
+        """Return the first entry from `entry_id` on whose position is not in a hole of the file, None for none.
+
+        Raises:
+            StorageDamaged: where positions lie cannot be told.
+        """
+        layout = self.known_layout()
+        data_at = self.file.next_data(layout.position_at(entry_id))
+        if data_at is None or data_at >= self.file.size():
+            return None
+        return max(entry_id, layout.entry_at(data_at))
+
+    def close(self) -> None:
+        self.file.close()
+
+
+def has_positions(file_bytes: np.ndarray) -> np.ndarray:
+    """Return which index files of so many bytes have positions, bool each; wrong for few files of version 2."""
+    no_positions: Collection[int] = [layout.positions_at for layout in index_format.LAYOUTS.values()]
+    return (file_bytes > min(no_positions)) & ~np.isin(file_bytes, list(no_positions))

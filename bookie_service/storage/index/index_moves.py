@@ -1,0 +1,161 @@
+"""Moves index files from a directory that takes no writes, because its disk is full or fails, to another one.
+
+A file moves as a copy of what the old one and memory hold. What memory let go of before it was durable is in doubt, and
+so is all of a file that cannot be read: such a ledger is in limbo before readers look at the copy. The copy is synced
+with all else that the index writer wrote, then `manifest` notes where it is, and only then the old file is removed.
+After a crash before that the old one counts, and replay brings back the rest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection, Iterator
+
+from bkspark.errors import StorageDamaged
+from bookie_service.formats.index import LedgerHeader
+from bookie_service.storage.index.index import ENTRIES_END, Extent, IndexPaths, IndexReader, names_on_the_way
+from bookie_service.storage.index.index_file import IndexFile
+from bookie_service.storage.index.index_pages import IndexPages
+from bookie_service.storage.io.files import File, LocalFiles, refuses_writes
+
+Doubt = Callable[[Collection[int]], None]
+"""Puts ledgers into limbo, durably."""
+HeaderOf = Callable[[int], LedgerHeader | None]
+"""Returns what is known of a ledger in memory."""
+
+
+class IndexMoves:
+    """Copies index files to other directories. For one thread at a time, that of the index writer."""
+
+    def __init__(
+        self, files: LocalFiles, paths: IndexPaths, pages: IndexPages, doubt: Doubt | None, header_of: HeaderOf
+    ) -> None:
+        """`doubt` None: no file moves."""
+        self._files = files
+        self._paths = paths
+        self._pages = pages
+        self._doubt = doubt
+        self._header_of = header_of
+        self._refusing: set[int] = set()
+        self._left_at: list[str] = []
+
+    def can_move(self, ledger_id: int) -> bool:
+        """Say whether there is another directory than those that refused; the ledger's own one does from now on."""
+        self._refusing.add(self._paths.place(ledger_id))
+        return self._doubt is not None and not self._refusing.issuperset(self._paths.places())
+
+    def move(
+        self, ledger_id: int, header: LedgerHeader | None, new_names: set[str], *, in_doubt: bool
+    ) -> IndexFile | None:
+        """Copy a ledger's file to another directory; return the copy, open and not durable, None if none takes it.
+
+        Args:
+            header: the ledger's, None to take it from the file or from memory.
+            new_names: gets the directories with names in them that are not durable.
+            in_doubt: the old file may have lost what memory has not.
+        """
+        header = header or self._header(ledger_id)
+        if header is None:
+            return None
+        for place in self._paths.places():
+            if place not in self._refusing:
+                try:
+                    return self._copy(place, header, new_names, in_doubt=in_doubt)
+                except OSError as error:
+                    if not refuses_writes(error):
+                        raise
+                    self._refusing.add(place)
+        return None
+
+    def find(self) -> None:
+        """Look where all index files lie, as of some it is not noted; a ledger that has two is in limbo.
+
+        Of two the one counts whose place is noted. After a crash that tore the last record that is the right one.
+        """
+        places: dict[int, list[int]] = {}
+        for place, ledger_id in self._paths.places_of_all(self._files):
+            places.setdefault(ledger_id, []).append(place)
+        doubtful = [ledger_id for ledger_id, some in places.items() if len(some) > 1]
+        if doubtful and self._doubt is not None:
+            self._doubt(doubtful)
+        for ledger_id, some in places.items():
+            if self._paths.place(ledger_id) not in some:
+                self._paths.move(ledger_id, some[0])
+
+    def noted(self) -> None:
+        """Remove the old files, as it is durable where the new ones are."""
+        for path in self._left_at:
+            # Mostly its disk refuses that, too. A file that does not count does no harm there.
+            with contextlib.suppress(OSError):
+                self._files.remove(path)
+        self._left_at.clear()
+        self._refusing.clear()
+
+    def refused_by(self, place: int) -> None:
+        """Note that a directory takes no writes now."""
+        self._refusing.add(place)
+
+    def _header(self, ledger_id: int) -> LedgerHeader | None:
+        with self._reader() as reader, contextlib.suppress(OSError, StorageDamaged):
+            return reader.header(ledger_id)
+        return self._header_of(ledger_id)
+
+    def _copy(self, place: int, header: LedgerHeader, new_names: set[str], *, in_doubt: bool) -> IndexFile:
+        ledger_id = header.ledger_id
+        path = self._paths.path_in(place, ledger_id)
+        file = IndexFile(self._create(path, new_names))
+        try:
+            file.create(header)
+            if not self._copy_positions(ledger_id, file) or in_doubt:
+                assert self._doubt is not None, "can_move says so"
+                self._doubt([ledger_id])
+        except BaseException:
+            file.close()
+            with contextlib.suppress(OSError):
+                self._files.remove(path)
+            raise
+        self._left_at.append(self._paths.path(ledger_id))
+        self._paths.move(ledger_id, place)
+        return file
+
+    def _create(self, path: str, new_names: set[str]) -> File:
+        top, middle, innermost = names_on_the_way(path)
+        for parent, directory in ((top, middle), (middle, innermost)):
+            if not self._files.is_directory(directory):
+                self._files.create_directory(directory)
+                new_names.add(parent)
+        new_names.add(innermost)
+        # An attempt before a crash may have left one, which does not count.
+        with contextlib.suppress(FileNotFoundError):
+            self._files.remove(path)
+        return self._files.create(path)
+
+    def _copy_positions(self, ledger_id: int, file: IndexFile) -> bool:
+        """Copy all positions that can be read; return whether that is all there were."""
+        with self._reader() as reader:
+            try:
+                for extent in reader.extents(ledger_id):
+                    file.write_positions(*extent)
+                return True
+            except StorageDamaged:
+                pass
+            except OSError as error:
+                if error.filename == file.file.path:
+                    raise
+        for extent in self._in_memory(ledger_id):
+            file.write_positions(*extent)
+        return False
+
+    def _in_memory(self, ledger_id: int) -> Iterator[Extent]:
+        each = self._pages.positions_per_page
+        for number in self._pages.numbers(ledger_id, 0, ENTRIES_END):
+            for positions in self._pages.find(ledger_id, number, number + 1).values():
+                yield number * each, positions
+
+    @contextlib.contextmanager
+    def _reader(self) -> Iterator[IndexReader]:
+        reader = IndexReader(self._files, self._paths, self._pages, 1, keeps_pages=False)
+        try:
+            yield reader
+        finally:
+            reader.close()

@@ -1,0 +1,401 @@
+"""Changes of the index on their way to the disk: held in memory, evicted to files when that is full, synced together.
+
+What is held is not durable, and neither is what was evicted: until `sync` returns, the journal must keep both, so the
+mark stays where it was. Positions may be taken as soon as the entry log bytes they point to are durable, not before:
+from then on any of them may reach the disk at any moment.
+
+A file that is new gets its header with its first positions. A header that changes goes to one slot, is synced, then
+goes to the other (`formats.index` says why). Few changed files are synced one by one; above `files_synced_singly_max`
+of them one sync of the whole file system is cheaper by far: of 100,000 files here, 0.8 s instead of 40.
+
+A file stays open from its first write until it is synced: if the system cannot write it to the disk meanwhile, it may
+tell only those that have it open. That holds for as many files as are synced one by one; the sync of a file system
+reports the errors of all its files.
+
+What is durable is noted in `manifest` before `sync` returns, so that a file that is lost later is noticed.
+
+Where the disk of a file takes no writes, the file moves to another directory (`index_moves`), with what waits for it.
+
+No file stays open behind a sync: a ledger that is dropped and comes back is another file of that name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import partial
+
+import numpy as np
+
+from bookie_service.formats.index import LedgerHeader
+from bookie_service.storage.index.index import IndexPaths, LedgerUpdate
+from bookie_service.storage.index.index_file import IndexFile
+from bookie_service.storage.index.index_moves import IndexMoves
+from bookie_service.storage.index.index_pages import IndexPages, Page, PageKey
+from bookie_service.storage.index.manifest import IndexFilesWriter
+from bookie_service.storage.io.files import FileSystem, LocalFiles, SyncFailed, refuses_writes
+
+
+class IndexWriter:
+    """Holds and writes changes. For one thread at a time; `pending_header` and `is_clean` for any."""
+
+    def __init__(
+        self,
+        files: LocalFiles,
+        paths: IndexPaths,
+        pages: IndexPages,
+        known: IndexFilesWriter,
+        moves: IndexMoves,
+        file_systems: Sequence[FileSystem | None],
+        files_synced_singly_max: int,
+    ) -> None:
+        """`known`: where it is noted which files there are.
+
+        `file_systems`: that of each directory; where any is None, files are always synced one by one.
+        """
+        self._files = files
+        self._paths = paths
+        self._pages = pages
+        self._known = known
+        self._moves = moves
+        self._file_systems = [each for each in file_systems if each is not None]
+        self._syncs_file_systems = len(self._file_systems) == len(file_systems)
+        self._files_synced_singly_max = files_synced_singly_max
+        self._headers: dict[int, LedgerHeader] = {}
+        self._unsynced: dict[int, int] = {}
+        """Ledgers of which something is not durable, and up to where positions were written to each one's file."""
+        self._written: dict[int, IndexFile] = {}
+        """Files of these that are open: written to and not synced since."""
+        self._evicted: set[int] = set()
+        """Ledgers of which memory lacks positions that are not durable."""
+        self._new_names: set[str] = set()
+        """Directories with names in them that are not durable."""
+
+    @property
+    def is_clean(self) -> bool:
+        """True when all that was held is durable."""
+        return not self._unsynced
+
+    def pending_header(self, ledger_id: int) -> LedgerHeader | None:
+        """Return a ledger's header when its file may lack it."""
+        return self._headers.get(ledger_id)
+
+    def hold(self, updates: Iterable[LedgerUpdate]) -> None:
+        """Take headers and positions; readers see the positions from now on.
+
+        Raises:
+            OSError: memory is full, and nothing could be evicted to a file; some updates are held.
+        """
+        for update in updates:
+            if update.header is None and not len(update.entry_ids):
+                continue
+            self._unsynced.setdefault(update.ledger_id, 0)
+            if update.header is not None:
+                self._headers[update.ledger_id] = update.header
+            if len(update.entry_ids):
+                self._moving(update.ledger_id, partial(self._hold_positions, update))
+            if self._pages.is_full:
+                self._make_room()
+
+    def sync(self, names_are_durable: bool = True) -> None:
+        """Make everything that was held durable.
+
+        Args:
+            names_are_durable: False: a process that was killed may have created any of the files and directories, and
+                a power cut may take their names again.
+
+        Raises:
+            SyncFailed: what is durable is unknown, and the index must not be used any more.
+            OSError: a write failed; everything that is not durable counts as held still.
+        """
+        if self.is_clean:
+            return
+        rewritten, pages = self._write_all()
+        names = set(self._new_names)
+        if not names_are_durable:
+            for ledger_id in self._unsynced:
+                names.update(self._paths.directories(ledger_id))
+        self._make_durable(self._unsynced, names)
+        # Not before: a file that moves gets from memory what a failed sync may have lost.
+        self._pages.written(pages)
+        self._evicted.clear()
+        for header in rewritten:
+            self._moving(header.ledger_id, partial(self._write, header.ledger_id, header, 1, ()))
+        self._make_durable([header.ledger_id for header in rewritten], ())
+        sizes = {ledger_id: self._size(ledger_id, end) for ledger_id, end in self._unsynced.items()}
+        self._known.note(sizes, self._paths.moved)
+        self._moves.noted()
+        for header in rewritten:
+            self._headers.pop(header.ledger_id, None)
+        self._unsynced.clear()
+        self._new_names.clear()
+
+    def learn_files(self) -> None:
+        """Note all index files that there are, made durable before; what was noted of others stays.
+
+        Raises:
+            SyncFailed, OSError: as `sync`.
+        """
+        self._moves.find()
+        ledger_ids = self._paths.ledgers(self._files).tolist()
+        self._make_durable(ledger_ids, {name for each in ledger_ids for name in self._paths.directories(each)})
+        self.note_sizes(ledger_ids)
+
+    def note_sizes(self, ledger_ids: Iterable[int]) -> None:
+        """Note how long the files of ledgers are, and where they lie."""
+        self._known.note({ledger_id: self.file_size(ledger_id) for ledger_id in ledger_ids}, self._paths.moved)
+        self._moves.noted()
+
+    def file_size(self, ledger_id: int) -> int:
+        """Return how long a ledger's file is, 0 when there is none."""
+        try:
+            file = self._files.open(self._paths.path(ledger_id))
+        except FileNotFoundError:
+            return 0
+        with contextlib.closing(file):
+            return file.size()
+
+    def unsynced_with_positions(self) -> np.ndarray:
+        """Return the ledgers to whose files positions were written that are not durable, ascending. For any thread."""
+        return np.array(sorted(each for each, end in list(self._unsynced.items()) if end), np.int64)
+
+    def close(self) -> None:
+        """Close what is open; what is not synced is not durable."""
+        for file in self._written.values():
+            file.close()
+        self._written.clear()
+
+    def _size(self, ledger_id: int, end: int) -> int:
+        """Return how long a durable file is at least that was written up to `end`."""
+        is_moved = self._known.place(ledger_id) != self._paths.place(ledger_id)
+        least = 0 if is_moved else self._known.least_bytes(ledger_id)
+        # Of a file that nothing is noted of, or nothing any more, all that there is counts.
+        return max(least, end) if least else max(end, self.file_size(ledger_id))
+
+    def _hold_positions(self, update: LedgerUpdate) -> None:
+        entry_ids, each = update.entry_ids, self._pages.positions_per_page
+        breaks: list[int] = []
+        if entry_ids[0] // each != entry_ids[-1] // each:
+            breaks = (np.flatnonzero(np.diff(entry_ids // each)) + 1).tolist()
+        for start, end in itertools.pairwise([0, *breaks, len(entry_ids)]):
+            number = int(entry_ids[start]) // each
+            slots = entry_ids[start:end] - number * each
+            load = partial(self._load, update.ledger_id, number)
+            self._pages.change(update.ledger_id, number, slots, update.positions[start:end], load)
+
+    def _load(self, ledger_id: int, number: int) -> np.ndarray:
+        """Return what a ledger's file holds of a page."""
+        each = self._pages.positions_per_page
+        try:
+            file = self._written.get(ledger_id) or self._open(ledger_id)
+        except FileNotFoundError:
+            return np.empty(0, np.int64)
+        try:
+            # Without a layout it is made anew before anything is written to it.
+            return file.positions(number * each, each) if file.layout is not None else np.empty(0, np.int64)
+        finally:
+            if ledger_id not in self._written:
+                file.close()
+
+    def _make_room(self) -> None:
+        victims = sorted(self._pages.make_room(), key=lambda item: item[0])
+        for ledger_id, pages in _by_ledger(victims):
+            self._moving(ledger_id, partial(self._write, ledger_id, None, 0, pages))
+            self._evicted.add(ledger_id)
+            self._pages.evict(key for key, _ in pages)
+
+    def _write_all(self) -> tuple[list[LedgerHeader], list[PageKey]]:
+        """Write all that is held to files; return the headers whose second slot is to be written, and the pages."""
+        dirty = dict(_by_ledger(self._pages.dirty()))
+        rewritten = []
+        for ledger_id in sorted({*dirty, *self._headers}):
+            pages = dirty.get(ledger_id, [])
+            header = self._headers.get(ledger_id)
+            self._moving(ledger_id, partial(self._write, ledger_id, header, 0, pages))
+            # A file that was made just now, or moved, has it in both slots.
+            if header is not None and ledger_id in self._headers:
+                rewritten.append(header)
+        return rewritten, [key for pages in dirty.values() for key, _ in pages]
+
+    def _write(
+        self, ledger_id: int, header: LedgerHeader | None, slot: int, pages: Sequence[tuple[PageKey, Page]]
+    ) -> None:
+        """Write a header, if any, to one slot of a ledger's file, and pages."""
+        with self._writing(ledger_id) as file:
+            if header is not None and ledger_id in self._headers:
+                file.write_slot(header, slot)
+            self._write_pages(ledger_id, file, pages)
+
+    def _write_pages(self, ledger_id: int, file: IndexFile, pages: Sequence[tuple[PageKey, Page]]) -> None:
+        each = self._pages.positions_per_page
+        for (_, number), page in pages:
+            end = file.write_positions(number * each + page.dirty_first, page.dirty)
+            self._unsynced[ledger_id] = max(end, self._unsynced.get(ledger_id, 0))
+
+    def _moving(self, ledger_id: int, work: Callable[[], None]) -> None:
+        """Do some work on a ledger's file; where its disk refuses that, move the file and do it again."""
+        while True:
+            try:
+                work()
+                return
+            except OSError as error:
+                if not _is_of_disk(error):
+                    raise
+                self._move(ledger_id, error)
+
+    def _move(self, ledger_id: int, error: OSError) -> None:
+        """Move a ledger's file to another directory, as the disk of this one refuses writes; `error` tells how.
+
+        Raises:
+            OSError: `error`, for there is no other directory that takes it.
+        """
+        if not self._moves.can_move(ledger_id):
+            raise error
+        old = self._written.pop(ledger_id, None)
+        is_synced = False
+        if old is not None:
+            try:
+                with contextlib.closing(old), _syncing():
+                    old.file.sync_data()
+                is_synced = not isinstance(error, SyncFailed)
+            except SyncFailed as failure:
+                error = failure
+        in_doubt = ledger_id in self._evicted and not is_synced
+        file = self._moves.move(ledger_id, self._headers.get(ledger_id), self._new_names, in_doubt=in_doubt)
+        if file is None:
+            raise error
+        self._evicted.discard(ledger_id)
+        self._written[ledger_id] = file
+        self._headers.pop(ledger_id, None)
+        self._unsynced[ledger_id] = file.file.size()
+
+    @contextlib.contextmanager
+    def _writing(self, ledger_id: int) -> Iterator[IndexFile]:
+        """Give a ledger's file, which is made if there is none; it stays open until it is synced, if there is room."""
+        file = self._written.get(ledger_id) or self._existing_or_new(ledger_id)
+        is_kept = ledger_id in self._written or len(self._written) < self._files_synced_singly_max
+        if is_kept:
+            self._written[ledger_id] = file
+        try:
+            yield file
+            if not is_kept and not self._syncs_file_systems:
+                with _syncing():
+                    file.file.sync_data()
+        finally:
+            # Of a file that is not kept the sync of its file system tells errors: there are too many to sync singly.
+            if not is_kept:
+                file.close()
+
+    def _open(self, ledger_id: int) -> IndexFile:
+        return IndexFile(self._files.open(self._paths.path(ledger_id)))
+
+    def _existing_or_new(self, ledger_id: int) -> IndexFile:
+        """Return a ledger's file; one that is new has the header that waits."""
+        try:
+            file = self._open(ledger_id)
+        except FileNotFoundError:
+            return self._new(ledger_id)
+        try:
+            if file.layout is None:
+                # A crash came while it was made, and the journal has the header and all entries; or the header is lost.
+                file.create(self._waiting_header(ledger_id))
+                del self._headers[ledger_id]
+        except BaseException:
+            file.close()
+            raise
+        return file
+
+    def _waiting_header(self, ledger_id: int) -> LedgerHeader:
+        header = self._headers.get(ledger_id)
+        assert header is not None, f"ledger {ledger_id} has entries but neither index file nor key"
+        return header
+
+    def _new(self, ledger_id: int) -> IndexFile:
+        header = self._waiting_header(ledger_id)
+        path = self._paths.path(ledger_id)
+        _, *directories = self._paths.directories(ledger_id)
+        for directory in directories:
+            if not self._files.is_directory(directory):
+                self._files.create_directory(directory)
+                self._new_names.add(os.path.dirname(directory))
+        self._new_names.add(os.path.dirname(path))
+        file = IndexFile(self._files.create(path))
+        try:
+            file.create(header)
+        except BaseException:
+            file.close()
+            raise
+        del self._headers[ledger_id]
+        return file
+
+    def _make_durable(self, ledger_ids: Collection[int], directories: Collection[str]) -> None:
+        """Sync the files of ledgers, and the names in directories; files whose disk refuses that move, and are synced.
+
+        Raises:
+            SyncFailed: what is durable is unknown, and there is no other disk.
+        """
+        while ledger_ids or directories:
+            failed = self._sync(ledger_ids, directories)
+            for ledger_id, error in failed.items():
+                self._move(ledger_id, error)
+            ledger_ids, directories = list(failed), set(self._new_names) if failed else ()
+
+    def _sync(self, ledger_ids: Collection[int], directories: Collection[str]) -> dict[int, SyncFailed]:
+        """Sync what `_make_durable` is given; return the ledgers of which it failed, and why."""
+        failed: dict[int, SyncFailed] = {}
+        refusing: dict[int, SyncFailed] = {}
+        if self._syncs_file_systems and len(ledger_ids) + len(directories) > self._files_synced_singly_max:
+            changed = {*map(self._paths.place, ledger_ids), *map(self._paths.place_of, directories)}
+            for place in sorted(changed):
+                with _noting(refusing, place):
+                    self._file_systems[place].sync()
+            for ledger_id in list(self._written):
+                self._written.pop(ledger_id).close()
+        else:
+            for ledger_id in sorted(ledger_ids):
+                with _noting(failed, ledger_id):
+                    file = self._written.pop(ledger_id, None) or self._open(ledger_id)
+                    with contextlib.closing(file):
+                        file.file.sync_data()
+            for directory in sorted(directories):
+                with _noting(refusing, self._paths.place_of(directory)):
+                    self._files.sync_directory(directory)
+        for place, error in refusing.items():
+            self._moves.refused_by(place)
+            self._new_names = {each for each in self._new_names if self._paths.place_of(each) != place}
+            there = (each for each in {*ledger_ids, *self._unsynced} if self._paths.place(each) == place)
+            failed |= dict.fromkeys(there, error)
+        return failed
+
+
+def _is_of_disk(error: OSError) -> bool:
+    """Say whether an error, of a sync too, means that one disk takes no writes, so that all goes to another one."""
+    return refuses_writes(OSError(error.errno, error.strerror))
+
+
+@contextlib.contextmanager
+def _noting(failed: dict[int, SyncFailed], key: int) -> Iterator[None]:
+    """Note a sync that fails because of its disk."""
+    try:
+        yield
+    except OSError as error:
+        failure = SyncFailed(error.errno, error.strerror, error.filename)
+        if not _is_of_disk(error):
+            raise failure from error
+        failed.setdefault(key, failure)
+
+
+@contextlib.contextmanager
+def _syncing() -> Iterator[None]:
+    """Make a failed sync final: pages that were written count as clean, so nothing would write them again."""
+    try:
+        yield
+    except OSError as error:
+        raise SyncFailed(error.errno, error.strerror, error.filename) from error
+
+
+def _by_ledger(pages: Sequence[tuple[PageKey, Page]]) -> list[tuple[int, list[tuple[PageKey, Page]]]]:
+    """Return (ledger id, its pages) of pages that are ordered by ledger."""
+    return [(ledger_id, list(group)) for ledger_id, group in itertools.groupby(pages, key=lambda item: item[0][0])]

@@ -1,0 +1,275 @@
+"""The index in an embedded key-value store, for `DbLedgerStorage`; format in `formats.key_value_index`.
+
+One store holds all ledgers, in the first ledger directory. However many ledgers a flush changes, making them durable
+is one sync of the store. Each commit has a number, kept in the store and in a file beside it: a store that was set back
+to an older state, which no checksum tells, is refused.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Collection, Iterable, Iterator, Sequence
+
+import numpy as np
+
+from bkspark.errors import StorageDamaged
+from bkspark.ids import NO_ENTRY
+from bookie_service.formats import key_value_index as index_format
+from bookie_service.formats.index import LedgerHeader
+from bookie_service.formats.key_value_index import ENTRIES_PER_BLOCK
+from bookie_service.storage.index.index import ENTRIES_END, Extent, LedgerUpdate
+from bookie_service.storage.io.files import LocalFiles, ReadOnlyFiles, is_out_of_space
+from bookie_service.storage.io.key_values import KeyValueOptions, KeyValues
+
+_BLOCKS_PER_GET = 32
+_PUTS_PER_WRITE = 1024
+"""Keys set in one call, of 2 KiB at most: it holds Python's lock for about 2 ms."""
+_REMEDY = (
+    "entries that were acknowledged would not be found, so this bookie does not start; run `bkspark bookie "
+    "--rebuild-index`, which makes it again from the entry logs, or start a bookie with a new id and empty directories "
+    "and let autorecovery copy the ledgers"
+)
+
+
+class KeyValueView:
+    """An `IndexView` over a key-value store, which many threads may read."""
+
+    def __init__(self, path: str, key_values: KeyValues) -> None:
+        """`path`: where the store lies, for messages."""
+        self.path = path
+        self._key_values = key_values
+
+    def header(self, ledger_id: int) -> LedgerHeader | None:
+        value = self._key_values.get([index_format.header_key(ledger_id)])[0]
+        if value is None:
+            return None
+        try:
+            header = index_format.decode_stored_header(value, ledger_id)
+        except ValueError as error:
+            raise StorageDamaged(f"{self.path}: ledger {ledger_id}: {error}", ledger_id=ledger_id) from error
+        if header is None:
+            raise StorageDamaged(f"{self.path}: ledger {ledger_id}: its header fails its checksum", ledger_id=ledger_id)
+        return header
+
+    def positions(self, ledger_id: int, first_entry: int, count: int) -> np.ndarray:
+        first_block, last_block = first_entry // ENTRIES_PER_BLOCK, (first_entry + count - 1) // ENTRIES_PER_BLOCK
+        blocks = range(first_block, last_block + 1)
+        values = self._key_values.get([index_format.block_key(ledger_id, block) for block in blocks])
+        found = np.zeros(len(blocks) * ENTRIES_PER_BLOCK, np.int64)
+        for row, value in enumerate(values):
+            if value is not None:
+                stored = index_format.decode_block(value)
+                found[row * ENTRIES_PER_BLOCK :][: len(stored)] = stored
+        skipped = first_entry - first_block * ENTRIES_PER_BLOCK
+        found = found[skipped : skipped + count]
+        if count and not found[-1]:
+            found = found[: max(0, self.last_entry(ledger_id) + 1 - first_entry)]
+        return found
+
+    def last_entry(self, ledger_id: int) -> int:
+        last = self._key_values.last(*index_format.blocks_of(ledger_id))
+        if last is None:
+            return NO_ENTRY
+        key, value = last
+        # A block ends with an entry that is held.
+        return index_format.block_number(key) * ENTRIES_PER_BLOCK + len(index_format.decode_block(value)) - 1
+
+    def ledger_ids(self) -> np.ndarray:
+        return index_format.ledger_ids(list(self._key_values.keys(*index_format.HEADERS)))
+
+    def holding_entries(self, ledger_ids: np.ndarray) -> np.ndarray:
+        held = [each for each in ledger_ids.tolist() if self.last_entry(each) != NO_ENTRY]
+        return np.array(held, np.int64)
+
+    def has(self, ledger_id: int) -> bool:
+        return self._key_values.get([index_format.header_key(ledger_id)])[0] is not None
+
+    def absent(self, ledger_ids: np.ndarray) -> np.ndarray:
+        values = self._key_values.get([index_format.header_key(ledger_id) for ledger_id in ledger_ids.tolist()])
+        return np.array([value is None for value in values], bool)
+
+    def extents(self, ledger_id: int, first_entry: int = 0, end_entry: int = ENTRIES_END) -> Iterator[Extent]:
+        first_block, end_block = first_entry // ENTRIES_PER_BLOCK, -(-end_entry // ENTRIES_PER_BLOCK)
+        first, end = index_format.block_key(ledger_id, first_block), index_format.block_key(ledger_id, end_block)
+        keys = self._key_values.keys(first, end)
+        while some := list(itertools.islice(keys, _BLOCKS_PER_GET)):
+            for key, value in zip(some, self._key_values.get(some)):
+                if value is not None:
+                    at, positions = index_format.block_number(key) * ENTRIES_PER_BLOCK, index_format.decode_block(value)
+                    skipped = max(0, first_entry - at)
+                    positions = positions[skipped : end_entry - at]
+                    if positions.any():
+                        yield at + skipped, positions
+
+    def close(self) -> None:
+        """Nothing to do: the store is its owner's."""
+
+    def close_store(self) -> None:
+        """Close the store itself."""
+        self._key_values.close()
+
+
+def open_view(files: ReadOnlyFiles, directory: str) -> KeyValueView:
+    """Return the index in a `current` directory, to be looked at; `close_store` closes it.
+
+    Raises:
+        StorageDamaged: the store is damaged, or has lost what was durable.
+    """
+    path = os.path.join(directory, index_format.DIRECTORY_NAME)
+    reached = _commit_reached(files, os.path.join(directory, index_format.COMMIT_NAME))
+    key_values = files.open_key_values(path, KeyValueOptions())
+    try:
+        _check_commit(key_values, reached, path)
+    except BaseException:
+        key_values.close()
+        raise
+    return KeyValueView(path, key_values)
+
+
+class KeyValueIndex(KeyValueView):
+    """A `LedgerIndex` over a key-value store; which thread may call what stands there."""
+
+    def __init__(
+        self,
+        files: LocalFiles,
+        directory: str,
+        options: KeyValueOptions,
+        *,
+        name: str = index_format.DIRECTORY_NAME,
+        commits_before: int = 0,
+    ) -> None:
+        """`directory`: the `current` directory that the store lies in, under `name`.
+
+        `commits_before`: the commits of the store that this one will replace.
+
+        Raises:
+            StorageDamaged: the store is damaged, or has lost what was durable.
+        """
+        self._files = files
+        self._commit_path = os.path.join(directory, f"{name}{index_format.COMMIT_SUFFIX}")
+        path = os.path.join(directory, name)
+        reached = _commit_reached(files, self._commit_path)
+        if not files.is_directory(path):
+            if reached:
+                raise StorageDamaged(f"{path}: the key-value store is missing; {_REMEDY}")
+            files.make_directory(path)
+        # A process that was killed may have made it and not its name durable.
+        files.sync_directory(directory)
+        super().__init__(path, files.open_key_values(path, options))
+        self._is_clean = True
+        try:
+            self._commit_number = max(commits_before, _check_commit(self._key_values, reached, path))
+        except BaseException:
+            self.close_store()
+            raise
+
+    def view(self, open_files_max: int) -> KeyValueView:
+        return KeyValueView(self.path, self._key_values)
+
+    notices: Sequence[str] = ()
+
+    def lost(self, ledger_id: int) -> str:
+        # A store from which anything is missing is not opened.
+        return ""
+
+    def all_lost(self) -> list[int]:
+        return []
+
+    def accept(self, ledger_ids: Collection[int]) -> None:
+        """Nothing to do: nothing is noted of single ledgers."""
+
+    def disown(self, ledger_ids: Collection[int]) -> None:
+        """Nothing to do: nothing is noted of single ledgers."""
+
+    @property
+    def is_clean(self) -> bool:
+        return self._is_clean
+
+    def hold(self, updates: Iterable[LedgerUpdate]) -> None:
+        updates = list(updates)
+        self._is_clean = self._is_clean and not updates
+        blocks = (block for update in updates for block in _blocks(update))
+        headers = (
+            (index_format.header_key(update.ledger_id), index_format.encode_header(update.header))
+            for update in updates
+            if update.header is not None
+        )
+        while some_headers := list(itertools.islice(headers, _PUTS_PER_WRITE)):
+            self._key_values.write(some_headers)
+        while some_blocks := list(itertools.islice(blocks, _PUTS_PER_WRITE)):
+            self._key_values.write(self._merged(some_blocks))
+
+    def sync(self, names_are_durable: bool = True) -> None:
+        # Whatever a killed process left: what an opened store shows is durable.
+        if self._is_clean:
+            return
+        self._commit_number += 1
+        self._key_values.write([(index_format.COMMIT_KEY, index_format.encode_commit_number(self._commit_number))])
+        self._key_values.sync()
+        self._files.replace(self._commit_path, index_format.encode_commit(self._commit_number))
+        self._is_clean = True
+
+    def _merged(self, blocks: Sequence[tuple[bytes, np.ndarray, np.ndarray]]) -> list[tuple[bytes, bytes]]:
+        """Return keys and values that set positions[i] at slots[i] of each (key, slots, positions); the rest stays."""
+        partial = [key for key, slots, _ in blocks if len(slots) < ENTRIES_PER_BLOCK]
+        stored = dict(zip(partial, self._key_values.get(partial))) if partial else {}
+        puts = []
+        for key, slots, positions in blocks:
+            block = np.zeros(ENTRIES_PER_BLOCK, np.int64)
+            before = stored.get(key)
+            if before is not None:
+                held = index_format.decode_block(before)
+                block[: len(held)] = held
+            block[slots] = positions
+            puts.append((key, index_format.encode_block(block)))
+        return puts
+
+    def remove(self, ledger_id: int) -> None:
+        header = index_format.header_key(ledger_id)
+        self._key_values.write([], [(header, header + b"\0"), index_format.blocks_of(ledger_id)])
+
+    def sync_removed(self, ledger_ids: Collection[int]) -> None:
+        if not ledger_ids:
+            return
+        try:
+            self._key_values.sync()
+        except OSError as error:
+            # A crash then brings the ledgers back, and the next pass drops them again.
+            if not is_out_of_space(error):
+                raise
+
+    def close(self) -> None:
+        self.close_store()
+
+
+def _blocks(update: LedgerUpdate) -> Iterator[tuple[bytes, np.ndarray, np.ndarray]]:
+    """Yield (key, slots in the block, positions) of each block that an update touches."""
+    if not len(update.entry_ids):
+        return
+    blocks, slots = np.divmod(update.entry_ids, ENTRIES_PER_BLOCK)
+    breaks = np.flatnonzero(np.diff(blocks)) + 1
+    for start, end in itertools.pairwise([0, *breaks.tolist(), len(blocks)]):
+        key = index_format.block_key(update.ledger_id, int(blocks[start]))
+        yield key, slots[start:end], update.positions[start:end]
+
+
+def _check_commit(key_values: KeyValues, reached: int, path: str) -> int:
+    """Return the store's commit number; raise StorageDamaged when it is lower than what was durable."""
+    number = index_format.decode_commit_number(key_values.get([index_format.COMMIT_KEY])[0])
+    if number < reached:
+        raise StorageDamaged(
+            f"{path}: the key-value store is at commit {number}, but {index_format.COMMIT_NAME} beside it says that "
+            f"{reached} was durable; {_REMEDY}"
+        )
+    return number
+
+
+def _commit_reached(files: ReadOnlyFiles, path: str) -> int:
+    """Return the commit that the store must have reached, 0 when that is not known."""
+    if not files.exists(path):
+        return 0
+    try:
+        return index_format.decode_commit(files.read_all(path)) or 0
+    except ValueError as error:
+        raise StorageDamaged(f"{path}: {error}") from error

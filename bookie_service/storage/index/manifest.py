@@ -1,0 +1,181 @@
+"""Which index files there must be (`formats.index_files`), so that a lost one is noticed and not taken for absence.
+
+The index writer notes what it made durable, garbage collection what may go. Kept in memory at 16 bytes a ledger.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from bkspark.errors import StorageDamaged
+from bookie_service.formats import index_files as file_format
+from bookie_service.storage.io.files import LocalFiles, ReadOnlyFiles, refuses_writes
+from bookie_service.storage.io.placed_file import PlacedFile
+
+_RECENT_MAX = 8192
+"""Rows in the dictionary before they are merged into the arrays."""
+_ROWS_BESIDE = 4096
+"""The file is written anew when it has so many rows, and as many as there are ledgers, that say nothing any more."""
+
+
+class IndexFiles:
+    """What is known of the index files. Changed by one thread at a time, asked by any."""
+
+    def __init__(self, files: ReadOnlyFiles, directories: Sequence[str]) -> None:
+        """`directories`: the `current` directories of all ledger directories.
+
+        Raises:
+            StorageDamaged: a later version wrote the file.
+            OSError: it cannot be read.
+        """
+        try:
+            self._file = PlacedFile(files, directories, file_format.FILE_NAME, file_format.generation)
+            data = self._file.data or b""
+            ledger_ids, rows, end = file_format.decode(data)
+            self._version = file_format.version(data)
+        except ValueError as error:
+            raise StorageDamaged(f"{file_format.FILE_NAME} in {', '.join(directories)}: {error}") from error
+        self._directories = directories
+        self.damaged_at = None if end == len(data) else end
+        """Where something stands that is no record; then, or when nothing stands at all, rows may be missing."""
+        self.is_complete = end == len(data) > 0
+        self._rows = _last_rows(ledger_ids, rows)
+        self._recent: dict[int, int] = {}
+
+    @property
+    def path(self) -> str:
+        return self._file.path
+
+    def least_bytes(self, ledger_id: int) -> int:
+        """Return how long a ledger's index file must be at least; 0: there may be none."""
+        return file_format.size_of(self._row(ledger_id))
+
+    def place(self, ledger_id: int) -> int:
+        """Return in which directory, by its number, a ledger's index file lies."""
+        place = (self._row(ledger_id) >> file_format.PLACE_BITS) - 1
+        return place if 0 <= place < len(self._directories) else ledger_id % len(self._directories)
+
+    def _row(self, ledger_id: int) -> int:
+        """Return the size and place of a ledger's index file, 0 when nothing is known of it."""
+        recent = self._recent.get(ledger_id)
+        if recent is not None:
+            return recent
+        ledger_ids, rows = self._rows
+        at = int(ledger_ids.searchsorted(ledger_id))
+        return rows.item(at) if at < len(ledger_ids) and ledger_ids.item(at) == ledger_id else 0
+
+    def are_noted(self, ledger_ids: np.ndarray) -> np.ndarray:
+        """Return of which ledgers there must be an index file, bool."""
+        # In this order, as the recent ones may be merged into the rows meanwhile.
+        recent, noted = self._recent, self._rows[0]
+        at = np.minimum(noted.searchsorted(ledger_ids), max(0, len(noted) - 1))
+        found = noted[at] == ledger_ids if len(noted) else np.zeros(len(ledger_ids), bool)
+        for row, ledger_id in enumerate(ledger_ids.tolist()):
+            size = recent.get(ledger_id)
+            if size is not None:
+                found[row] = size > 0
+        return found
+
+    def all(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return (ledger ids, bytes of each), int64, ascending: every file that there must be."""
+        ledger_ids, rows = self._all_rows()
+        return ledger_ids, file_format.sizes_of(rows)
+
+    def moved(self) -> dict[int, int]:
+        """Return in which directory those index files lie that are not in their usual one."""
+        ledger_ids, rows = self._all_rows()
+        places = file_format.places_of(rows)
+        is_moved = (places >= 0) & (places < len(self._directories))
+        return dict(zip(ledger_ids[is_moved].tolist(), places[is_moved].tolist()))
+
+    def _all_rows(self) -> tuple[np.ndarray, np.ndarray]:
+        recent = dict(self._recent)
+        ledger_ids, rows = self._rows
+        changed = np.array(list(recent.items()), np.int64).reshape(-1, 2)
+        return _last_rows(np.concatenate([ledger_ids, changed[:, 0]]), np.concatenate([rows, changed[:, 1]]))
+
+    def _learn(self, changes: Mapping[int, int]) -> None:
+        self._recent.update(changes)
+        if len(self._recent) > _RECENT_MAX:
+            # In this order: who asks meanwhile looks at the recent ones first.
+            self._rows = self._all_rows()
+            self._recent = {}
+
+
+class IndexFilesWriter(IndexFiles):
+    """Notes durably what is known of the index files."""
+
+    def __init__(self, files: LocalFiles, directories: Sequence[str]) -> None:
+        super().__init__(files, directories)
+        self._files = files
+        self._waiting: dict[int, int] = {}
+        """Changes that are not durable."""
+        self._rows_written = len(self._rows[0])
+        self._end = 0
+        """Where the next record goes; 0: the file has to be written anew."""
+        if self.is_complete and self._version == file_format.VERSION:
+            # A process that was killed may have written the end without making it durable.
+            try:
+                with contextlib.closing(files.open(self.path)) as file:
+                    file.sync_data()
+                    self._end = file.size()
+            except OSError as error:
+                if not refuses_writes(error):
+                    raise
+
+    def note(self, changes: Mapping[int, int], moved: Mapping[int, int] | None = None) -> None:
+        """Set the least bytes of ledgers' files; durable on return.
+
+        `moved`: in which directory those files lie that are not in their usual one.
+
+        Raises:
+            OSError: they are not durable; they are written with the next ones.
+        """
+        moved = moved or {}
+        rows = {each: file_format.with_place(size, moved.get(each)) for each, size in changes.items()}
+        rows = {ledger_id: row for ledger_id, row in rows.items() if row != self._row(ledger_id)}
+        self._waiting.update(rows)
+        self._learn(rows)
+        if self._waiting or not self.is_complete:
+            self._write()
+            self._waiting.clear()
+            self.is_complete = True
+
+    def _write(self) -> None:
+        ledgers = len(self._rows[0]) + len(self._recent)
+        if not self._end or self._rows_written > 2 * ledgers + _ROWS_BESIDE:
+            self._write_all(elsewhere=False)
+            return
+        changed = np.array(list(self._waiting.items()), np.int64)
+        record = file_format.encode_rows(changed[:, 0], changed[:, 1])
+        try:
+            with contextlib.closing(self._files.open(self.path)) as file:
+                file.write([record], self._end)
+                file.sync_data()
+        except OSError as error:
+            if not refuses_writes(error) or len(self._directories) == 1:
+                raise
+            self._write_all(elsewhere=True)
+            return
+        self._end += len(record)
+        self._rows_written += len(changed)
+
+    def _write_all(self, *, elsewhere: bool) -> None:
+        """Write the file anew; `elsewhere`: in another directory, as the disk of this one takes nothing."""
+        ledger_ids, rows = self._all_rows()
+        records = file_format.encode_rows(ledger_ids, rows)
+        self._end = 0
+        written = self._file.replace(
+            self._files, lambda generation: file_format.encode_head(generation) + records, elsewhere=elsewhere
+        )
+        self._end, self._rows_written = len(written), len(ledger_ids)
+
+
+def _last_rows(ledger_ids: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the last row of each ledger, ascending, without those of 0 bytes."""
+    found, last = np.unique(ledger_ids[::-1], return_index=True)
+    kept = rows[::-1][last]
+    return found[kept > 0], kept[kept > 0]

@@ -1,0 +1,187 @@
+"""The index as a file per ledger, for `SortedLedgerStorage` and `InterleavedLedgerStorage`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bookie_service.formats.index import LedgerHeader
+from bookie_service.storage import ledger_id_sets
+from bookie_service.storage.index.index import ENTRIES_END, Extent, IndexPaths, IndexReader, LedgerUpdate
+from bookie_service.storage.index.index_file import has_positions
+from bookie_service.storage.index.index_moves import Doubt, HeaderOf, IndexMoves
+from bookie_service.storage.index.index_pages import IndexPages
+from bookie_service.storage.index.index_writer import IndexWriter
+from bookie_service.storage.index.manifest import IndexFilesWriter
+from bookie_service.storage.io.files import LocalFiles, is_out_of_space, refuses_writes
+
+POSITION_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class PageOptions:
+    """How much of the index is kept in memory: `pages_max` full pages of `page_bytes`, or more that are not full.
+
+    files_synced_singly_max: above so many changed files the whole file system is synced instead.
+    """
+
+    page_bytes: int = 8192
+    pages_max: int = 8192
+    files_synced_singly_max: int = 128
+
+    def __post_init__(self) -> None:
+        if self.page_bytes % POSITION_BYTES:
+            raise ValueError(f"pageSize {self.page_bytes} must be a multiple of {POSITION_BYTES}, a position's size")
+
+
+class FileIndex:
+    """A `LedgerIndex` over index files; which thread may call what stands there."""
+
+    def __init__(
+        self,
+        files: LocalFiles,
+        directories: Sequence[str],
+        options: PageOptions,
+        open_files_max: int,
+        doubt: Doubt | None = None,
+        header_of: HeaderOf = lambda _: None,
+    ) -> None:
+        """`directories`: the `current` directories of all ledger directories, in configured order.
+
+        `doubt`, `header_of`: what `IndexMoves` needs. Without `doubt` no file moves to another directory.
+        """
+        self._files = files
+        self._known = IndexFilesWriter(files, directories)
+        self._paths = IndexPaths(directories, self._known.moved())
+        self._pages = IndexPages(options.page_bytes, options.pages_max * options.page_bytes)
+        self._file_systems = [files.open_file_system(directory) for directory in directories]
+        moves = IndexMoves(files, self._paths, self._pages, doubt, header_of)
+        self._writer = IndexWriter(
+            files, self._paths, self._pages, self._known, moves, self._file_systems, options.files_synced_singly_max
+        )
+        self._reader = IndexReader(files, self._paths, self._pages, open_files_max)
+        self.notices = _notices(self._known)
+        if not self._known.is_complete and self._paths.has_any(files):
+            try:
+                self._writer.learn_files()
+            except OSError as error:
+                # The files are durable, and the note of them is written with the next one. Reads need none of it.
+                if not is_out_of_space(error):
+                    raise
+
+    def header(self, ledger_id: int) -> LedgerHeader | None:
+        return self._writer.pending_header(ledger_id) or self._reader.header(ledger_id)
+
+    def positions(self, ledger_id: int, first_entry: int, count: int) -> np.ndarray:
+        return self._reader.positions(ledger_id, first_entry, count)
+
+    def last_entry(self, ledger_id: int) -> int:
+        return self._reader.last_entry(ledger_id)
+
+    def extents(self, ledger_id: int, first_entry: int = 0, end_entry: int = ENTRIES_END) -> Iterator[Extent]:
+        return self._reader.extents(ledger_id, first_entry, end_entry)
+
+    def view(self, open_files_max: int) -> IndexReader:
+        return IndexReader(self._files, self._paths, self._pages, open_files_max, keeps_pages=False)
+
+    def ledger_ids(self) -> np.ndarray:
+        return ledger_id_sets.union(self._paths.ledgers(self._files), self._known.all()[0])
+
+    def holding_entries(self, ledger_ids: np.ndarray) -> np.ndarray:
+        known, file_bytes = self._known.all()
+        holding = ledger_id_sets.union(known[has_positions(file_bytes)], self._writer.unsynced_with_positions())
+        return ledger_id_sets.common(ledger_ids, holding)
+
+    def has(self, ledger_id: int) -> bool:
+        return self._paths.size(self._files, ledger_id) is not None
+
+    def absent(self, ledger_ids: np.ndarray) -> np.ndarray:
+        # What is noted and is not there is lost, which is for `lost` to tell.
+        is_noted = self._known.are_noted(ledger_ids)
+        return np.array(
+            [
+                not noted and self._writer.pending_header(ledger_id) is None and not self.has(ledger_id)
+                for ledger_id, noted in zip(ledger_ids.tolist(), is_noted.tolist())
+            ],
+            bool,
+        )
+
+    def lost(self, ledger_id: int) -> str:
+        least_bytes = self._known.least_bytes(ledger_id)
+        if not least_bytes:
+            return ""
+        path = self._paths.path(ledger_id)
+        size = self._paths.size(self._files, ledger_id)
+        if size is None:
+            return f"{path}: the index file of ledger {ledger_id} is missing"
+        if size < least_bytes:
+            return f"{path} offset {size}: the index file was truncated here, it had {least_bytes} bytes at least"
+        return ""
+
+    def all_lost(self) -> list[int]:
+        ledger_ids, file_bytes = self._known.all()
+        return [
+            ledger_id
+            for ledger_id, least_bytes in zip(ledger_ids.tolist(), file_bytes.tolist())
+            if (self._paths.size(self._files, ledger_id) or 0) < least_bytes
+        ]
+
+    def accept(self, ledger_ids: Collection[int]) -> None:
+        self._writer.note_sizes(ledger_ids)
+
+    def disown(self, ledger_ids: Collection[int]) -> None:
+        self._known.note(dict.fromkeys(ledger_ids, 0))
+
+    @property
+    def pages_bytes(self) -> int:
+        """Memory that positions take now."""
+        return self._pages.bytes
+
+    @property
+    def is_clean(self) -> bool:
+        return self._writer.is_clean
+
+    def hold(self, updates: Iterable[LedgerUpdate]) -> None:
+        self._writer.hold(updates)
+
+    def sync(self, names_are_durable: bool = True) -> None:
+        self._writer.sync(names_are_durable)
+
+    def remove(self, ledger_id: int) -> None:
+        self._reader.forget(ledger_id)
+        for path in self._paths.all_paths(ledger_id):
+            try:
+                self._files.remove(path)
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                # It may go, that is noted. Where its disk does not let it go, a later pass tries again.
+                if not refuses_writes(error):
+                    raise
+        self._paths.forget(ledger_id)
+
+    def sync_removed(self, ledger_ids: Collection[int]) -> None:
+        for directory in sorted({self._paths.directories(ledger_id)[-1] for ledger_id in ledger_ids}):
+            try:
+                self._files.sync_directory(directory)
+            except OSError as error:
+                if not refuses_writes(error):
+                    raise
+
+    def close(self) -> None:
+        self._reader.close()
+        self._writer.close()
+        for file_system in self._file_systems:
+            if file_system is not None:
+                file_system.close()
+
+
+def _notices(known: IndexFilesWriter) -> list[str]:
+    if known.damaged_at is None:
+        return []
+    return [
+        f"{known.path} offset {known.damaged_at}: torn by a crash, or damaged. Index files that are there were noted "
+        "anew; one that was lost before would not be missed"
+    ]

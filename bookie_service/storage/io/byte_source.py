@@ -1,0 +1,107 @@
+"""Where a read gets a file's bytes from: by waiting for the disk, or without any waiting.
+
+The event loop never waits for a disk. It reads through a `CachedSource`, which takes what the operating system has in
+its page cache; for anything else it raises `NotCached`, somebody fetches those bytes (`fetching`), and the read is
+done again from the start with them at hand. Entry logs never change where a position points, so it does not matter when
+the bytes were fetched; everything else a read needs it looks up anew.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from bookie_service.storage.io.files import File
+
+_MORE_BYTES = 8 * 1024
+"""Fetched behind what is asked for: how long the last entry of a run is, is known only when it is read."""
+
+
+class ByteSource(Protocol):
+    """Gives bytes of files."""
+
+    lends: bool
+    """Whether the bytes are valid only until the next read through it."""
+
+    def bytes_at(self, file: File, size: int, offset: int) -> bytes | memoryview:
+        """Return up to `size` bytes; fewer only at the end of the file. Raises OSError as the file does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Bytes of a file. Files are never changed there, and no other file ever gets this path."""
+
+    path: str
+    offset: int
+    size: int
+
+
+class NotCached(Exception):
+    """A read needs the disk; not an error."""
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(place)
+        self.place = place
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """What fetching a place came to: its bytes, or the error that reading it raised."""
+
+    place: Place
+    data: bytes = b""
+    error: OSError | None = None
+
+    def part(self, path: str, size: int, offset: int) -> memoryview | None:
+        """Return the bytes of a place if these are among them. Raises the error when there was one for that place."""
+        place = self.place
+        begin = offset - place.offset
+        if path != place.path or begin < 0 or begin + size > place.size:
+            return None
+        if self.error is not None:
+            raise self.error
+        return memoryview(self.data)[begin : begin + size] if begin + size <= len(self.data) else None
+
+
+class WaitingSource:
+    """Waits for the disk."""
+
+    lends = False
+
+    def bytes_at(self, file: File, size: int, offset: int) -> bytes:
+        return file.read(size, offset)
+
+
+WAITING = WaitingSource()
+
+
+class CachedSource:
+    """Never waits: raises NotCached instead. For the event loop."""
+
+    lends = True
+
+    def __init__(self, memory_bytes: int) -> None:
+        """`memory_bytes`: what one read gets mostly; a larger one gets memory of its own."""
+        self._memory = np.empty(memory_bytes, np.uint8).data
+        self._used = 0
+        self._fetched: Fetched | None = None
+
+    def begin(self, fetched: Fetched | None = None) -> None:
+        """Begin a read, with what was fetched for it; bytes given before are no longer valid."""
+        self._used = 0
+        self._fetched = fetched
+
+    def bytes_at(self, file: File, size: int, offset: int) -> memoryview:
+        # What is short is then not cached, for it cannot be the end of the file.
+        size = min(size, max(0, file.size() - offset))
+        fetched = None if self._fetched is None else self._fetched.part(file.path, size, offset)
+        if fetched is not None:
+            return fetched
+        end = self._used + size
+        view = self._memory[self._used : end] if end <= len(self._memory) else memoryview(bytearray(size))
+        if file.read_cached(view, offset) < size:
+            raise NotCached(Place(file.path, offset, size + _MORE_BYTES))
+        self._used = end
+        return view

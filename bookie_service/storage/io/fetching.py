@@ -1,0 +1,103 @@
+"""Threads that wait for the disk, so that the event loop need not.
+
+What is to be done waits in a queue; a thread does it and hands over what came of it, and begins the next only once that
+is taken. So fetched bytes in memory are never more than one read for each thread.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from bookie_service.storage.io.byte_source import Fetched, Place
+from bookie_service.storage.io.files import LocalFiles
+
+_AHEAD_BYTES_MIN = 256 * 1024
+"""Behind a piece as large as this the next one is asked for: somebody reads a ledger from end to end."""
+
+OnFetched = Callable[[Fetched], None]
+T = TypeVar("T")
+
+
+class FetchThreads:
+    """Fetches places from `start` to `stop`. `fetch` is called on the event loop, and calls back there."""
+
+    def __init__(
+        self,
+        files: LocalFiles,
+        threads: int,
+        post: Callable[..., None],
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        """`post(callback, *arguments)` calls back on the event loop, from a thread; there `on_failure` gets an error of
+        our own, after which nobody would answer.
+        """
+        self._files = files
+        self._post = post
+        self._on_failure = on_failure
+        self._queue: queue.SimpleQueue[tuple[Callable[[], Any], Callable[[Any], None]] | None] = queue.SimpleQueue()
+        self._stopping = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._run, name=f"fetch-{number}", daemon=True) for number in range(threads)
+        ]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Begin nothing more, and end the threads; what they have read is dropped."""
+        self._stopping.set()
+        for _ in self._threads:
+            self._queue.put(None)
+
+    def join(self) -> None:
+        """Return when the threads have ended."""
+        for thread in self._threads:
+            thread.join()
+
+    def fetch(self, place: Place, on_fetched: OnFetched) -> None:
+        """Read a place and call back with what came of it."""
+        self.run(lambda: self._read(place), on_fetched)
+
+    def run(self, task: Callable[[], T], on_done: Callable[[T], None]) -> None:
+        """Call on_done(task()), the task on a thread; it raises nothing."""
+        self._queue.put((task, on_done))
+
+    def _run(self) -> None:
+        try:
+            self._run_all()
+        except BaseException as error:
+            self._post(self._on_failure, error)
+
+    def _run_all(self) -> None:
+        while (wanted := self._queue.get()) is not None and not self._stopping.is_set():
+            task, on_done = wanted
+            result = task()
+            taken = threading.Event()
+            self._post(self._hand_over, taken, on_done, result)
+            del task, on_done, wanted, result
+            while not taken.wait(0.1) and not self._stopping.is_set():
+                pass
+
+    def _hand_over(self, taken: threading.Event, on_done: Callable[[T], None], result: T) -> None:
+        try:
+            on_done(result)
+        finally:
+            taken.set()
+
+    def _read(self, place: Place) -> Fetched:
+        try:
+            # Not the event loop's file, which it may close at any time.
+            file = self._files.open(place.path)
+            try:
+                data = file.read(place.size, place.offset)
+                if place.size >= _AHEAD_BYTES_MIN:
+                    file.read_ahead(place.size, place.offset + place.size)
+            finally:
+                file.close()
+        except OSError as error:
+            return Fetched(place, error=error)
+        return Fetched(place, data)

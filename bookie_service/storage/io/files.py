@@ -1,0 +1,494 @@
+"""The only door to the file system.
+
+`LocalFiles` and the `File` objects it opens are the whole interface that storage uses; a simulated disk offers the
+same names. Rules that the callers rely on:
+
+* A write is complete or raises OSError; nothing retries. After an error on a file its contents are unknown.
+* Data is durable after `File.sync_data`; a created, renamed or removed name after `sync_directory` of its directory.
+* Every OSError names the path.
+
+An embedded key-value store does its own input and output; it is opened here, too, and `key_values` says what it keeps.
+
+What a bookie writes holds entries and master keys: files have mode 0600 and directories 0700. Where a group may read
+them, files have 0640 and directories 2750 and belong to the group, so that what is made in them does, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import itertools
+import os
+import stat
+import sys
+import tempfile
+from collections.abc import Sequence
+
+from bookie_service.storage.disks import DiskSpace
+from bookie_service.storage.io.key_values import KeyValueOptions, KeyValues
+
+Buffer = bytes | bytearray | memoryview
+
+_fallocate = ctypes.CDLL(None, use_errno=True).fallocate
+"""Of the C library: Python has only the call that makes the file longer."""
+_fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+_FALLOC_FL_KEEP_SIZE = 1
+
+_BUFFERS_PER_CALL_MAX = 1024
+"""IOV_MAX of Linux."""
+_BLOCK_BYTES = 4096
+_NO_WAIT = getattr(os, "RWF_NOWAIT", None)
+_NOTHING_AT_ONCE = (errno.EAGAIN, errno.EOPNOTSUPP)
+"""Not cached, or a file system that cannot tell."""
+_KEY_VALUES_SCRIBBLE = ("LOG", "LOCK", "rocksdict-config.json")
+"""Files of a key-value store that opening it writes to, even to read only."""
+_OUT_OF_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
+_DISK_FAILURES = frozenset({errno.EIO, errno.EROFS, errno.ENXIO, errno.ENODEV})
+"""What a failing disk answers; file systems that meet an error are often made read-only."""
+
+
+class SyncFailed(OSError):
+    """A sync failed: what was written to the file before may be gone, and another sync would not tell (fsyncgate).
+
+    So this is no lack of space, whatever its errno says, to those who cannot write all of it again.
+    """
+
+
+def is_out_of_space(error: BaseException) -> bool:
+    """Say whether an error means that a disk or a quota is full: what it stopped can be tried again later."""
+    return isinstance(error, OSError) and not isinstance(error, SyncFailed) and error.errno in _OUT_OF_SPACE
+
+
+def is_disk_failure(error: BaseException) -> bool:
+    """Say whether an error is one of the disk that a file lies on; another disk may do what this one does not."""
+    return isinstance(error, OSError) and error.errno in _DISK_FAILURES
+
+
+def refuses_writes(error: BaseException) -> bool:
+    """Say whether an error means that one disk takes no writes: it is full, or it fails. Another one may take them."""
+    return is_out_of_space(error) or is_disk_failure(error)
+
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def _syncs_file_systems() -> bool:
+    if sys.platform != "linux" or not hasattr(_LIBC, "syncfs"):
+        return False
+    major, minor = os.uname().release.split(".")[:2]
+    return (int(major), int("".join(itertools.takewhile(str.isdigit, minor)))) >= (5, 8)
+
+
+class _Naming:
+    """A context in which an OSError gets the path, if it has none; a class, as that is the cheapest kind."""
+
+    __slots__ = ("_path",)
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if isinstance(error, OSError) and error.filename is None:
+            raise OSError(error.errno, error.strerror, self._path) from None
+
+
+def physical_block_bytes(device: int, sysfs: str = "/sys") -> int | None:
+    """Return the physical block size that Linux knows of a disk or a partition, None when it knows none."""
+    at = os.path.join(sysfs, "dev", "block", f"{os.major(device)}:{os.minor(device)}")
+    for queue in (os.path.join(at, "queue"), os.path.join(os.path.realpath(at), os.pardir, "queue")):
+        try:
+            with open(os.path.join(queue, "physical_block_size"), encoding="ascii") as file:
+                size = int(file.read())
+        except (OSError, ValueError):
+            continue
+        return size if size > 0 else None
+    return None
+
+
+class File:
+    """An open file. Offsets are absolute; there is no current position."""
+
+    __slots__ = ("_fd", "path")
+
+    def __init__(self, fd: int, path: str) -> None:
+        self._fd = fd
+        self.path = path
+
+    def write(self, buffers: Sequence[Buffer], offset: int) -> int:
+        """Write the buffers back to back at `offset`; return the bytes written, which are all of them."""
+        start = offset
+        with _Naming(self.path):
+            if len(buffers) <= _BUFFERS_PER_CALL_MAX:
+                return self._write_some(buffers, offset)
+            for first in range(0, len(buffers), _BUFFERS_PER_CALL_MAX):
+                offset += self._write_some(buffers[first : first + _BUFFERS_PER_CALL_MAX], offset)
+        return offset - start
+
+    def _write_some(self, buffers: Sequence[Buffer], offset: int) -> int:
+        wanted = sum(map(len, buffers))
+        done = os.pwritev(self._fd, buffers, offset)
+        if done < wanted:
+            # Linux stops at 2 GiB a call and at a full disk; the next call tells which.
+            rest = memoryview(b"".join(buffers))
+            while done < wanted:
+                done += os.pwrite(self._fd, rest[done:], offset + done)
+        return done
+
+    def read(self, size: int, offset: int) -> bytes:
+        """Return up to `size` bytes; fewer only at the end of the file."""
+        with _Naming(self.path):
+            data = os.pread(self._fd, size, offset)
+            while len(data) < size:
+                more = os.pread(self._fd, size - len(data), offset + len(data))
+                if not more:
+                    break
+                data += more
+            return data
+
+    def read_cached(self, buffer: memoryview, offset: int) -> int:
+        """Fill the front of the buffer with what needs no disk, which may be nothing; return how much that is."""
+        if _NO_WAIT is None:
+            return 0
+        try:
+            return os.preadv(self._fd, [buffer], offset, _NO_WAIT)
+        except OSError as error:
+            if error.errno in _NOTHING_AT_ONCE:
+                return 0
+            raise OSError(error.errno, error.strerror, self.path) from None
+
+    def read_ahead(self, size: int, offset: int) -> None:
+        """Have the operating system read what will be asked for next; does not wait for it."""
+        os.posix_fadvise(self._fd, offset, size, os.POSIX_FADV_WILLNEED)
+
+    def let_go(self, start: int, end: int) -> None:
+        """Have the operating system let go of what it caches of bytes [start, end), where they are durable."""
+        os.posix_fadvise(self._fd, start, end - start, os.POSIX_FADV_DONTNEED)
+
+    def size(self) -> int:
+        with _Naming(self.path):
+            return os.fstat(self._fd).st_size
+
+    def next_data(self, offset: int) -> int | None:
+        """Return where the next bytes lie that are no hole, at `offset` or behind; None when there are none.
+
+        A hole reads as zeros; a file system without holes returns `offset`.
+        """
+        try:
+            return os.lseek(self._fd, offset, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return None
+            raise OSError(error.errno, error.strerror, self.path) from None
+
+    def sync_data(self) -> None:
+        """Make everything written to this file durable, with the size that reading it back needs."""
+        with _Naming(self.path):
+            os.fdatasync(self._fd)
+
+    def preallocate(self, offset: int, size: int) -> None:
+        """Reserve space for bytes [offset, offset + size), zero where nothing was written."""
+        with _Naming(self.path):
+            os.posix_fallocate(self._fd, offset, size)
+
+    def reserve(self, offset: int, size: int) -> None:
+        """Take space for bytes [offset, offset + size) from the file system; the file does not become longer.
+
+        `truncate` gives back what lies behind the new end. Where the file system cannot do it, nothing happens.
+        """
+        while _fallocate(self._fd, _FALLOC_FL_KEEP_SIZE, offset, size) != 0:
+            code = ctypes.get_errno()
+            if code in (errno.EOPNOTSUPP, errno.ENOSYS):
+                return
+            if code != errno.EINTR:
+                raise OSError(code, os.strerror(code), self.path)
+
+    def truncate(self, size: int) -> None:
+        with _Naming(self.path):
+            os.ftruncate(self._fd, size)
+
+    @property
+    def descriptor(self) -> int:
+        """To be handed to another process; closed by `close` here."""
+        return self._fd
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+class _UnwritableFile(File):
+    """A file on a file system that was made read-only."""
+
+    __slots__ = ()
+
+    def write(self, buffers: Sequence[Buffer], offset: int) -> int:
+        raise self._refusal()
+
+    def truncate(self, size: int) -> None:
+        raise self._refusal()
+
+    def preallocate(self, offset: int, size: int) -> None:
+        raise self._refusal()
+
+    def _refusal(self) -> OSError:
+        return OSError(errno.EROFS, os.strerror(errno.EROFS), self.path)
+
+
+class FileSystem:
+    """The file system that holds a directory; errors since it was opened are reported by `sync`."""
+
+    def __init__(self, fd: int, path: str) -> None:
+        self._fd = fd
+        self.path = path
+
+    def sync(self) -> None:
+        """Make everything durable that was written to the file system before: bytes, sizes and names."""
+        with _Naming(self.path):
+            if _LIBC.syncfs(self._fd):
+                code = ctypes.get_errno()
+                raise OSError(code, os.strerror(code))
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+class DirectoryLock:
+    """An advisory lock on a directory, held until `release` or the end of the process."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def release(self) -> None:
+        os.close(self._fd)
+
+
+class ReadOnlyFiles:
+    """The real file system for those who only look: nothing here changes a file or a name. All paths are absolute."""
+
+    def open(self, path: str) -> File:
+        """Open an existing file; every attempt to change it through the result raises OSError.
+
+        Raises:
+            FileNotFoundError: there is none.
+        """
+        return File(os.open(path, os.O_RDONLY | os.O_CLOEXEC), path)
+
+    def read_all(self, path: str) -> bytes:
+        """Return the contents of an existing file."""
+        file = self.open(path)
+        try:
+            return file.read(file.size(), 0)
+        finally:
+            file.close()
+
+    def names(self, directory: str) -> list[str]:
+        """Return the names in a directory, sorted."""
+        return sorted(os.listdir(directory))
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def file_size(self, path: str) -> int | None:
+        """Return how long a file is, None when there is none."""
+        try:
+            return os.stat(path).st_size
+        except FileNotFoundError:
+            return None
+
+    def is_directory(self, path: str) -> bool:
+        return os.path.isdir(path)
+
+    def open_key_values(self, path: str, options: KeyValueOptions) -> KeyValues:
+        """Open the key-value store in a directory.
+
+        Raises:
+            StorageDamaged: there is none, or it is not whole.
+        """
+        # Here, because most bookies have none and start without it.
+        from bookie_service.storage.io.rocks import RocksKeyValues
+
+        with tempfile.TemporaryDirectory() as links:
+            for name in self.names(path):
+                if name not in _KEY_VALUES_SCRIBBLE:
+                    os.symlink(os.path.join(path, name), os.path.join(links, name))
+            return RocksKeyValues(path, options, links=links)
+
+    def block_bytes(self, directory: str) -> int:
+        """Return the physical block size of the disk that a directory lies on: what one write may tear.
+
+        Where it cannot be told (no disk of this machine, no Linux), that of most disks.
+        """
+        return physical_block_bytes(os.stat(directory).st_dev) or _BLOCK_BYTES
+
+    def space(self, directory: str) -> DiskSpace:
+        """Return how full the file system is that a directory lies on."""
+        found = os.statvfs(directory)
+        return DiskSpace(os.stat(directory).st_dev, found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize)
+
+    def lock(self, path: str) -> DirectoryLock:
+        """Lock a directory against other processes.
+
+        Raises:
+            BlockingIOError: another process holds the lock.
+        """
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            with _Naming(path):
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BaseException:
+            os.close(fd)
+            raise
+        return DirectoryLock(fd)
+
+
+def make_private(*, group: bool = False) -> None:
+    """Have everything that this process makes from now on readable by its user alone, or by its user and a group.
+
+    For what does not go through `LocalFiles`: an embedded store, and what libraries write.
+    """
+    os.umask(0o027 if group else 0o077)
+
+
+class LocalFiles(ReadOnlyFiles):
+    """The real file system. All paths are absolute.
+
+    Args:
+        group_id: a group that may read what is made here.
+    """
+
+    # Of the class, so that files of a kind of their own, which count or damage, have them without a call of `__init__`.
+    _group_id: int | None = None
+    _file_mode, _directory_mode = 0o600, 0o700
+
+    def __init__(self, group_id: int | None = None) -> None:
+        if group_id is not None:
+            self._group_id = group_id
+            self._file_mode, self._directory_mode = 0o640, 0o2750
+
+    def protect(self, directory: str) -> str | None:
+        """Let nobody but those who may into a directory that exists; return what was done, None if nothing had to be.
+
+        One that belongs to another user stays as it is, and what is returned says that.
+        """
+        found = os.stat(directory)
+        mode = stat.S_IMODE(found.st_mode)
+        is_right_group = self._group_id is None or (found.st_gid == self._group_id and mode & stat.S_ISGID)
+        if not mode & 0o777 & ~self._directory_mode and is_right_group:
+            return None
+        if found.st_uid != os.geteuid():
+            return f"directory {directory} has mode {mode:04o} and belongs to user {found.st_uid}: others may read it"
+        self._set_access(directory)
+        return f"directory {directory} had mode {mode:04o}, and has {self._directory_mode:04o} now"
+
+    def _set_access(self, directory: str) -> None:
+        if self._group_id is not None:
+            try:
+                os.chown(directory, -1, self._group_id)
+            except PermissionError as error:
+                raise OSError(
+                    error.errno, f"group {self._group_id} of permittedFileGroup is none of this user's", directory
+                ) from None
+        # After the owner: a change of that takes the bit away that hands the group on.
+        os.chmod(directory, self._directory_mode)
+
+    def open(self, path: str) -> File:
+        """Open an existing file for reading and writing, which fails on a file system that was made read-only.
+
+        Raises:
+            FileNotFoundError: there is none.
+        """
+        try:
+            return File(os.open(path, os.O_RDWR | os.O_CLOEXEC), path)
+        except OSError as error:
+            if error.errno != errno.EROFS:
+                raise
+        return _UnwritableFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC), path)
+
+    def create(self, path: str) -> File:
+        """Create a file that must not exist yet.
+
+        Raises:
+            FileExistsError: there is one.
+        """
+        return File(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, self._file_mode), path)
+
+    def replace(self, path: str, data: bytes, *, durably: bool = True) -> None:
+        """Make `path` hold exactly `data`, durably; after a crash it holds that or what it held before.
+
+        With `durably` False nothing is synced, and after a crash it may also hold a part of `data`, or nothing.
+        """
+        temporary = path + ".new"
+        with contextlib.suppress(FileNotFoundError):
+            self.remove(temporary)
+        file = self.create(temporary)
+        try:
+            file.write([data], 0)
+            if durably:
+                file.sync_data()
+        finally:
+            file.close()
+        self.rename(temporary, path)
+        if durably:
+            self.sync_directory(os.path.dirname(path))
+
+    def open_key_values(self, path: str, options: KeyValueOptions) -> KeyValues:
+        """Open the key-value store in a directory that exists; an empty one becomes a store.
+
+        Raises:
+            StorageDamaged: it is not whole.
+        """
+        # Here, because most bookies have none and start without it.
+        from bookie_service.storage.io.rocks import RocksKeyValues
+
+        return RocksKeyValues(
+            path, options, has_space=lambda: self.space(path).free_bytes > 2 * options.write_buffer_bytes
+        )
+
+    def rename(self, old: str, new: str) -> None:
+        os.rename(old, new)
+
+    def remove(self, path: str) -> None:
+        os.unlink(path)
+
+    def remove_directory(self, path: str) -> None:
+        """Remove an empty directory; that is not durable."""
+        os.rmdir(path)
+
+    def make_directory(self, path: str) -> None:
+        """Create a directory with the missing ones above it, durably. It may exist already."""
+        missing = []
+        while not self.is_directory(path):
+            missing.append(path)
+            path = os.path.dirname(path)
+        for directory in reversed(missing):
+            with contextlib.suppress(FileExistsError):
+                self.create_directory(directory)
+            self.sync_directory(os.path.dirname(directory))
+
+    def open_file_system(self, path: str) -> FileSystem | None:
+        """Return the file system of a directory; None where syncing all of it may hide an error.
+
+        Linux reports errors of writes that it did in the background since 5.8.
+        """
+        if not _syncs_file_systems():
+            return None
+        return FileSystem(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), path)
+
+    def create_directory(self, path: str) -> None:
+        """Create a directory that must not exist yet, in one that does; its name is not durable."""
+        os.mkdir(path, self._directory_mode)
+        if self._group_id is not None:
+            self._set_access(path)
+
+    def sync_directory(self, path: str) -> None:
+        """Make the names in a directory durable."""
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            with _Naming(path):
+                os.fsync(fd)
+        finally:
+            os.close(fd)

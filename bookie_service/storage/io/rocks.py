@@ -1,0 +1,243 @@
+"""RocksDB as the embedded key-value store; `key_values` says what is relied on. The only module that imports rocksdict.
+
+Its write-ahead log is not used: the bookie's journal holds what is not synced, so `sync` writes the memory table out
+as one sorted file, synced before the manifest names it. Writes into memory hold Python's lock for about 2 us a key;
+`sync`, which waits for the disk, lets other threads run.
+
+Files and manifest carry checksums, which every reading verifies. What damage or a failing disk is, RocksDB says in
+words only; the errors here are made from them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import threading
+from collections.abc import Callable, Iterator, Sequence
+
+from rocksdict import (
+    AccessType,
+    BlockBasedOptions,
+    Cache,
+    ChecksumType,
+    DbClosedError,
+    DBCompressionType,
+    DBRecoveryMode,
+    Options,
+    Rdict,
+    WriteBatch,
+    WriteOptions,
+)
+
+from bkspark.errors import StorageDamaged
+from bookie_service.storage.io.key_values import KeyValueOptions
+
+_BACKGROUND_JOBS = 2
+_KEYS_PER_TURN = 1000
+_LOG_BYTES_MAX = 1024 * 1024
+_DISK_FULL = "No space left on device"
+
+
+class RocksKeyValues:
+    """An open database, `KeyValues` to those who use it."""
+
+    def __init__(
+        self,
+        path: str,
+        options: KeyValueOptions,
+        *,
+        has_space: Callable[[], bool] = lambda: True,
+        links: str | None = None,
+    ) -> None:
+        """Open the database in a directory that exists; an empty one becomes a database.
+
+        Args:
+            has_space: says whether it is worth while to try again after the disk had no space.
+            links: a directory with links to all its files: it is only read, through them, as a running bookie has made
+                it durable so far. RocksDB and rocksdict write files of their own in any case, then there.
+
+        Raises:
+            StorageDamaged: it is no whole database.
+            OSError: it cannot be read or written, or another process has it open.
+        """
+        self._path = path
+        self._opened_at = links or path
+        self._unlogged = WriteOptions()
+        self._unlogged.disable_wal = True
+        self._settings = _settings(options)
+        self._access = AccessType.read_write()
+        if links is not None:
+            self._access = AccessType.read_only(False)
+            # A running bookie may delete files that it merged: those open stay readable.
+            self._settings.set_max_open_files(-1)
+        self._settings.create_if_missing(links is None)
+        self._using = threading.Lock()
+        """Held while the database is used, but for `sync`, and while it is opened anew."""
+        self._syncing = threading.Lock()
+        """Held by `sync`, before `_using`: what one that fails took must not be written again over what a later one
+        made durable."""
+        self._has_space = has_space
+        self._is_stuck = False
+        self._unsynced: list[tuple[Sequence[tuple[bytes, bytes]], Sequence[tuple[bytes, bytes]]]] = []
+        """What was written since the last sync; it is written again when the database had to be opened anew."""
+        self._open()
+
+    def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        with self._using, self._naming():
+            return self._database.get(list(keys))
+
+    def last(self, first: bytes, end: bytes) -> tuple[bytes, bytes] | None:
+        with self._using, self._naming():
+            at = self._database.iter()
+            at.seek_for_prev(end)
+            if at.valid() and at.key() == end:
+                at.prev()
+            if not at.valid():
+                at.status()
+                return None
+            key = at.key()
+            return (key, at.value()) if key >= first else None
+
+    def keys(self, first: bytes, end: bytes) -> Iterator[bytes]:
+        while some := self._some_keys(first, end):
+            yield from some
+            first = some[-1] + b"\0"
+
+    def _some_keys(self, first: bytes, end: bytes) -> list[bytes]:
+        """Return the leading keys, few enough that nobody waits long, none when there are no more."""
+        found: list[bytes] = []
+        with self._using, self._naming():
+            at = self._database.iter()
+            at.seek(first)
+            while len(found) < _KEYS_PER_TURN and at.valid() and (key := at.key()) < end:
+                found.append(key)
+                at.next()
+            at.status()
+        return found
+
+    def write(self, puts: Sequence[tuple[bytes, bytes]], removed: Sequence[tuple[bytes, bytes]] = ()) -> None:
+        batch = _batch(puts, removed)
+        with self._using:
+            self._unsynced.append((puts, removed))
+            try:
+                with self._noting_failure():
+                    if self._is_stuck:
+                        self._open_again()
+                    else:
+                        with self._naming():
+                            self._database.write(batch, self._unlogged)
+            except OSError:
+                # The caller was told that it was not written, and writes it again or never: a ledger that could not be
+                # dropped is served on, and must not vanish when there is space again.
+                self._unsynced.pop()
+                raise
+
+    def sync(self) -> None:
+        with self._syncing:
+            with self._using:
+                if self._is_stuck:
+                    self._open_again()
+                written, self._unsynced = self._unsynced, []
+            try:
+                with self._naming():
+                    self._database.flush(True)
+            except OSError:
+                with self._using:
+                    # At once: a database that is opened again must get all of it, in its order.
+                    self._unsynced = written + self._unsynced
+                    self._is_stuck = True
+                raise
+
+    def _open_again(self) -> None:
+        """Leave the state in which RocksDB refuses all writes after a disk without space, which it does for ever."""
+        if not self._has_space():
+            raise OSError(errno.ENOSPC, "there is still no space for the key-value store", self._path)
+        with contextlib.suppress(OSError, StorageDamaged):
+            self._close()
+        self._open()
+        for puts, removed in self._unsynced:
+            with self._naming():
+                self._database.write(_batch(puts, removed), self._unlogged)
+        self._is_stuck = False
+
+    def close(self) -> None:
+        with self._using:
+            try:
+                self._close()
+            except OSError as error:
+                # RocksDB writes the memory table out when it is closed. On a full disk it cannot, nor need it: nobody
+                # was told that this is durable.
+                if error.errno != errno.ENOSPC:
+                    raise
+
+    def _open(self) -> None:
+        with self._naming():
+            self._database = Rdict(self._opened_at, self._settings, access_type=self._access)
+
+    def _close(self) -> None:
+        with self._naming():
+            self._database.close()
+
+    @contextlib.contextmanager
+    def _noting_failure(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError:
+            self._is_stuck = True
+            raise
+
+    @contextlib.contextmanager
+    def _naming(self) -> Iterator[None]:
+        """Turn what rocksdict raises into our errors. It raises bare Exceptions, and others for misuse."""
+        try:
+            yield
+        except DbClosedError as error:
+            raise OSError(errno.EIO, "the key-value store could not be opened again", self._path) from error
+        except Exception as error:
+            if type(error) is not Exception:
+                raise
+            raise _error_of(str(error).replace(self._opened_at, self._path), self._path) from None
+
+
+def _batch(puts: Sequence[tuple[bytes, bytes]], removed: Sequence[tuple[bytes, bytes]]) -> WriteBatch:
+    batch = WriteBatch(raw_mode=True)
+    for first, end in removed:
+        batch.delete_range(first, end)
+    for key, value in puts:
+        batch.put(key, value)
+    return batch
+
+
+def _error_of(text: str, path: str) -> Exception:
+    if text.startswith("IO error") and "No such file" not in text:
+        code = errno.ENOSPC if _DISK_FULL in text else errno.EIO
+        return OSError(code, text, path)
+    # What is missing or contradicts itself counts as damage, too.
+    return StorageDamaged(
+        f"{path}: the key-value store is damaged: {text}; run `bkspark bookie --rebuild-index`, which makes it again "
+        "from the entry logs, or start a bookie with a new id and empty directories and let autorecovery copy the "
+        "ledgers"
+    )
+
+
+def _settings(options: KeyValueOptions) -> Options:
+    tables = BlockBasedOptions()
+    tables.set_block_cache(Cache(options.cache_bytes))
+    tables.set_cache_index_and_filter_blocks(True)
+    tables.set_block_size(options.block_bytes)
+    tables.set_checksum_type(ChecksumType.xxh3())
+    if options.bloom_bits_per_key:
+        tables.set_bloom_filter(options.bloom_bits_per_key, False)
+    settings = Options(raw_mode=True)
+    settings.set_block_based_table_factory(tables)
+    settings.set_write_buffer_size(options.write_buffer_bytes)
+    settings.set_max_open_files(options.open_files_max)
+    settings.set_max_background_jobs(_BACKGROUND_JOBS)
+    # Positions of neighbouring entries differ little: they shrink to about a seventh.
+    settings.set_compression_type(DBCompressionType.zstd())
+    settings.set_wal_recovery_mode(DBRecoveryMode.absolute_consistency())
+    settings.set_paranoid_checks(True)
+    settings.set_keep_log_file_num(1)
+    settings.set_max_log_file_size(_LOG_BYTES_MAX)
+    settings.set_is_fd_close_on_exec(True)
+    return settings

@@ -1,0 +1,203 @@
+"""Checkpoints: flush the store, then move the mark, then let go of journals; in this order, always.
+
+A flush that does not move the mark ends with the first step: it made room for adds, and the journal keeps everything.
+
+The mark of each journal is taken when the flush is, behind every record whose entry or header the flush carries. It is
+written to the ledger directories only after entry logs and index are durable, and journals behind it go only after the
+mark is durable, in one directory at least: one that is full or fails does not hold the others up. A crash between any
+two steps repeats work at the next start and loses nothing.
+
+A checkpoint that finds no space is tried again when there may be some: its entries stay in memory, where reads find
+them, and in the journal, whose mark has not moved. Any other error ends the process.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Protocol
+
+from bkspark.errors import StorageDamaged
+from bookie_service.formats import marks as mark_format
+from bookie_service.formats.marks import JournalPosition
+from bookie_service.storage.io.files import LocalFiles, is_disk_failure, is_out_of_space, refuses_writes
+from bookie_service.storage.journal.journal_thread import JournalThread
+from bookie_service.storage.ledgers.interface import Flush, LedgerStorage
+
+logger = logging.getLogger(__name__)
+
+
+class Marks:
+    """The marks of all journals, kept in every ledger directory that takes them."""
+
+    def __init__(self, files: LocalFiles, directories: Sequence[str]) -> None:
+        """`directories`: the `current` directories of all ledger directories."""
+        self._files = files
+        self._directories = directories
+        self.unreadable: list[str] = []
+        """Files that `read` found damaged."""
+        self._refusing: frozenset[str] = frozenset()
+
+    def read(self, journal_index: int) -> JournalPosition | None:
+        """Return the highest readable mark of a journal; None when there is none.
+
+        Without one, everything that is left of the journal is replayed: files go only below a durable mark, so that is
+        always enough.
+        """
+        found = []
+        for directory in self._directories:
+            path = os.path.join(directory, mark_format.file_name(journal_index))
+            if self._files.exists(path):
+                try:
+                    mark = mark_format.decode_mark(self._files.read_all(path))
+                except ValueError as error:
+                    raise StorageDamaged(f"{path}: {error}") from error
+                except OSError as error:
+                    if not is_disk_failure(error):
+                        raise
+                    mark = None
+                if mark is None:
+                    self.unreadable.append(path)
+                else:
+                    found.append(mark)
+        mark = max(found, default=None)
+        return None if mark == mark_format.NO_JOURNAL else mark
+
+    def write(self, positions: Sequence[JournalPosition]) -> None:
+        """Make positions[i] the mark of journal i, durably, in every directory that takes it, in one at least.
+
+        Raises:
+            OSError: no directory took all of them; some may be written. Where any had no space, it is that error.
+        """
+        errors: dict[str, OSError] = {}
+        for directory in self._directories:
+            try:
+                for journal_index, position in enumerate(positions):
+                    path = os.path.join(directory, mark_format.file_name(journal_index))
+                    self._files.replace(path, mark_format.encode_mark(position))
+            except OSError as error:
+                if not refuses_writes(error):
+                    raise
+                errors[directory] = error
+        if len(errors) == len(self._directories):
+            raise next(filter(is_out_of_space, errors.values()), next(iter(errors.values())))
+        for directory in sorted(errors.keys() - self._refusing):
+            error = errors[directory]
+            logger.warning("marks are written to the other ledger directories, not to %s: %s", directory, error)
+        self._refusing = frozenset(errors)
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A flush and, per journal, the position behind everything in it."""
+
+    flush: Flush
+    marks: Sequence[Future[JournalPosition]]
+
+
+class JournalFailed(Exception):
+    """A journal failed with `error` and gave no mark. Even where that is a lack of space, no flush waits for it."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class ForgetfulJournal(Protocol):
+    """What a checkpoint needs of a journal."""
+
+    def forget_before(self, mark: JournalPosition) -> None:
+        """Let go of files wholly before a durable mark."""
+
+
+def carry_out(checkpoint: Checkpoint, store: LedgerStorage, marks: Marks, journals: Sequence[ForgetfulJournal]) -> None:
+    """Do all that a checkpoint does on disk, in the one order that is safe. Waits for its marks first.
+
+    Raises:
+        JournalFailed: a journal did, and the process must end.
+        OSError: something failed; what was not moved stays where it was, and nothing is lost.
+    """
+    try:
+        positions = [mark.result() for mark in checkpoint.marks]
+    except Exception as error:
+        raise JournalFailed(error) from error
+    store.write_flush(checkpoint.flush)
+    if not checkpoint.flush.moves_mark:
+        return
+    marks.write(positions)
+    for journal, position in zip(journals, positions):
+        journal.forget_before(position)
+
+
+class CheckpointThread:
+    """Carries checkpoints out, one after the other. A failure ends the thread: the mark stays, nothing is lost."""
+
+    def __init__(
+        self,
+        store: LedgerStorage,
+        marks: Marks,
+        journals: Sequence[JournalThread],
+        on_done: Callable[[Checkpoint], None],
+        on_stuck: Callable[[OSError], None],
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        """All are called on the checkpoint thread: `on_done(checkpoint)`; `on_stuck(error)` when a checkpoint found no
+        space and waits for `retry`; `on_failure(error)`.
+        """
+        self._store = store
+        self._marks = marks
+        self._journals = journals
+        self._on_done = on_done
+        self._on_stuck = on_stuck
+        self._on_failure = on_failure
+        self._queue: queue.SimpleQueue[Checkpoint | None] = queue.SimpleQueue()
+        self._again = threading.Event()
+        self._is_stopping = False
+        self._thread = threading.Thread(target=self._run, name="checkpoint", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def submit(self, checkpoint: Checkpoint) -> None:
+        self._queue.put(checkpoint)
+
+    def retry(self) -> None:
+        """Try a checkpoint again that found no space."""
+        self._again.set()
+
+    def stop(self) -> None:
+        """Carry out what was submitted, then end; what finds no space is left to the journal."""
+        self._is_stopping = True
+        self._again.set()
+        self._queue.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while (checkpoint := self._queue.get()) is not None:
+                while not self._carry_out(checkpoint):
+                    if self._is_stopping:
+                        return
+                    self._again.wait()
+                    self._again.clear()
+                self._on_done(checkpoint)
+        except JournalFailed as failed:
+            self._on_failure(failed.error)
+        except BaseException as error:
+            self._on_failure(error)
+
+    def _carry_out(self, checkpoint: Checkpoint) -> bool:
+        """Return False when there was no space."""
+        try:
+            carry_out(checkpoint, self._store, self._marks, self._journals)
+        except OSError as error:
+            if not is_out_of_space(error):
+                raise
+            self._on_stuck(error)
+            return False
+        return True

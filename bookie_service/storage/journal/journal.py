@@ -1,0 +1,287 @@
+"""The writing end of the journal: a chain of files in one directory, format in `formats.journal`.
+
+`append` returns when its records and everything before them are durable. Files are preallocated, because a sync that
+need not also change the file's size is about twice as fast; files that fell behind the mark are used again for the same
+reason (their blocks are written already, so the file system has nothing to note). `settle` is for quiet moments: it
+proves the last group durable, so that replay takes damage in it for what it is. Nothing here knows threads;
+`journal_thread` runs it.
+
+With `sync_groups` false, or for a group that is deferred, `append` returns as soon as the operating system has the
+records: a power cut takes what was appended since the last `sync`, acknowledged or not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from crc32c import crc32c
+
+from bookie_service.formats import journal as journal_format
+from bookie_service.formats.journal import FILE_HEADER_BYTES, RECORD_HEADER_BYTES, FileHeader, RecordKind
+from bookie_service.formats.marks import JournalPosition
+from bookie_service.storage.io.files import Buffer, File, LocalFiles, is_out_of_space
+
+logger = logging.getLogger(__name__)
+
+SPARES_MAX = 4
+"""Files that wait to be used again; more than are filled between two checkpoints are of little use."""
+CACHED_BYTES = 8 * 1024 * 1024
+"""How much of the journal's newest part stays in the page cache, where that is given back."""
+_PAGE_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class JournalOptions:
+    """Sizes in bytes. `backups_max` files behind the mark are kept for people; `reuse_files` recycles them instead.
+
+    Every group begins at a multiple of `alignment_bytes`; 0: the physical block size of the journal's disk, so that no
+    write touches a sector that holds what is durable. `leaves_page_cache`: what is durable is let go of, for nobody
+    reads it but a replay, and memory that entry logs are cached in is better used.
+    """
+
+    file_bytes_max: int = 2048 * 1024 * 1024
+    preallocate_bytes: int = 16 * 1024 * 1024
+    alignment_bytes: int = 0
+    backups_max: int = 5
+    reuse_files: bool = False
+    sync_groups: bool = True
+    leaves_page_cache: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One journal record to be: its body is `parts` back to back. The parts must not change until it is durable."""
+
+    kind: RecordKind
+    count: int
+    parts: Sequence[Buffer]
+    body_bytes: int
+
+    @classmethod
+    def of(cls, kind: RecordKind, count: int, body: bytes) -> Record:
+        return cls(kind, count, (body,), len(body))
+
+
+class Journal:
+    """Appends records to the newest file of a chain and begins a new file when that is full.
+
+    After an OSError from any method the state on disk is unknown and the journal must not be used again.
+    """
+
+    def __init__(
+        self,
+        files: LocalFiles,
+        directory: str,
+        options: JournalOptions,
+        chain_end: JournalPosition,
+        mark: JournalPosition | None = None,
+    ) -> None:
+        """Begin a new file behind `chain_end`, where replay found the last whole record (file id 0: no chain yet).
+
+        `mark`: a durable one; files wholly before it are backups, which go when there is no space.
+        """
+        self._marked_id = 0 if mark is None else mark.file_id
+        self._files = files
+        self._directory = directory
+        self._options = options
+        self._alignment = options.alignment_bytes or files.block_bytes(directory)
+        self._spares: list[str] = []
+        self._offered: set[str] = set()
+        self._file_id = chain_end.file_id
+        self._end = chain_end.offset
+        self._allocated = 0
+        self._let_go = 0
+        # All before `_synced` is durable, and a record says so of all before `_proved`.
+        self._synced = self._proved = 0
+        self._begin_file()
+
+    @property
+    def end(self) -> JournalPosition:
+        """Where the next record will begin; everything before is durable, in any case after `sync`."""
+        return JournalPosition(self._file_id, self._end)
+
+    @property
+    def syncs_groups(self) -> bool:
+        """Whether `append` makes durable what it writes."""
+        return self._options.sync_groups
+
+    def append(self, records: Sequence[Record], *, deferred: bool = False) -> None:
+        """Write the records as one group and make them durable, unless it is `deferred` or `sync_groups` is false.
+
+        Raises:
+            OSError: the group is not known to be durable; nothing of it may be acknowledged.
+        """
+        if self._end >= self._options.file_bytes_max:
+            self._go_on()
+        self._write(records)
+        if self._options.sync_groups and not deferred:
+            self._sync()
+
+    def sync(self) -> None:
+        """Make everything appended durable. Raises OSError as `append`."""
+        if self._synced < self._end:
+            self._sync()
+
+    def _sync(self) -> None:
+        self._file.sync_data()
+        self._synced = self._end
+        if self._options.leaves_page_cache and self._end - self._let_go >= CACHED_BYTES:
+            # Seldom, for it costs a call; to whole pages, for the last one is written to again.
+            end = self._end - self._end % _PAGE_BYTES
+            self._file.let_go(self._let_go, end)
+            self._let_go = end
+
+    def settle(self) -> None:
+        """Make everything appended durable, and a record that says so. Raises OSError as `append`."""
+        if self._proved < self._end:
+            self.sync()
+            self._write(())
+            self._file.sync_data()
+            # That record holds nothing that would need a proof.
+            self._synced = self._proved = self._end
+
+    def _write(self, records: Sequence[Record]) -> None:
+        """Write records and the padding that ends their group; without records, a padding that only says `synced`."""
+        buffers: list[Buffer] = []
+        offset = self._end
+        for record in records:
+            offset = self._encode(record, offset, buffers)
+        alignment = self._alignment
+        if offset % alignment or not records:
+            body = bytes(journal_format.padding_body_bytes(offset, alignment))
+            offset = self._encode(Record.of(RecordKind.PADDING, 0, body), offset, buffers)
+        # A group takes room for the next `settle`, too: a quiet bookie needs no space on a full disk.
+        self._reserve(offset + RECORD_HEADER_BYTES + alignment if records else offset)
+        self._file.write(buffers, self._end)
+        self._end = offset
+
+    def _encode(self, record: Record, offset: int, buffers: list[Buffer]) -> int:
+        """Add a record that begins at `offset` to `buffers`; return where it ends."""
+        body_crc = 0
+        for part in record.parts:
+            body_crc = crc32c(part, body_crc)
+        header = journal_format.encode_record_header(
+            record.kind,
+            record.body_bytes,
+            record.count,
+            file_id=self._file_id,
+            offset=offset,
+            synced=self._synced,
+            body_crc=body_crc,
+        )
+        buffers.append(header)
+        buffers.extend(record.parts)
+        return offset + RECORD_HEADER_BYTES + record.body_bytes
+
+    def forget_before(self, mark: JournalPosition) -> None:
+        """Let go of files that lie wholly before a mark, which must be durable; the newest of them stay as backups."""
+        self._marked_id = max(self._marked_id, mark.file_id)
+        behind = [name for name in self._files.names(self._directory) if _is_before(name, mark.file_id)]
+        for name in behind[: max(0, len(behind) - self._options.backups_max)]:
+            if name in self._offered:
+                # Offered once: the journal's thread may take it and rename it at any moment.
+                continue
+            if self._options.reuse_files and len(self._spares) < SPARES_MAX:
+                self._offered.add(name)
+                self._spares.append(name)
+            else:
+                with contextlib.suppress(FileNotFoundError):  # the journal's thread may have needed its space
+                    self._files.remove(os.path.join(self._directory, name))
+
+    def _drop_backups(self) -> bool:
+        """Remove the files that are kept for people only, as there is no space; return whether there was one."""
+        dropped = False
+        self._spares.clear()
+        for name in self._files.names(self._directory):
+            if _is_before(name, self._marked_id):
+                with contextlib.suppress(FileNotFoundError):  # the checkpoint thread let go of it meanwhile
+                    self._files.remove(os.path.join(self._directory, name))
+                    dropped = True
+        if dropped:
+            logger.warning(
+                "%s: no space for the journal, its backups were removed (journalMaxBackups)", self._directory
+            )
+        return dropped
+
+    def close(self) -> None:
+        """Make everything appended durable and give back the space reserved behind the last record."""
+        self.sync()
+        self._file.truncate(self._end)
+        self._file.close()
+
+    def _go_on(self) -> None:
+        """Begin the next file, and have the present one name it before it takes its first record."""
+        self.sync()
+        full, end = self._file, self._end
+        followed: list[Buffer] = []
+        # A group left room for it (`_write`), so a full disk does not refuse it.
+        size = self._encode(Record.of(RecordKind.FOLLOWED, 0, b""), end, followed)
+        self._begin_file()
+        full.write(followed, end)
+        full.truncate(size)
+        full.sync_data()
+        full.close()
+
+    def _begin_file(self) -> None:
+        """Go on in a new file behind the present end."""
+        header = FileHeader(self._file_id + 1, self._file_id, self._end if self._file_id else 0)
+        self._file_id += 1
+        path = os.path.join(self._directory, journal_format.file_name(self._file_id))
+        self._allocated = 0
+        if self._spares:
+            # The old records in it carry another file id: they are no records of this file.
+            self._files.rename(os.path.join(self._directory, self._spares.pop(0)), path)
+            self._file = self._files.open(path)
+            self._allocated = self._file.size()
+        else:
+            self._file = self._create(path)
+        self._file.write([journal_format.encode_file_header(header)], 0)
+        self._end = FILE_HEADER_BYTES
+        self._synced = self._let_go = 0
+        if self._end % self._alignment:
+            self._write(())
+        self._reserve(self._end)
+        self._file.sync_data()
+        self._synced = self._proved = self._end
+        self._files.sync_directory(self._directory)
+
+    def _create(self, path: str) -> File:
+        try:
+            return self._files.create(path)
+        except OSError as error:
+            if not is_out_of_space(error) or not self._drop_backups():
+                raise
+        return self._files.create(path)
+
+    def _reserve(self, end: int) -> None:
+        step = self._options.preallocate_bytes
+        if end <= self._allocated or not step:
+            return
+        wanted = -(-(end - self._allocated) // step) * step
+        # Even a nearly full disk may have what is needed now, which is little on a read-only bookie.
+        size = self._preallocated(wanted) or self._preallocated(end - self._allocated)
+        if not size and self._drop_backups():
+            size = self._preallocated(end - self._allocated)
+        if not size:
+            self._file.preallocate(self._allocated, end - self._allocated)
+            size = end - self._allocated
+        self._allocated += size
+
+    def _preallocated(self, size: int) -> int:
+        """Reserve so many more bytes; return them, 0 when there is no space."""
+        try:
+            self._file.preallocate(self._allocated, size)
+        except OSError as error:
+            if not is_out_of_space(error):
+                raise
+            return 0
+        return size
+
+
+def _is_before(name: str, file_id: int) -> bool:
+    found = journal_format.parse_file_name(name)
+    return found is not None and found < file_id

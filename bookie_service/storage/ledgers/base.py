@@ -1,0 +1,479 @@
+"""What all ledger storages share: write cache in front, entry logs and index behind.
+
+An entry is in the half that fills, or in the half that is being flushed, or in an entry log with its position in the
+index; it leaves a half only after it is durable behind. Lookups go in that order, so there is no moment in which an
+entry that was added is not found.
+
+The event loop calls everything but what takes the lock `writing`: `write_flush`, on the checkpoint thread, for one
+flush at a time, and `move` and `seal_logs`, on the collector's thread. So a position never changes under a flush.
+
+A flush makes entries durable in the entry log; the index may hold their positions in memory until a flush that moves
+the marks syncs it. Until then the journal keeps the entries, and a crash lets replay find them again.
+
+A ledger is dropped only when nothing of it is in a half, or flushed and not yet before the marks. So its journal
+records lie before the marks, and neither a flush nor replay can bring it back.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from bkspark.errors import StorageDamaged
+from bkspark.wire.framing import LENGTH_BYTES
+from bkspark.wire.layout import ENTRY_BYTES_MIN
+from bookie_service.formats import index as index_format
+from bookie_service.formats.index import LedgerHeader
+from bookie_service.storage.disks import DiskLimits
+from bookie_service.storage.index.index import LedgerUpdate, rebuild_remedy
+from bookie_service.storage.index.per_ledger import PageOptions
+from bookie_service.storage.io.byte_source import WAITING, ByteSource, NotCached
+from bookie_service.storage.io.files import LocalFiles, is_out_of_space, refuses_writes
+from bookie_service.storage.io.items import Items
+from bookie_service.storage.io.key_values import KeyValueOptions
+from bookie_service.storage.ledgers.interface import Flush, Ledger, LedgerIndex, Located
+from bookie_service.storage.ledgers.limbo import Limbo
+from bookie_service.storage.ledgers.storage_class import StorageClass
+from bookie_service.storage.ledgers.tombstones import Tombstones
+from bookie_service.storage.ledgers.write_cache import CacheHalf
+from bookie_service.storage.logs.entry_log import EntryLogs
+from bookie_service.storage.logs.log_appender import AppendOptions, EntryLogAppender
+from bookie_service.storage.logs.log_reader import EntryLogReader
+
+logger = logging.getLogger(__name__)
+
+_POSITIONS_PER_LOOKUP = 8192
+_LEDGERS_MAX = 16 * 1024
+"""Ledgers kept in memory beside those of which something is not before the marks yet."""
+_LEDGERS_LOOKED_AT = 8
+"""How many of the oldest are looked at, when another comes, for one that can go."""
+_UNMARKED_LEDGERS_MAX = 64 * 1024
+_UNMARKED_BYTES_MAX = 256 * 1024 * 1024
+"""More than this is never flushed behind the marks: it is what replay has to read again."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadAheadOptions:
+    """What `DbLedgerStorage` reads beyond what was asked for, per miss; `cache_bytes` 0: nothing.
+
+    batch_bytes: 0 or less: a 16th of the cache.
+    """
+
+    cache_bytes: int = 64 * 1024 * 1024
+    batch_entries: int = 100
+    batch_bytes: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOptions:
+    """Which storage, and sizes in bytes. `cache_half_bytes`: one of the two halves of the write cache.
+
+    read_ahead, key_values: of `DbLedgerStorage` alone.
+    """
+
+    storage_class: StorageClass = StorageClass.SORTED
+    cache_half_bytes: int = 64 * 1024 * 1024
+    append: AppendOptions = field(default_factory=AppendOptions)
+    open_files_max: int = 20_000
+    pages: PageOptions = field(default_factory=PageOptions)
+    read_ahead: ReadAheadOptions = field(default_factory=ReadAheadOptions)
+    key_values: KeyValueOptions = field(default_factory=KeyValueOptions)
+    disks: DiskLimits = field(default_factory=DiskLimits)
+
+    @property
+    def reader_files_max(self) -> int:
+        """Files that the entry logs' reader, and as many that the index's, keeps open; writers need few."""
+        return max(1, self.open_files_max // 2)
+
+
+class LedgerStore(ABC):
+    """A `LedgerStorage`, but for the order in which entries go to the log; see there what each method guarantees."""
+
+    def __init__(self, files: LocalFiles, directories: Sequence[str], options: StoreOptions) -> None:
+        """`directories`: the `current` directories of all ledger directories, in configured order."""
+        self.logs = EntryLogs(files, directories, options.disks, reserves=options.append.reserves)
+        self.tombstones = Tombstones(files, directories)
+        self._appender = EntryLogAppender(self.logs, options.append)
+        self.limbo = Limbo(files, directories)
+        self._reader = EntryLogReader(self.logs, options.reader_files_max)
+        self._item_bytes = LENGTH_BYTES + ENTRY_BYTES_MIN
+        self.filling = CacheHalf(options.cache_half_bytes)
+        self._idle: CacheHalf | None = CacheHalf(options.cache_half_bytes)
+        self._flushing: CacheHalf | None = None
+        self._ledgers: OrderedDict[int, Ledger] = OrderedDict()
+        self._changed: set[int] = set()
+        self._is_index_behind = False
+        self._are_names_durable = True
+        """False from replay on until the index was synced for the first time."""
+        self._unmarked: set[int] = set()
+        """Ledgers of flushes, of the one that runs too, since the marks last moved."""
+        self._unmarked_bytes = 0
+        self.writing = threading.Lock()
+        # The last: what it finds may put ledgers into limbo.
+        self.index = self._open_index(files, directories, options)
+
+    @abstractmethod
+    def _open_index(self, files: LocalFiles, directories: Sequence[str], options: StoreOptions) -> LedgerIndex:
+        """Return the index of this kind of storage. Raises StorageDamaged when it is not whole."""
+
+    # ---- ledgers ----
+
+    def ledger(self, ledger_id: int) -> Ledger | None:
+        ledger = self._ledgers.get(ledger_id)
+        if ledger is not None:
+            self._ledgers.move_to_end(ledger_id)
+        elif ledger_id >= 0:
+            header = self._stored_header(ledger_id)
+            if header is not None:
+                ledger = self._remember(header)
+        return ledger
+
+    def absent(self, ledger_ids: np.ndarray) -> np.ndarray:
+        known = (self._ledgers, self.limbo)
+        is_absent = np.array([not any(each in some for some in known) for each in ledger_ids.tolist()], bool)
+        rows = np.flatnonzero(is_absent & (ledger_ids >= 0))
+        if len(rows):
+            is_absent[rows] = self.index.absent(ledger_ids[rows])
+        return is_absent
+
+    def _stored_header(self, ledger_id: int) -> LedgerHeader | None:
+        """Return what the index says of a ledger; one of which something is lost is in limbo from then on."""
+        is_whole = self._is_whole(ledger_id)
+        try:
+            return self.index.header(ledger_id)
+        except StorageDamaged:
+            if is_whole:
+                raise
+            return None
+
+    def _is_whole(self, ledger_id: int) -> bool:
+        """Return False when something of a ledger is lost that was durable; then it is in limbo."""
+        if ledger_id in self.limbo:
+            return False
+        lost = self.index.lost(ledger_id)
+        if lost:
+            self.limbo.begin([ledger_id])
+            logger.error(
+                "%s. Entries, a fence, or all that was known of the ledger may be lost: until it is recovered or "
+                "repaired, nothing certain is answered of what is missing. %s",
+                lost,
+                rebuild_remedy(ledger_id),
+            )
+        return not lost
+
+    def _remember(self, header: LedgerHeader) -> Ledger:
+        """Keep a ledger in memory, and let go of one or two others when there are too many."""
+        ledger = self._ledgers[header.ledger_id] = Ledger(header, self.index.last_entry(header.ledger_id))
+        for _ in range(_LEDGERS_LOOKED_AT):
+            if len(self._ledgers) <= _LEDGERS_MAX:
+                break
+            oldest = next(iter(self._ledgers))
+            if self._is_settled(oldest) and oldest != header.ledger_id:
+                del self._ledgers[oldest]
+            else:
+                self._ledgers.move_to_end(oldest)
+        return ledger
+
+    def known_header(self, ledger_id: int) -> LedgerHeader | None:
+        """Return what memory has of a ledger, None for nothing. For any thread."""
+        ledger = self._ledgers.get(ledger_id)
+        return None if ledger is None else _header_of(ledger)
+
+    def create_ledger(self, ledger_id: int, master_key: bytes) -> Ledger:
+        ledger = self._ledgers.get(ledger_id)
+        if ledger is None:
+            ledger = self._remember(LedgerHeader(ledger_id, 0, False, master_key))
+        ledger.master_key = master_key
+        self._note_changed(ledger_id)
+        return ledger
+
+    def _note_changed(self, ledger_id: int) -> None:
+        """Have a ledger's header flushed with the half that fills, where it takes room until then."""
+        if ledger_id not in self._changed:
+            self._changed.add(ledger_id)
+            self.filling.note_header()
+
+    def fence(self, ledger: Ledger) -> None:
+        ledger.fenced = True
+        self._note_changed(ledger.ledger_id)
+
+    def advance_lac(self, ledger: Ledger, packet: bytes) -> bool:
+        ledger_id, lac = index_format.decode_lac(packet)
+        if ledger_id != ledger.ledger_id:
+            raise ValueError(f"an explicit LAC packet of ledger {ledger_id} for ledger {ledger.ledger_id}")
+        if ledger.explicit_lac and lac <= index_format.decode_lac(ledger.explicit_lac)[1]:
+            return False
+        ledger.explicit_lac = packet
+        self._note_changed(ledger.ledger_id)
+        return True
+
+    # ---- entries ----
+
+    def insert(self, ledger: Ledger, entry_ids: np.ndarray, addresses: np.ndarray) -> None:
+        self.filling.insert(ledger.ledger_id, entry_ids, addresses)
+        ledger.last_entry = max(ledger.last_entry, entry_ids.item() if len(entry_ids) == 1 else int(entry_ids.max()))
+
+    def insert_one(self, ledger: Ledger, entry_id: int, address: int) -> None:
+        self.filling.insert_one(ledger.ledger_id, entry_id, address)
+        ledger.last_entry = max(ledger.last_entry, entry_id)
+
+    def read(
+        self, ledger: Ledger, first_entry: int, count_max: int, bytes_max: int, source: ByteSource = WAITING
+    ) -> list[Items]:
+        pieces: list[Items] = []
+        bytes_max = max(0, bytes_max)
+        while count_max > 0 and bytes_max >= 0:
+            try:
+                items = self._read_run(ledger, first_entry, count_max, bytes_max, source)
+            except (StorageDamaged, OSError, NotCached):
+                if not pieces:
+                    raise
+                break
+            if items is None or (pieces and int(items.sizes[0]) > bytes_max):
+                break
+            pieces.append(items if source.lends else items.owned())
+            first_entry = items.end_entry
+            count_max -= len(items)
+            bytes_max -= len(items.buffer)
+            if items.is_full:
+                break
+        return pieces
+
+    def _read_run(
+        self, ledger: Ledger, first_entry: int, count_max: int, bytes_max: int, source: ByteSource
+    ) -> Items | None:
+        """Return entries that lie together in one place, at least `first_entry`; None when that is not held."""
+        if first_entry > ledger.last_entry:
+            return None
+        for half in (self.filling, self._flushing):
+            if half is None:
+                continue
+            items = half.read(ledger.ledger_id, first_entry, count_max, bytes_max)
+            if items is not None:
+                return items
+            # A run found further behind must end before an entry that was written again here.
+            count_max = half.gap(ledger.ledger_id, first_entry, count_max)
+        return self._read_stored(ledger, first_entry, count_max, bytes_max, source)
+
+    def _read_stored(
+        self, ledger: Ledger, first_entry: int, count_max: int, bytes_max: int, source: ByteSource
+    ) -> Items | None:
+        """Return entries that lie together in an entry log, at least `first_entry`; None when no position is held."""
+        # Entries to come are taken to be as large as those before them; where they are smaller, another run follows.
+        likely = bytes_max // self._item_bytes + 2
+        count = min(count_max, likely, ledger.last_entry - first_entry + 1, _POSITIONS_PER_LOOKUP)
+        positions = self.index.positions(ledger.ledger_id, first_entry, count)
+        if not len(positions) or not positions.item(0):
+            self._is_whole(ledger.ledger_id)
+            return None
+        if not positions.all():
+            positions = positions[: int(np.argmin(positions != 0))]
+        items = self._reader.read(ledger.ledger_id, first_entry, positions, bytes_max, source)
+        self._item_bytes = max(LENGTH_BYTES + ENTRY_BYTES_MIN, len(items.buffer) // len(items))
+        return items
+
+    def locate(self, ledger: Ledger, first_entry: int, count_max: int, bytes_max: int) -> Located | None:
+        count = min(count_max, ledger.last_entry - first_entry + 1, _POSITIONS_PER_LOOKUP)
+        for half in (self.filling, self._flushing):
+            if half is not None and count > 0:
+                # None where it begins with an entry that was written again here, or ends before one.
+                count = half.gap(ledger.ledger_id, first_entry, count)
+        if count <= 0:
+            return None
+        positions = self.index.positions(ledger.ledger_id, first_entry, count)
+        return self._reader.locate(positions, bytes_max) if len(positions) and positions.item(0) else None
+
+    def waiting_entries(self, ledger: Ledger) -> list[np.ndarray]:
+        halves = [half for half in (self.filling, self._flushing) if half is not None]
+        held = [half.ledgers[ledger.ledger_id] for half in halves if ledger.ledger_id in half.ledgers]
+        return [ids for writes in held for ids in writes.ids()]
+
+    # ---- flushing ----
+
+    @property
+    def is_clean(self) -> bool:
+        return not self.filling.used and not self._changed and not self._unmarked
+
+    def begin_flush(self, *, moves_mark: bool = True) -> Flush | None:
+        if self._idle is None:
+            return None
+        self._flushing, self.filling, self._idle = self.filling, self._idle, None
+        headers = []
+        for ledger_id in sorted(self._changed):
+            ledger = self._ledgers[ledger_id]
+            ledger.generation += 1
+            headers.append(_header_of(ledger))
+        self._unmarked.update(self._flushing.ledgers, self._changed)
+        self._unmarked_bytes += self._flushing.used
+        self._changed.clear()
+        is_much = len(self._unmarked) > _UNMARKED_LEDGERS_MAX or self._unmarked_bytes > _UNMARKED_BYTES_MAX
+        return Flush(self._flushing, headers, moves_mark or is_much)
+
+    def write_flush(self, flush: Flush, *, names_are_durable: bool = True) -> None:
+        with self.writing:
+            self._are_names_durable = self._are_names_durable and names_are_durable
+            if not flush.is_held:
+                self._write_flush(flush)
+            self._appender.seal_idle()
+            if flush.moves_mark:
+                self._sync_index()
+
+    def _sync_index(self) -> None:
+        """Make the index durable; only the logs that go on are unsettled then, if it has all that was appended."""
+        self.index.sync(self._are_names_durable)
+        self._are_names_durable = True
+        if not self._is_index_behind:
+            self.logs.settle_appended(self._appender.active_log_ids)
+
+    def _write_flush(self, flush: Flush) -> None:
+        half = flush.half
+        ledger_ids = sorted(half.ledgers)
+        held = [half.ledgers[ledger_id].sorted() for ledger_id in ledger_ids]
+        positions: list[np.ndarray] = []
+        if held:
+            if flush.positions is None:
+                # Until the index is stored, which may have to wait for space, nothing else tells what the log holds.
+                self._is_index_behind = True
+                flush.positions = self._append(half, np.concatenate([at for _, at in held]))
+            positions = np.split(flush.positions, np.cumsum([len(at) for _, at in held])[:-1])
+        headers = {header.ledger_id: header for header in flush.headers}
+        updates = [
+            LedgerUpdate(ledger_id, headers.pop(ledger_id, None), entry_ids, at)
+            for ledger_id, (entry_ids, _), at in zip(ledger_ids, held, positions)
+        ]
+        nothing = np.empty(0, np.int64)
+        updates += [LedgerUpdate(ledger_id, header, nothing, nothing) for ledger_id, header in headers.items()]
+        self.index.hold(updates)
+        self._is_index_behind = False
+        flush.is_held = True
+
+    def _append(self, half: CacheHalf, addresses: np.ndarray) -> np.ndarray:
+        """Write items of a half to entry logs, durably; return their positions, in the order of the addresses."""
+        order = self._log_order(addresses)
+        ordered = addresses[order]
+        positions = np.empty(len(addresses), np.int64)
+        while True:
+            try:
+                positions[order] = self._appender.append(half.memory, ordered, half.lengths(ordered) + LENGTH_BYTES)
+                self._appender.sync()
+                return positions
+            except OSError as error:
+                # After a failed sync, too: what the log lacks then is written again, to another one.
+                if not refuses_writes(error):
+                    raise
+                is_other_left = self.logs.avoid(self._appender.last_log_id)
+                self._appender.rollback()
+                if not is_other_left:
+                    raise
+
+    @abstractmethod
+    def _log_order(self, addresses: np.ndarray) -> np.ndarray | slice:
+        """Return in which order items go to the log; their addresses are given by (ledger, entry)."""
+
+    def end_flush(self, flush: Flush) -> None:
+        flush.half.clear()
+        self._idle, self._flushing = flush.half, None
+        if flush.moves_mark:
+            self._unmarked.clear()
+            self._unmarked_bytes = 0
+
+    # ---- dropping and moving ----
+
+    def in_doubt(self, ledger_ids: np.ndarray) -> np.ndarray:
+        doubtful = [each for each in ledger_ids.tolist() if each in self.limbo or self.index.lost(each)]
+        return np.array(doubtful, np.int64)
+
+    def any_in_doubt(self) -> bool:
+        return len(self.limbo) > 0 or len(self.index.all_lost()) > 0
+
+    @property
+    def is_flushing(self) -> bool:
+        return self._flushing is not None
+
+    @property
+    def waiting_bytes(self) -> int:
+        return self.filling.used + (self._flushing.used if self._flushing is not None else 0)
+
+    def droppable(self, ledger_ids: Sequence[int]) -> list[tuple[int, bool]]:
+        found = []
+        for ledger_id in ledger_ids:
+            if self._is_settled(ledger_id):
+                try:
+                    ledger = self.ledger(ledger_id)
+                except StorageDamaged:
+                    found.append((ledger_id, True))
+                    continue
+                # Looking the ledger up put it into limbo if something of it is lost.
+                if ledger is not None or ledger_id in self.limbo:
+                    found.append((ledger_id, ledger is None or ledger.fenced or ledger_id in self.limbo))
+        return found
+
+    def prepare_drop(self, ledger_ids: Sequence[int], fenced: Sequence[int], now_s: int) -> None:
+        self.tombstones.remember(fenced, now_s)
+        with self.writing:
+            try:
+                self.index.disown(ledger_ids)
+            except OSError as error:
+                # Ledgers that are deleted must go all the same, for that makes space.
+                if not is_out_of_space(error):
+                    raise
+
+    def end_limbo(self, ledger_ids: Sequence[int]) -> None:
+        with self.writing:
+            self.index.accept(ledger_ids)
+        self.limbo.end(ledger_ids)
+
+    def drop(self, ledger_ids: Sequence[int]) -> list[int]:
+        dropped = []
+        for ledger_id in ledger_ids:
+            if self._is_settled(ledger_id):
+                try:
+                    self.index.remove(ledger_id)
+                except OSError as error:
+                    # A key-value store may have no space even to note that; a later pass drops it again.
+                    if not is_out_of_space(error):
+                        raise
+                    break
+                self._ledgers.pop(ledger_id, None)
+                dropped.append(ledger_id)
+        return dropped
+
+    def _is_settled(self, ledger_id: int) -> bool:
+        """True when all that the bookie knows of a ledger is in entry logs and index, and the marks are behind it."""
+        return not any(ledger_id in ledgers for ledgers in (self.filling.ledgers, self._changed, self._unmarked))
+
+    def forget_log(self, log_id: int) -> None:
+        path = self.logs.path(log_id)
+        if path is not None:
+            self._reader.forget(path)
+            self.logs.forget(log_id)
+
+    def move(self, updates: Sequence[LedgerUpdate]) -> None:
+        assert self.writing.locked()
+        self.index.hold(updates)
+        self.index.sync()
+
+    def seal_logs(self) -> None:
+        with self.writing:
+            self._appender.seal()
+            try:
+                self._sync_index()
+            except OSError as error:
+                # The logs stay unsettled; the flush that waits for the same space tells, and tries again.
+                if not is_out_of_space(error):
+                    raise
+
+    def close(self) -> None:
+        self._appender.close()
+        self._reader.close()
+        self.index.close()
+
+
+def _header_of(ledger: Ledger) -> LedgerHeader:
+    return LedgerHeader(ledger.ledger_id, ledger.generation, ledger.fenced, ledger.master_key, ledger.explicit_lac)

@@ -1,0 +1,62 @@
+"""`DbLedgerStorage`: positions in an embedded key-value store, and caches of its own for writing and reading.
+
+Against the files of the other two: however many ledgers a flush changes, the index costs one sync; a ledger costs no
+file; and single reads that follow each other are answered from memory. Entry logs are those of `SortedLedgerStorage`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from bookie_service.storage.index.key_value_index import KeyValueIndex
+from bookie_service.storage.io.byte_source import ByteSource
+from bookie_service.storage.io.files import LocalFiles
+from bookie_service.storage.io.items import Items
+from bookie_service.storage.ledgers.base import LedgerStore, StoreOptions
+from bookie_service.storage.ledgers.interface import Flush, Ledger
+from bookie_service.storage.ledgers.read_ahead import ReadAheadCache, part_of
+
+
+class DbLedgerStorage(LedgerStore):
+    """Each flush goes to the entry log sorted by (ledger, entry), its positions to the key-value store."""
+
+    def __init__(self, files: LocalFiles, directories: Sequence[str], options: StoreOptions) -> None:
+        """Raises StorageDamaged when the key-value store is, or has lost what was durable."""
+        super().__init__(files, directories, options)
+        ahead = options.read_ahead
+        self._ahead_entries = ahead.batch_entries if ahead.cache_bytes else 0
+        self._ahead_bytes = ahead.batch_bytes if ahead.batch_bytes > 0 else ahead.cache_bytes // 16
+        self._read_ahead = ReadAheadCache(ahead.cache_bytes)
+
+    def _open_index(self, files: LocalFiles, directories: Sequence[str], options: StoreOptions) -> KeyValueIndex:
+        return KeyValueIndex(files, directories[0], options.key_values)
+
+    def _log_order(self, addresses: np.ndarray) -> slice:
+        return slice(None)
+
+    def _read_stored(
+        self, ledger: Ledger, first_entry: int, count_max: int, bytes_max: int, source: ByteSource
+    ) -> Items | None:
+        if count_max >= self._ahead_entries:
+            return super()._read_stored(ledger, first_entry, count_max, bytes_max, source)
+        found = self._read_ahead.find(ledger.ledger_id, first_entry, count_max, bytes_max)
+        if found is not None:
+            return found
+        epoch = self._read_ahead.epoch
+        # It may reach over entries that a half holds anew; those are found there first, until the flush ends.
+        run = super()._read_stored(ledger, first_entry, self._ahead_entries, max(bytes_max, self._ahead_bytes), source)
+        if run is None:
+            return None
+        self._read_ahead.keep(ledger.ledger_id, run.owned(), epoch)
+        return part_of(run, first_entry, count_max, bytes_max)
+
+    def end_flush(self, flush: Flush) -> None:
+        self._read_ahead.forget(set(flush.half.ledgers))
+        super().end_flush(flush)
+
+    def drop(self, ledger_ids: Sequence[int]) -> list[int]:
+        dropped = super().drop(ledger_ids)
+        self._read_ahead.forget(set(dropped))
+        return dropped

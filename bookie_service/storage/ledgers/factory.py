@@ -1,0 +1,49 @@
+"""Opens the ledger storage that `ledgerStorageClass` names, and refuses directories that another one wrote."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+
+from bkspark.errors import ConfigurationError
+from bookie_service.formats import key_value_index
+from bookie_service.storage.index.index import IndexPaths
+from bookie_service.storage.io.files import LocalFiles, ReadOnlyFiles
+from bookie_service.storage.ledgers.base import LedgerStore, StoreOptions
+from bookie_service.storage.ledgers.db import DbLedgerStorage
+from bookie_service.storage.ledgers.interface import LedgerStorage
+from bookie_service.storage.ledgers.sorted_interleaved import InterleavedLedgerStorage, SortedLedgerStorage
+from bookie_service.storage.ledgers.storage_class import StorageClass
+
+_STORAGES: dict[StorageClass, Callable[[LocalFiles, Sequence[str], StoreOptions], LedgerStore]] = {
+    StorageClass.SORTED: SortedLedgerStorage,
+    StorageClass.INTERLEAVED: InterleavedLedgerStorage,
+    StorageClass.DB: DbLedgerStorage,
+}
+
+
+def open_ledger_storage(files: LocalFiles, directories: Sequence[str], options: StoreOptions) -> LedgerStorage:
+    """Open the configured storage; nothing is replayed. `directories`: the `current` ones, in configured order.
+
+    Raises:
+        ConfigurationError: another storage wrote the directories, and this one does not read its index.
+        StorageDamaged: the index is damaged.
+    """
+    check_written_by(files, directories, options.storage_class)
+    return _STORAGES[options.storage_class](files, directories, options)
+
+
+def check_written_by(files: ReadOnlyFiles, directories: Sequence[str], storage_class: StorageClass) -> None:
+    """Raise ConfigurationError when the other kind of index is there: ledgers in it would be missing from this one."""
+    if storage_class is StorageClass.DB:
+        if IndexPaths(directories).has_any(files):
+            raise ConfigurationError(
+                f"{', '.join(directories)}: written with ledgerStorageClass {StorageClass.SORTED.short_name} or "
+                f"{StorageClass.INTERLEAVED.short_name}, which {storage_class.short_name} does not read: set one of "
+                "those again, or start a bookie with a new id and empty directories"
+            )
+    elif files.exists(path := os.path.join(directories[0], key_value_index.DIRECTORY_NAME)):
+        raise ConfigurationError(
+            f"{path}: written with ledgerStorageClass {StorageClass.DB.short_name}, which {storage_class.short_name} "
+            "does not read: set that again, or start a bookie with a new id and empty directories"
+        )

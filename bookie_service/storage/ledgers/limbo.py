@@ -1,0 +1,148 @@
+"""Ledgers of which entries may be lost, so that nobody may conclude anything from what is missing here (B2, P29).
+
+A bookie acknowledges from its journal. One that ran with an incomplete journal and was not stopped in order, or whose
+journal is gone, cannot know what it acknowledged. From then on every ledger that it may have held is in limbo. So is a
+single ledger whose index file is lost, or shorter than it was (`manifest`). Of a ledger in limbo:
+
+* an entry that is held is served; that one is not held is answered "unknown ledger state", not "no such entry";
+* which entry is the last, it does not know;
+* ordinary adds are refused, for the ledger may have been fenced; recovery adds and fences are taken.
+
+A ledger leaves limbo when the metadata say that it is deleted, or closed and all that this bookie should hold is held:
+recovery, autorecovery, or nothing at all has been missing. It is fenced then. Ledgers created later are not in limbo.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Collection, Sequence
+
+import numpy as np
+
+from bkspark.errors import StorageDamaged
+from bookie_service.formats import limbo as limbo_format
+from bookie_service.storage import ledger_id_sets
+from bookie_service.storage.io.files import LocalFiles, is_disk_failure, refuses_writes
+from bookie_service.storage.io.placed_file import PlacedFile
+
+
+class Limbo:
+    """Which ledgers are in limbo. For any thread."""
+
+    def __init__(self, files: LocalFiles, directories: Sequence[str]) -> None:
+        """`directories`: the `current` directories of all ledger directories.
+
+        Raises:
+            StorageDamaged: the file is unreadable.
+        """
+        self._files = files
+        self._changing = threading.Lock()
+        name = limbo_format.LIMBO_NAME
+        try:
+            self._file = PlacedFile(files, directories, name, lambda data: limbo_format.decode_limbo(data)[1])
+        except (ValueError, OSError) as error:
+            path = getattr(error, "filename", None) or f"{name} in {', '.join(directories)}"
+            raise StorageDamaged(
+                f"{path}: {error}; without it this bookie cannot tell which ledgers lost entries. Restore it, or start "
+                "a bookie with a new bookieId and empty directories"
+            ) from error
+        data = self._file.data
+        self._ledgers = np.empty(0, np.int64) if data is None else limbo_format.decode_limbo(data)[0]
+        """Ascending; replaced, never changed."""
+
+    def __contains__(self, ledger_id: int) -> bool:
+        ledgers = self._ledgers
+        if not len(ledgers):
+            return False
+        at = int(ledgers.searchsorted(ledger_id))
+        return at < len(ledgers) and ledgers.item(at) == ledger_id
+
+    def __len__(self) -> int:
+        return len(self._ledgers)
+
+    def ledger_ids(self) -> np.ndarray:
+        """Return the ledgers, int64, ascending."""
+        return self._ledgers
+
+    def begin(self, ledger_ids: Collection[int] | np.ndarray) -> None:
+        """Add ledgers; durable on return. Raises OSError: nothing changed."""
+        with self._changing:
+            self._write(ledger_id_sets.union(self._ledgers, _array(ledger_ids)))
+
+    def end(self, ledger_ids: Collection[int] | np.ndarray) -> None:
+        """Take ledgers out; durable on return. Raises OSError: nothing changed."""
+        with self._changing:
+            self._write(ledger_id_sets.without(self._ledgers, ledger_id_sets.unique(_array(ledger_ids))))
+
+    def _write(self, ledgers: np.ndarray) -> None:
+        if not np.array_equal(ledgers, self._ledgers):
+            self._file.replace(self._files, lambda generation: limbo_format.encode_limbo(ledgers, generation))
+            self._ledgers = ledgers
+
+
+def _array(ledger_ids: Collection[int] | np.ndarray) -> np.ndarray:
+    return ledger_ids if isinstance(ledger_ids, np.ndarray) else np.array(list(ledger_ids), np.int64)
+
+
+class DirtyMarker:
+    """Tells the next start how this run ended: it is there unless the bookie stopped in order."""
+
+    def __init__(self, files: LocalFiles, directories: Sequence[str]) -> None:
+        """`directories`: the `current` directories of all ledger directories."""
+        self._files = files
+        self._paths = [os.path.join(directory, limbo_format.DIRTY_NAME) for directory in directories]
+
+    def is_journal_incomplete(self) -> bool:
+        """Return whether an earlier run did not stop in order and its journal cannot tell all that it acknowledged."""
+        found = [self._says_complete(path) for path in self._paths if self._files.exists(path)]
+        told = [each for each in found if each is not None]
+        # All say the same, unless a crash came while they were written: then what is to be done about it is done.
+        return not all(told) or bool(found and not told)
+
+    def _says_complete(self, path: str) -> bool | None:
+        """Return what a marker says, None where its disk does not tell."""
+        try:
+            return limbo_format.decode_dirty(self._files.read_all(path))
+        except OSError as error:
+            if not is_disk_failure(error):
+                raise
+            return None
+
+    def set(self, *, journal_is_complete: bool) -> None:
+        """Say durably that a run begins, in every directory that can be written.
+
+        With an incomplete journal that is one at least; without any marker the journal counts as complete.
+
+        Raises:
+            OSError: no directory can be written, and the journal is not complete.
+        """
+        marker = limbo_format.encode_dirty(journal_is_complete=journal_is_complete)
+        errors = []
+        for path in self._paths:
+            try:
+                if self._files.exists(path) and self._files.read_all(path) == marker:
+                    # Left by a process that was killed, maybe before its name was durable. A full disk can do this.
+                    self._files.sync_directory(os.path.dirname(path))
+                else:
+                    self._files.replace(path, marker)
+            except OSError as error:
+                if not refuses_writes(error):
+                    raise
+                errors.append(error)
+        if len(errors) == len(self._paths) and not journal_is_complete:
+            raise errors[0]
+
+    def clear(self) -> None:
+        """Say durably that the run stopped in order: all it acknowledged is in entry logs and index.
+
+        A marker that its disk does not let go of stays, and says too little: that costs a check at the next start.
+        """
+        for path in self._paths:
+            if self._files.exists(path):
+                try:
+                    self._files.remove(path)
+                    self._files.sync_directory(os.path.dirname(path))
+                except OSError as error:
+                    if not refuses_writes(error):
+                        raise

@@ -1,0 +1,234 @@
+"""Opening a bookie's storage: finish a compaction, replay the journals, flush everything, move the marks.
+
+After it the write cache is empty and the marks stand at the beginning of the new files, so a second crash right behind
+it finds nothing to replay. Until the marks are durable the old files stay, and a crash in between only repeats.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bkspark.errors import ProtocolError, StorageDamaged
+from bkspark.wire.framing import LENGTH_BYTES, gather_i64, split_items
+from bkspark.wire.layout import ENTRY_BYTES_MIN, ENTRY_ID_AT
+from bookie_service.formats import journal as journal_format
+from bookie_service.formats.index import UNKNOWN_KEY
+from bookie_service.formats.journal import RecordKind
+from bookie_service.storage import layout
+from bookie_service.storage.io.files import LocalFiles, is_disk_failure, is_out_of_space
+from bookie_service.storage.io.items import rows_by_ledger
+from bookie_service.storage.journal.checkpoint import Marks
+from bookie_service.storage.journal.journal import Journal, JournalOptions
+from bookie_service.storage.journal.replay import replay_journal
+from bookie_service.storage.ledgers.base import StoreOptions
+from bookie_service.storage.ledgers.factory import open_ledger_storage
+from bookie_service.storage.ledgers.interface import Flush, Ledger, LedgerStorage
+from bookie_service.storage.ledgers.limbo import DirtyMarker
+from bookie_service.storage.ledgers.write_cache import INDEX_BYTES_PER_ENTRY
+from bookie_service.storage.logs.compaction import Compactor
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """Open storage, clean.
+
+    notices: lines for the operator about what was found, mostly none.
+    dirty: to be set before anything is acknowledged, and cleared when all is flushed at the end.
+    may_have_lost_entries: until the ledgers concerned are in limbo, nothing may be served and `dirty` not be set.
+    stuck: a flush that found no space; it is to be tried again, and adds are refused until it is done.
+    """
+
+    store: LedgerStorage
+    marks: Marks
+    journals: Sequence[Journal]
+    compactor: Compactor
+    notices: Sequence[str]
+    dirty: DirtyMarker
+    may_have_lost_entries: bool
+    stuck: Flush | None = None
+
+
+def open_storage(
+    files: LocalFiles,
+    journal_directories: Sequence[str],
+    ledger_directories: Sequence[str],
+    store_options: StoreOptions,
+    journal_options: JournalOptions,
+) -> Storage:
+    """Open configured directories, creating what is missing below them. Identity is checked before.
+
+    Raises:
+        ConfigurationError: as `open_ledger_storage`.
+        StorageDamaged: acknowledged data may be lost; the message names file, offset and remedy.
+        OSError: a file cannot be read or written.
+    """
+    journals_at = [layout.current(directory) for directory in journal_directories]
+    ledgers_at = [layout.current(directory) for directory in ledger_directories]
+    for directory in (*journals_at, *ledgers_at):
+        files.make_directory(directory)
+        try:
+            # A process that was killed may have made it and not its name durable.
+            files.sync_directory(os.path.dirname(directory))
+        except OSError as error:
+            if directory in journals_at or not is_disk_failure(error):
+                raise
+    store = open_ledger_storage(files, ledgers_at, store_options)
+    marks = Marks(files, ledgers_at)
+    compactor = Compactor(files, store, ledgers_at)
+    # Before replay, whose positions are newer.
+    notices = compactor.recover()
+    if store.tombstones.notice is not None:
+        notices.append(store.tombstones.notice)
+    notices += store.index.notices
+    notices += store.logs.notices
+    replay = _Replay(store)
+    ends, befores = [], []
+    for index, directory in enumerate(journals_at):
+        mark = marks.read(index)
+        befores.append(mark)
+        try:
+            replayed = replay_journal(files, directory, mark, replay.apply)
+        except StorageDamaged as error:
+            if mark is not None or not marks.unreadable:
+                raise
+            # Records behind which the mark stood may be of ledgers that are deleted, keys and all.
+            damaged = ", ".join(marks.unreadable)
+            raise StorageDamaged(
+                f"{error}; replay began at the first record there is, as {damaged} is damaged"
+            ) from error
+        ends.append(replayed.end)
+        if replayed.torn is not None:
+            notices.append(replayed.torn)
+    replay.flush()
+    journals = [
+        Journal(files, directory, journal_options, end, before)
+        for directory, end, before in zip(journals_at, ends, befores)
+    ]
+    if replay.stuck is None:
+        try:
+            marks.write([journal.end for journal in journals])
+            for journal in journals:
+                journal.forget_before(journal.end)
+        except OSError as error:
+            if not is_out_of_space(error):
+                raise
+            notices.append(f"{error.filename}: there is no space for the marks, so the journals stay as they are")
+    else:
+        notices.append("the ledger directories have no space for what the journals hold: it stays there and in memory")
+    dirty = DirtyMarker(files, ledgers_at)
+    incomplete = dirty.is_journal_incomplete()
+    return Storage(store, marks, journals, compactor, notices, dirty, incomplete, replay.stuck)
+
+
+class _Replay:
+    """Puts journal records into the store, as serving them did; doing it twice changes nothing."""
+
+    def __init__(self, store: LedgerStorage) -> None:
+        self._store = store
+        self.stuck: Flush | None = None
+        """A flush that found no space; what comes behind it stays in memory, as far as there is room."""
+
+    def apply(self, kind: int, count: int, body: bytes) -> None:
+        """Apply one record. Raises ValueError when its body is not what its kind says."""
+        if kind == RecordKind.ENTRIES:
+            self._insert(count, body)
+        elif kind == RecordKind.LEDGER_KEY:
+            for ledger_id, key in journal_format.decode_keys(body, count):
+                self._learn_key(ledger_id, key)
+        elif kind == RecordKind.FENCE:
+            for ledger_id in journal_format.decode_fences(body, count):
+                self._store.fence(self._ledger(ledger_id))
+        elif kind == RecordKind.LAC:
+            for ledger_id, packet in journal_format.decode_lacs(body, count):
+                self._learn_lac(ledger_id, packet)
+        elif kind != RecordKind.PADDING:
+            raise ValueError(f"record of unknown kind {kind}")
+
+    def flush(self) -> None:
+        """Make everything applied so far durable in entry logs and index; without space it stays in memory."""
+        if self.stuck is None and not self._store.is_clean:
+            self._flush(moves_mark=True)
+
+    def _flush(self, *, moves_mark: bool) -> None:
+        if self.stuck is not None:
+            self._flush_again(self.stuck)
+        flush = self._store.begin_flush(moves_mark=moves_mark)
+        if flush is None:
+            return
+        try:
+            self._store.write_flush(flush, names_are_durable=False)
+        except OSError as error:
+            if not is_out_of_space(error):
+                raise
+            # Marks move with a later flush, behind all that replay found.
+            flush.moves_mark = False
+            self.stuck = flush
+        else:
+            self._store.end_flush(flush)
+
+    def _flush_again(self, flush: Flush) -> None:
+        """Write what found no space before. Raises OSError: there is none still, and what follows has no room."""
+        try:
+            self._store.write_flush(flush, names_are_durable=False)
+        except OSError as error:
+            if not is_out_of_space(error):
+                raise
+            reason = f"{error.strerror}, and the journals hold more than the write cache does: free space there"
+            raise OSError(error.errno, reason, error.filename) from error
+        self._store.end_flush(flush)
+        self.stuck = None
+
+    def _learn_key(self, ledger_id: int, key: bytes) -> None:
+        # Whatever the index says: a crash came while the file was being created, or a killed process wrote it without
+        # making it durable. In both cases it is made from this record again.
+        with contextlib.suppress(StorageDamaged):
+            self._store.ledger(ledger_id)
+        self._store.create_ledger(ledger_id, key)
+
+    def _learn_lac(self, ledger_id: int, packet: bytes) -> None:
+        ledger = self._ledger(ledger_id)
+        if not self._store.advance_lac(ledger, packet):
+            # Whatever the index says, as above: the header is written and synced again.
+            self._store.create_ledger(ledger_id, ledger.master_key)
+
+    def _ledger(self, ledger_id: int) -> Ledger:
+        ledger = self._store.ledger(ledger_id)
+        if ledger is None and ledger_id in self._store.limbo:
+            # Its index file is lost, and its key with it: what the journal has of it is kept until a recovery comes.
+            ledger = self._store.create_ledger(ledger_id, UNKNOWN_KEY)
+        if ledger is None:
+            raise ValueError(
+                f"a record of ledger {ledger_id}, whose master key is neither in the journal nor the index"
+            )
+        return ledger
+
+    def _insert(self, count: int, body: bytes) -> None:
+        try:
+            starts, ends = split_items(body, 0, len(body))
+        except ProtocolError as error:
+            raise ValueError(str(error)) from error
+        if len(starts) != count or (count and int((ends - starts).min()) < ENTRY_BYTES_MIN):
+            raise ValueError(f"a record of {len(starts)} entries says {count}, or one is shorter than its ids")
+        octets = np.frombuffer(body, np.uint8)
+        sizes = ends - starts + LENGTH_BYTES
+        filled = np.cumsum(sizes + INDEX_BYTES_PER_ENTRY)
+        first = 0
+        while first < count:
+            taken = int((filled - (filled[first - 1] if first else 0)).searchsorted(self._store.filling.room, "right"))
+            if taken <= first:
+                self._flush(moves_mark=False)
+                continue
+            rows = slice(first, taken)
+            self._hold(octets, starts[rows], sizes[rows])
+            first = taken
+
+    def _hold(self, octets: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> None:
+        ledger_ids, entry_ids = gather_i64(octets, starts), gather_i64(octets, starts + ENTRY_ID_AT)
+        addresses = self._store.filling.place(octets, starts - LENGTH_BYTES, sizes)
+        for ledger_id, rows in rows_by_ledger(ledger_ids):
+            self._store.insert(self._ledger(ledger_id), entry_ids[rows], addresses[rows])

@@ -1,0 +1,102 @@
+"""The read-ahead cache of `DbLedgerStorage`: entries behind those that were asked for, kept for the next request.
+
+It holds runs of items as they were read, least recently used ones go first. What a flush writes makes older runs of
+that ledger stale, so they are forgotten when it ends; a run that was read while a flush ended is not kept at all.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+
+import numpy as np
+
+from bookie_service.storage.io.items import Items
+
+_RUN_BYTES = 400
+"""Memory that a run costs besides its bytes and sizes."""
+
+
+class ReadAheadCache:
+    """Runs of entries in limited memory. For any thread."""
+
+    def __init__(self, bytes_max: int) -> None:
+        """`bytes_max`: 0 keeps nothing."""
+        self._bytes_max = bytes_max
+        self._runs: OrderedDict[tuple[int, int], Items] = OrderedDict()
+        """By (ledger id, first entry id)."""
+        self._first_entries: dict[int, np.ndarray] = {}
+        """Per ledger, the first entry ids of its runs, ascending."""
+        self._lock = threading.Lock()
+        self.used = 0
+        self.epoch = 0
+        """Counts what made runs stale: note it before a read, give it to `keep`."""
+
+    def find(self, ledger_id: int, first_entry: int, count_max: int, bytes_max: int) -> Items | None:
+        """Return entries from `first_entry` on as far as one run holds them, None when none does.
+
+        At least one entry, then as many as `count_max` and `bytes_max` bytes of items allow.
+        """
+        with self._lock:
+            starts = self._first_entries.get(ledger_id)
+            row = -1 if starts is None else int(starts.searchsorted(first_entry, side="right")) - 1
+            if starts is None or row < 0:
+                return None
+            key = (ledger_id, int(starts[row]))
+            run = self._runs[key]
+            if run.end_entry <= first_entry:
+                return None
+            self._runs.move_to_end(key)
+        return part_of(run, first_entry, count_max, bytes_max)
+
+    def keep(self, ledger_id: int, run: Items, epoch: int) -> None:
+        """Keep a run that was read when `epoch` was."""
+        cost = _cost(run)
+        with self._lock:
+            key = (ledger_id, run.first_entry)
+            if epoch != self.epoch or cost > self._bytes_max:
+                return
+            if key in self._runs:
+                self._drop(key)
+            self._runs[key] = run.owned()
+            self.used += cost
+            starts = self._first_entries.get(ledger_id)
+            if starts is None:
+                starts = np.empty(0, np.int64)
+            self._first_entries[ledger_id] = np.insert(starts, starts.searchsorted(run.first_entry), run.first_entry)
+            while self.used > self._bytes_max:
+                self._drop(next(iter(self._runs)))
+
+    def forget(self, ledger_ids: set[int]) -> None:
+        """Let go of all that is held, or being read, of ledgers."""
+        with self._lock:
+            self.epoch += 1
+            for ledger_id in ledger_ids & self._first_entries.keys():
+                for first_entry in self._first_entries[ledger_id].tolist():
+                    self._drop((ledger_id, first_entry))
+
+    def _drop(self, key: tuple[int, int]) -> None:
+        ledger_id, first_entry = key
+        self.used -= _cost(self._runs.pop(key))
+        starts = self._first_entries[ledger_id]
+        left = starts[starts != first_entry]
+        if len(left):
+            self._first_entries[ledger_id] = left
+        else:
+            del self._first_entries[ledger_id]
+
+
+def part_of(run: Items, first_entry: int, count_max: int, bytes_max: int) -> Items:
+    """Return entries from `first_entry`, which the run holds, on: at least one, and as many as the limits allow."""
+    row = first_entry - run.first_entry
+    ends = np.cumsum(run.sizes)
+    begin = int(ends[row] - run.sizes[row])
+    count = int(ends[row:].searchsorted(begin + bytes_max, side="right"))
+    count = max(1, min(count, count_max))
+    end = int(ends[row + count - 1])
+    is_full = count < count_max and (row + count < len(run) or run.is_full)
+    return Items(first_entry, memoryview(run.buffer)[begin:end], run.sizes[row : row + count], is_full)
+
+
+def _cost(run: Items) -> int:
+    return len(run.buffer) + run.sizes.nbytes + _RUN_BYTES

@@ -1,0 +1,40 @@
+"""The two storages whose index is a file per ledger. Either may open what the other wrote.
+
+Sorted: a ledger's entries lie together in the entry log, so reading a ledger back reads one stretch of the disk.
+Interleaved: entries lie as they arrived, those of all ledgers among each other. A flush then writes one contiguous
+block, whatever the number of ledgers; reading one ledger back passes over the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from bookie_service.storage.index.per_ledger import FileIndex
+from bookie_service.storage.io.files import LocalFiles
+from bookie_service.storage.ledgers.base import LedgerStore, StoreOptions
+
+
+class _FileStorage(LedgerStore):
+    """A storage with index files, which move where the disk of one takes no writes."""
+
+    def _open_index(self, files: LocalFiles, directories: Sequence[str], options: StoreOptions) -> FileIndex:
+        return FileIndex(
+            files, directories, options.pages, options.reader_files_max, self.limbo.begin, self.known_header
+        )
+
+
+class SortedLedgerStorage(_FileStorage):
+    """Each flush goes to the entry log sorted by (ledger, entry)."""
+
+    def _log_order(self, addresses: np.ndarray) -> slice:
+        return slice(None)
+
+
+class InterleavedLedgerStorage(_FileStorage):
+    """Each flush goes to the entry log in the order in which the entries arrived."""
+
+    def _log_order(self, addresses: np.ndarray) -> np.ndarray:
+        # The write cache is filled from its beginning, so addresses ascend with the time of arrival.
+        return np.argsort(addresses)

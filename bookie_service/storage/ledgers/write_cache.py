@@ -1,0 +1,306 @@
+"""Entries that are journaled but not yet in an entry log: two halves of fixed memory, one filling, one being flushed.
+
+A half is one block of memory that holds items `i32 length, entry` in order of arrival, exactly as journal and entry
+log hold them, so the same bytes serve as the body of a journal record, as the source of reads and of the entry log.
+Beside it, per ledger, growing arrays of entry ids, ascending, and of the items' addresses in the block: one run of
+them, and a few more where entries arrive out of order (a repair, or a recovery that writes again what is there).
+
+Bytes in a half do not change from `append` until `clear`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bkspark.wire.framing import LENGTH_BYTES, equal_step, gather_i32
+from bkspark.wire.layout import ENTRY_BYTES_MIN
+from bookie_service.storage.io.items import Items, contiguous_spans
+
+NOT_HELD = -1
+INDEX_BYTES_PER_ENTRY = 16
+_RUN_BYTES = 400
+_MERGED_MAX = 64 * 1024
+"""No longer run is made of two: that takes about a millisecond."""
+_LOOK_MAX = 1024
+"""How many ids are looked at together where entries came out of order."""
+_LEDGER_BYTES = 600
+_HEADER_BYTES = 1024
+"""What a changed header takes in memory until it is flushed, the ledger that it belongs to included."""
+
+
+class _Run:
+    """Entries of one ledger by ascending id, and the address of each."""
+
+    __slots__ = ("_addresses", "_entries", "count", "last")
+
+    def __init__(self) -> None:
+        self._entries = np.empty(4, np.int64)
+        self._addresses = np.empty(4, np.int64)
+        self.count = 0
+        self.last = NOT_HELD
+        """The highest id."""
+
+    @property
+    def entries(self) -> np.ndarray:
+        return self._entries[: self.count]
+
+    @property
+    def addresses(self) -> np.ndarray:
+        return self._addresses[: self.count]
+
+    def append(self, entries: np.ndarray, addresses: np.ndarray) -> None:
+        """Add entries, ascending, all above `last`."""
+        end = self.count + len(entries)
+        if end > len(self._entries):
+            self._entries = _grown(self._entries, self.count, end)
+            self._addresses = _grown(self._addresses, self.count, end)
+        self._entries[self.count : end] = entries
+        self._addresses[self.count : end] = addresses
+        self.count = end
+        self.last = entries.item(-1)
+
+    def append_one(self, entry_id: int, address: int) -> None:
+        """`append` of one entry: numbers are cheaper to handle than arrays of one."""
+        at = self.count
+        if at == len(self._entries):
+            self._entries = _grown(self._entries, at, at + 1)
+            self._addresses = _grown(self._addresses, at, at + 1)
+        self._entries[at] = self.last = entry_id
+        self._addresses[at] = address
+        self.count = at + 1
+
+    def address(self, entry_id: int) -> int:
+        """Return the address of one entry, NOT_HELD where it is not here."""
+        at = int(self._entries[: self.count].searchsorted(entry_id))
+        if at == self.count or self._entries.item(at) != entry_id:
+            return NOT_HELD
+        return self._addresses.item(at)
+
+    def find(self, entry_id: int) -> int:
+        """Return where the first entry stands whose id is not below `entry_id`."""
+        return int(self.entries.searchsorted(entry_id))
+
+
+class LedgerWrites:
+    """Where one half holds the entries of one ledger; of an id that came twice the newer address counts.
+
+    Addresses grow with the time of arrival. Entries mostly arrive in order, and there is one run. Others go to the
+    first run that they continue, or to a new one. Before there is a new one, the last two become one if the last has
+    grown to half of the one before: so there are few runs, and no entry is copied often. Long runs are left alone, as
+    the event loop does this.
+    """
+
+    __slots__ = ("_runs", "last_entry")
+
+    def __init__(self) -> None:
+        self._runs = [_Run()]
+        self.last_entry = NOT_HELD
+        """Highest entry id held here."""
+
+    def append(self, entries: np.ndarray, addresses: np.ndarray) -> int:
+        """Note where entries lie. Return the bytes of memory that it costs."""
+        if len(entries) > 1 and not bool((entries[1:] > entries[:-1]).all()):
+            entries, addresses = _newest(entries, addresses)
+        run, cost = self._continued(entries.item(0))
+        run.append(entries, addresses)
+        self.last_entry = max(self.last_entry, run.last)
+        return cost + len(entries) * INDEX_BYTES_PER_ENTRY
+
+    def append_one(self, entry_id: int, address: int) -> int:
+        """`append` of one entry."""
+        run, cost = self._continued(entry_id)
+        run.append_one(entry_id, address)
+        if entry_id > self.last_entry:
+            self.last_entry = entry_id
+        return cost + INDEX_BYTES_PER_ENTRY
+
+    def _continued(self, entry_id: int) -> tuple[_Run, int]:
+        """Return a run that entries from `entry_id` on continue, and the bytes that a new one costs."""
+        for run in self._runs:
+            if run.last < entry_id:
+                return run, 0
+        runs = self._runs
+        while len(runs) > 1 and runs[-2].count <= min(2 * runs[-1].count, _MERGED_MAX - runs[-1].count):
+            merged = _Run()
+            merged.append(*_newest_of(runs.pop(), runs.pop()))
+            runs.append(merged)
+        runs.append(_Run())
+        return runs[-1], _RUN_BYTES
+
+    def run(self, first_entry: int, count_max: int) -> np.ndarray:
+        """Return the addresses of first_entry, first_entry + 1, ... as far as held, at most `count_max`.
+
+        Where entries came out of order it may end earlier, but not in front of the first.
+        """
+        if len(self._runs) == 1:
+            (run,) = self._runs
+            start = run.find(first_entry)
+            entries, addresses = run.entries[start : start + count_max], run.addresses[start : start + count_max]
+        else:
+            end_entry = first_entry + min(count_max, _LOOK_MAX)
+            spans = [(run, slice(*run.entries.searchsorted((first_entry, end_entry)))) for run in self._runs]
+            entries, addresses = _newest(
+                np.concatenate([run.entries[span] for run, span in spans]),
+                np.concatenate([run.addresses[span] for run, span in spans]),
+            )
+        if not len(entries):
+            return addresses
+        consecutive = entries - first_entry == np.arange(len(entries))
+        length = len(entries) if consecutive[-1] else int(np.argmin(consecutive))
+        return addresses[:length]
+
+    def address(self, entry_id: int) -> int | None:
+        """`run` of one entry: numbers are cheaper to handle than arrays of one."""
+        newest = NOT_HELD
+        for run in self._runs:
+            newest = max(newest, run.address(entry_id))
+        return None if newest == NOT_HELD else newest
+
+    def gap(self, first_entry: int, count_max: int) -> int:
+        """Return how many ids from `first_entry` on lie before the next one held here, at most `count_max`."""
+        end = first_entry + count_max
+        for run in self._runs:
+            at = run.find(first_entry)
+            if at < run.count:
+                end = min(end, run.entries.item(at))
+        return end - first_entry
+
+    def ids(self) -> list[np.ndarray]:
+        """Return ascending arrays that together have the ids of everything held; none of them changes any more."""
+        return [run.entries for run in self._runs if run.count]
+
+    def sorted(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return (entry ids, addresses) of everything held, ids ascending and unique."""
+        if len(self._runs) == 1:
+            return self._runs[0].entries, self._runs[0].addresses
+        return _newest_of(*self._runs)
+
+
+def _newest_of(*runs: _Run) -> tuple[np.ndarray, np.ndarray]:
+    return _newest(np.concatenate([run.entries for run in runs]), np.concatenate([run.addresses for run in runs]))
+
+
+def _newest(entries: np.ndarray, addresses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the entries by ascending id, each with the highest of its addresses."""
+    # Stable: of pieces that are in order already, which is what it gets mostly, it makes one in a single pass.
+    order = np.argsort(entries, kind="stable")
+    entries, addresses = entries[order], addresses[order]
+    begins = np.flatnonzero(np.append(len(entries) > 0, entries[1:] != entries[:-1]))
+    if len(begins) == len(entries):
+        return entries, addresses
+    return entries[begins], np.maximum.reduceat(addresses, begins)
+
+
+def _grown(array: np.ndarray, count: int, needed: int) -> np.ndarray:
+    larger = np.empty(max(needed, 2 * len(array)), array.dtype)
+    larger[:count] = array[:count]
+    return larger
+
+
+class CacheHalf:
+    """One block of memory and where everything in it lies."""
+
+    def __init__(self, capacity_bytes: int) -> None:
+        # Untouched pages of an empty array cost nothing until they are written.
+        self.memory = np.empty(capacity_bytes, np.uint8)
+        self.used = 0
+        self.ledgers: dict[int, LedgerWrites] = {}
+        self._index_bytes = 0
+
+    @property
+    def room(self) -> int:
+        """Bytes of items that still fit; memory for finding them, and for headers, counts too. It may be below 0."""
+        return len(self.memory) - self.used - self._index_bytes
+
+    def place(self, octets: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+        """Copy the items octets[starts[i]:][:sizes[i]] into the block and return their addresses. They must fit."""
+        begin = self.used
+        count, size = len(sizes), int(sizes[0])
+        if count == 1:
+            return np.array([self.place_one(octets, starts.item(), size)])
+        if bool((sizes == size).all()):
+            self.used += count * size
+            addresses = np.arange(begin, self.used, size)
+            step = equal_step(starts)
+            if step > 0:
+                rows = np.ndarray((count, size), np.uint8, octets, int(starts[0]), (step, 1))
+                self.memory[begin : self.used].reshape(count, size)[...] = rows
+                return addresses
+        else:
+            ends = np.cumsum(sizes) + begin
+            self.used = int(ends[-1])
+            addresses = ends - sizes
+        at = begin
+        for start, end in contiguous_spans(starts, sizes):
+            self.memory[at : at + end - start] = octets[start:end]
+            at += end - start
+        return addresses
+
+    def place_one(self, octets: np.ndarray, start: int, size: int) -> int:
+        """Copy the item octets[start:][:size] into the block and return its address. It must fit."""
+        begin = self.used
+        self.used += size
+        self.memory[begin : self.used] = octets[start : start + size]
+        return begin
+
+    def insert(self, ledger_id: int, entry_ids: np.ndarray, addresses: np.ndarray) -> None:
+        """Note that entries of one ledger lie at `addresses`, as `place` returned them."""
+        self._index_bytes += self._writes(ledger_id).append(entry_ids, addresses)
+
+    def insert_one(self, ledger_id: int, entry_id: int, address: int) -> None:
+        """Note that an entry lies at `address`, as `place_one` returned it."""
+        self._index_bytes += self._writes(ledger_id).append_one(entry_id, address)
+
+    def note_header(self) -> None:
+        """Count the memory for a header that is flushed together with this half. It need not fit."""
+        self._index_bytes += _HEADER_BYTES
+
+    def _writes(self, ledger_id: int) -> LedgerWrites:
+        writes = self.ledgers.get(ledger_id)
+        if writes is None:
+            writes = self.ledgers[ledger_id] = LedgerWrites()
+            self._index_bytes += _LEDGER_BYTES
+        return writes
+
+    def lengths(self, addresses: np.ndarray) -> np.ndarray:
+        """Return the entry length of each item, int64."""
+        return gather_i32(self.memory, addresses).astype(np.int64)
+
+    def read(self, ledger_id: int, first_entry: int, count_max: int, bytes_max: int) -> Items | None:
+        """Return a run of consecutive entries from `first_entry` on; None when that one is not here.
+
+        At least one entry, then as many as `bytes_max` bytes of items allow. Lent: valid until `clear`.
+        """
+        writes = self.ledgers.get(ledger_id)
+        if writes is None:
+            return None
+        if count_max == 1:
+            return self._read_one(writes, first_entry)
+        # No item is smaller than its length word and two ids.
+        addresses = writes.run(first_entry, min(count_max, bytes_max // (LENGTH_BYTES + ENTRY_BYTES_MIN) + 1))
+        if not len(addresses):
+            return None
+        sizes = self.lengths(addresses) + LENGTH_BYTES
+        taken = max(1, int(np.cumsum(sizes).searchsorted(bytes_max, side="right")))
+        is_full = taken < len(sizes)
+        addresses, sizes = addresses[:taken], sizes[:taken]
+        spans = [self.memory[start:end].data for start, end in contiguous_spans(addresses, sizes)]
+        return Items(first_entry, spans[0] if len(spans) == 1 else b"".join(spans), sizes, is_full)
+
+    def _read_one(self, writes: LedgerWrites, entry_id: int) -> Items | None:
+        address = writes.address(entry_id)
+        if address is None:
+            return None
+        size = LENGTH_BYTES + int.from_bytes(self.memory[address : address + LENGTH_BYTES].tobytes(), "big")
+        return Items(entry_id, self.memory[address : address + size].data, np.array([size]))
+
+    def gap(self, ledger_id: int, first_entry: int, count_max: int) -> int:
+        """Return how many entries from `first_entry` on lie before the next one held here, at most `count_max`."""
+        writes = self.ledgers.get(ledger_id)
+        return count_max if writes is None else writes.gap(first_entry, count_max)
+
+    def clear(self) -> None:
+        """Forget everything; nobody may hold a view of the memory any more."""
+        self.used = 0
+        self._index_bytes = 0
+        self.ledgers = {}

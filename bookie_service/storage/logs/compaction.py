@@ -1,0 +1,367 @@
+"""Entry logs after their ledgers are gone: what of a log still counts, and moving that into a new log.
+
+Replacing a log is a transaction. Steps, each durable before the next:
+
+1. the entries that the index points to are copied to a new log with a temporary name, ledgers map included;
+2. the intent (`formats.compaction`) is written;
+3. the new log gets its name, and the index points to it, entry by entry, except where a flush wrote one again;
+4. the old log is removed (the event loop has let go of it before), then the intent.
+
+Step 3 may find the disk full. Then the index points partly to one log and partly to the other, both stay, and it is
+done again when there may be space; entries are served meanwhile, and a crash leaves it to `recover`.
+
+A log that may hold entries of a ledger in doubt is left as it is. Such a ledger is in limbo, or its index is lost or
+cut: entries without a position count, too, until the index is rebuilt from the logs or the ledger is repaired.
+
+A crash before the intent leaves a temporary file, which `recover` removes. After it, `recover` does the rest again; it
+runs before replay. So no entry is ever without a durable copy, and nothing is copied twice.
+
+For one thread, which is neither the event loop nor that of the checkpoints.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bkspark.errors import StorageDamaged
+from bookie_service.formats import compaction as intent_format
+from bookie_service.formats.compaction import SUFFIX, Intent
+from bookie_service.formats.entry_log import HEADER_BYTES, OFFSET_BITS, OFFSET_MASK
+from bookie_service.storage.index.index import LedgerUpdate
+from bookie_service.storage.io.files import LocalFiles, is_out_of_space
+from bookie_service.storage.io.items import contiguous_spans, ledger_sums, rows_by_ledger
+from bookie_service.storage.ledgers.interface import IndexView, LedgerStorage
+from bookie_service.storage.logs.log_reader import EntryLogReader
+from bookie_service.storage.logs.log_scan import LogScan, LogWindow, incomplete, live_rows, stored_positions
+from bookie_service.storage.logs.log_writer import LogWriter
+
+_OPEN_FILES_MAX = 64
+_LEDGERS_PER_MOVE = 128
+"""Index files that one move changes while flushes wait for it."""
+_ROWS_PER_MOVE = 64 * 1024
+_SYNC_BYTES = 2 * 1024 * 1024
+OUTSTANDING_MAX = 100_000
+
+Pace = Callable[[int, int], None]
+"""Called with (entries, bytes) that were copied; waits as limits ask, and raises to end the work."""
+
+
+class LogInDoubt(Exception):
+    """A log must stay as it is: it may hold entries of a ledger in doubt that have no position."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogFacts:
+    """What one log holds: ledger_ids[i] has ledger_bytes[i] bytes of records, `log_bytes` lie before its map."""
+
+    log_id: int
+    log_bytes: int
+    ledger_ids: np.ndarray
+    ledger_bytes: np.ndarray
+
+
+class Compactor:
+    """Surveys and rewrites the settled logs of one store."""
+
+    def __init__(self, files: LocalFiles, store: LedgerStorage, directories: Sequence[str]) -> None:
+        """`directories`: the `current` directories of the store."""
+        self._files = files
+        self._store = store
+        self._directories = directories
+        self._intent_path = os.path.join(directories[0], intent_format.FILE_NAME)
+        self._scanned: dict[int, LogFacts] = {}
+        self.unfinished: Intent | None = None
+        """What step 3 found no space for: both logs stay until `finish` is done again; no other is copied before."""
+
+    # ---- what a log holds ----
+
+    def facts(self, log_id: int, pace: Pace) -> LogFacts:
+        """Return what a settled log holds: by its ledgers map, or what the index points to when it has no whole one.
+
+        Of a ledger in doubt all that is there counts.
+
+        Raises:
+            LogInDoubt: something cannot be read that may be of a ledger in doubt.
+            StorageDamaged: that cannot be told; the log must be kept.
+            OSError: the log or the index cannot be read.
+        """
+        if log_id in self._scanned:
+            return self._scanned[log_id]
+        with self._reading(log_id) as (scan, index, path):
+            if scan.ledgers_map is not None:
+                return LogFacts(log_id, scan.items_end - HEADER_BYTES, *scan.ledgers_map)
+            ledger_ids = ledger_bytes = np.empty(0, np.int64)
+            is_settled = True
+            for window in scan:
+                live = live_rows(window, index)
+                if not live.all():
+                    doubtful = self._store.in_doubt(np.unique(window.ledger_ids[~live]))
+                    is_settled = is_settled and not len(doubtful)
+                    live |= np.isin(window.ledger_ids, doubtful)
+                ledger_ids, ledger_bytes = ledger_sums(
+                    np.concatenate([ledger_ids, window.ledger_ids[live]]),
+                    np.concatenate([ledger_bytes, window.sizes[live]]),
+                )
+                pace(0, 0)
+            if scan.end < scan.size and self._points_behind(log_id, scan.end, index, pace):
+                raise incomplete(scan, path)
+            if scan.end < scan.size and self._store.any_in_doubt():
+                raise LogInDoubt(f"no entry begins at offset {scan.end} of {path}, and entries of a ledger may follow")
+        facts = LogFacts(log_id, max(0, scan.size - HEADER_BYTES), ledger_ids, ledger_bytes)
+        if is_settled:
+            self._scanned[log_id] = facts
+        return facts
+
+    def _points_behind(self, log_id: int, offset: int, index: IndexView, pace: Pace) -> bool:
+        """Return whether any position points into a log at `offset` or behind."""
+        for ledger_id in self._store.index.ledger_ids().tolist():
+            for _, positions in index.extents(ledger_id):
+                if bool(((positions >> OFFSET_BITS == log_id) & (positions & OFFSET_MASK >= offset)).any()):
+                    return True
+            pace(0, 0)
+        return False
+
+    # ---- rewriting ----
+
+    def copy(self, log_id: int, pace: Pace, outstanding_max: int = OUTSTANDING_MAX) -> Intent | None:
+        """Do steps 1 and 2; return what is to be finished, None when nothing in the log counts any more.
+
+        `outstanding_max`: entries that are copied between two syncs.
+
+        Raises:
+            LogInDoubt: a ledger in it is in doubt. Nothing is changed.
+            StorageDamaged: the log is not whole; it must be kept. Nothing is changed.
+            OSError: a file could not be read or written. Nothing is changed.
+        """
+        assert self.unfinished is None, "its intent would be overwritten"
+        writer: LogWriter | None = None
+        outstanding = 0
+        try:
+            with self._reading(log_id) as (scan, index, path):
+                seen = [np.empty(0, np.int64)] * 2
+                for window in scan:
+                    seen = list(
+                        ledger_sums(*map(np.concatenate, zip(seen, (window.ledger_ids, window.sizes), strict=True)))
+                    )
+                    live = live_rows(window, index)
+                    self._check_not_in_doubt(path, window.ledger_ids)
+                    if live.any():
+                        writer = writer or self._store.logs.create_temporary(SUFFIX)
+                        _append(writer, window, live)
+                        outstanding += int(live.sum())
+                        if outstanding >= outstanding_max:
+                            writer.sync()
+                            outstanding = 0
+                    pace(int(live.sum()), int(window.sizes[live].sum()))
+                self._check_whole(scan, path, seen, index, pace)
+            if writer is None:
+                return None
+            writer.seal()
+            intent = Intent(writer.log_id, log_id)
+            self._files.replace(self._intent_path, intent_format.encode(intent))
+        except BaseException:
+            # An intent that got as far as the disk nevertheless names a log that is missing: `recover` passes over it.
+            if writer is not None:
+                writer.close()
+                self._remove_temporary(writer.log_id)
+            raise
+        writer.close()
+        return intent
+
+    def _check_not_in_doubt(self, path: str, ledger_ids: np.ndarray) -> None:
+        doubtful = self._store.in_doubt(np.unique(ledger_ids))
+        if len(doubtful):
+            raise LogInDoubt(f"ledger {doubtful[0]}, which has entries in {path}, is in limbo or its index is lost")
+
+    def _check_whole(self, scan: LogScan, path: str, seen: Sequence[np.ndarray], index: IndexView, pace: Pace) -> None:
+        """Raise StorageDamaged unless all that the log holds was seen."""
+        if scan.ledgers_map is None:
+            if scan.end < scan.size and self._points_behind(scan.log_id, scan.end, index, pace):
+                raise incomplete(scan, path)
+        elif scan.end != scan.items_end:
+            raise incomplete(scan, path)
+        elif not all(map(np.array_equal, seen, scan.ledgers_map)):
+            raise StorageDamaged(
+                f"{path}: the ledgers of its entries are not those of its ledgers map, so ids in it are damaged; the "
+                f"log is kept as it is. Look with `bkspark dump entry-log {path}`"
+            )
+
+    def finish(self, intent: Intent, pace: Pace) -> None:
+        """Do step 3: make the index point to the new log, durably. Doing it twice changes nothing more.
+
+        Raises:
+            StorageDamaged: the new log is not whole; both logs must be kept.
+            OSError: the index could not be written. Where there was no space (`files.is_out_of_space`), positions lead
+                to both logs, each to a whole entry, and this can be done again; it is `unfinished`. After any other
+                error `recover` must run before anything else uses the store.
+        """
+        self.unfinished = intent
+        if self._store.logs.path(intent.new_id) is None:
+            self._store.logs.adopt(intent.new_id, SUFFIX)
+        with self._reading(intent.new_id) as (scan, index, path):
+            gathered: list[np.ndarray] = []
+            for window in scan:
+                # Without the window's bytes, of which there may be many.
+                gathered.append(np.stack((window.ledger_ids, window.entry_ids, window.positions)))
+                if sum(each.shape[1] for each in gathered) >= _ROWS_PER_MOVE:
+                    self._move(intent, np.concatenate(gathered, axis=1), index)
+                    gathered = []
+                pace(0, 0)
+            if gathered:
+                self._move(intent, np.concatenate(gathered, axis=1), index)
+            if scan.ledgers_map is None or scan.end != scan.items_end:
+                raise incomplete(scan, path)
+        self._store.logs.settle_adopted(intent.new_id)
+        self.unfinished = None
+
+    def _move(self, intent: Intent, moved: np.ndarray, index: IndexView) -> None:
+        """Move entries; `moved` has three rows: ledger ids, entry ids, positions in the new log."""
+        ledger_ids, entry_ids, positions = moved
+        groups = [(ledger_id, np.arange(len(ledger_ids))[rows]) for ledger_id, rows in rows_by_ledger(ledger_ids)]
+        groups = [group for group in groups if self._store.index.has(group[0])]
+        for first in range(0, len(groups), _LEDGERS_PER_MOVE):
+            with self._store.writing:
+                updates = []
+                for ledger_id, rows in groups[first : first + _LEDGERS_PER_MOVE]:
+                    rows = rows[np.argsort(entry_ids[rows], kind="stable")]
+                    stored = stored_positions(index, ledger_id, entry_ids[rows])
+                    rows = rows[self._is_replaced(intent, ledger_id, entry_ids[rows], stored)]
+                    updates.append(LedgerUpdate(ledger_id, None, entry_ids[rows], positions[rows]))
+                self._store.move(updates)
+
+    def _is_replaced(self, intent: Intent, ledger_id: int, entry_ids: np.ndarray, stored: np.ndarray) -> np.ndarray:
+        """Return which stored positions give way to those in the new log, bool each.
+
+        Those into the old log do. Those into the new one are written once more, for a killed process may not have
+        synced them. A crash can have torn a position, which then leads to no such entry. All others are newer.
+        """
+        logs = stored >> OFFSET_BITS
+        replaced = (logs == intent.old_id) | (logs == intent.new_id) | (stored == 0)
+        others = np.flatnonzero(~replaced)
+        reader = EntryLogReader(self._store.logs, _OPEN_FILES_MAX)
+        try:
+            for row in others.tolist():
+                try:
+                    reader.read(ledger_id, int(entry_ids[row]), stored[row : row + 1], 0)
+                except StorageDamaged:
+                    replaced[row] = True
+        finally:
+            reader.close()
+        return replaced
+
+    def remove(self, log_id: int) -> None:
+        """Remove the file of a log that the store has forgotten, durably."""
+        self._scanned.pop(log_id, None)
+        path = self._store.logs.file_path(log_id, "")
+        with contextlib.suppress(FileNotFoundError):
+            self._files.remove(path)
+        self._files.sync_directory(os.path.dirname(path))
+
+    def forget_intent(self) -> None:
+        """Do the last of step 4."""
+        self._files.remove(self._intent_path)
+        self._files.sync_directory(os.path.dirname(self._intent_path))
+
+    # ---- after a crash ----
+
+    def recover(self) -> list[str]:
+        """Finish what a crash interrupted, remove what came to nothing; return lines for the operator.
+
+        Without space to finish it, it is `unfinished`, and the next pass of garbage collection tries again.
+
+        Raises:
+            OSError: a file could not be read or written; the store must not be used.
+            StorageDamaged: the intent is of a later version.
+        """
+        notices = []
+        intent = self._read_intent()
+        if intent is not None:
+            try:
+                self._finish_again(intent)
+            except StorageDamaged as error:
+                # Positions may point into both, so both stay.
+                self.unfinished = None
+                notices.append(f"the compaction of entry log {intent.old_id:x} could not be finished: {error}")
+            if self.unfinished is not None:
+                # As while it serves. Nothing is removed: the new log may still have its temporary name.
+                notices.append(f"entry log {intent.old_id:x} stays beside its copy until there is space for the index")
+                return notices
+        for directory in self._directories:
+            for name in self._files.names(directory):
+                if name.endswith(SUFFIX):
+                    self._files.remove(os.path.join(directory, name))
+        if self._files.exists(self._intent_path):
+            self.forget_intent()
+        return notices
+
+    def _read_intent(self) -> Intent | None:
+        if not self._files.exists(self._intent_path):
+            return None
+        try:
+            return intent_format.decode(self._files.read_all(self._intent_path))
+        except ValueError as error:
+            raise StorageDamaged(f"{self._intent_path}: {error}") from error
+
+    def _finish_again(self, intent: Intent) -> None:
+        logs = self._store.logs
+        path = logs.path(intent.new_id) or logs.file_path(intent.new_id, SUFFIX)
+        if not self._files.exists(path):
+            raise StorageDamaged(f"the new log {path} is missing")
+        # A killed process leaves files and names that are there, but not durable yet.
+        self._sync(path)
+        try:
+            self.finish(intent, _without_limits)
+        except OSError as error:
+            if not is_out_of_space(error):
+                raise
+            return
+        if logs.path(intent.old_id) is not None:
+            self._store.forget_log(intent.old_id)
+            self.remove(intent.old_id)
+
+    def _sync(self, path: str) -> None:
+        file = self._files.open(path)
+        try:
+            file.sync_data()
+        finally:
+            file.close()
+        self._files.sync_directory(os.path.dirname(path))
+
+    def _remove_temporary(self, log_id: int) -> None:
+        # The disk may refuse this, too; then the next start removes it.
+        with contextlib.suppress(OSError):
+            self._files.remove(self._store.logs.file_path(log_id, SUFFIX))
+
+    @contextlib.contextmanager
+    def _reading(self, log_id: int) -> Iterator[tuple[LogScan, IndexView, str]]:
+        """Open a log to be scanned, and the index for this thread."""
+        path = self._store.logs.path(log_id)
+        assert path is not None, f"entry log {log_id:x} is none of the settled ones"
+        index = self._store.index.view(_OPEN_FILES_MAX)
+        file = self._files.open(path)
+        try:
+            yield LogScan(file, log_id), index, path
+        finally:
+            file.close()
+            index.close()
+
+
+def _without_limits(entries: int, size: int) -> None:
+    """Go on at once."""
+
+
+def _append(writer: LogWriter, window: LogWindow, live: np.ndarray) -> None:
+    """Write the chosen items of a window; they are durable once the log is sealed."""
+    view = window.octets.data
+    starts, sizes = window.starts[live], window.sizes[live]
+    writer.count(window.ledger_ids[live], sizes)
+    begin = writer.end
+    writer.write([view[start:end] for start, end in contiguous_spans(starts, sizes)])
+    if begin // _SYNC_BYTES != writer.end // _SYNC_BYTES:
+        # Little by little, so that the journal's syncs never wait for much.
+        writer.sync()

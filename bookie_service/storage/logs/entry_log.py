@@ -1,0 +1,234 @@
+"""Entry logs: where entries stay. `log_appender` writes them, `log_reader` reads them back.
+
+Log ids ascend and are never used twice, whatever `lastId` says: the highest of it and of the files found counts, and a
+log is created only where no file of its name exists. A crash in the middle of an append leaves bytes that no index
+position points to; nothing is ever appended behind them, because a new process begins a new log. A log that is full
+is closed with a ledgers map; it is settled once the index is durable for all that it holds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterable, Sequence
+
+from bkspark.errors import StorageDamaged
+from bookie_service.formats import entry_log as log_format
+from bookie_service.storage.disks import UNKNOWN_SPACE, DiskLimits, DiskSpace, directory_for_log
+from bookie_service.storage.io.files import File, LocalFiles, is_disk_failure, refuses_writes
+from bookie_service.storage.logs.log_writer import LogWriter
+
+_UNSEEN_LOGS_MAX = 1 << 20
+"""Logs with higher numbers than all others that a directory may have which cannot be read."""
+ITEM_BYTES_MAX = 64 * 1024 * 1024
+"""A length word above this is damage, not an entry."""
+
+
+class EntryLogs:
+    """Which entry logs exist, in which directory. Shared by all threads of the storage.
+
+    A new log goes to the directory with the most free space (`disks.directory_for_log`).
+    """
+
+    def __init__(
+        self,
+        files: LocalFiles,
+        directories: Sequence[str],
+        limits: DiskLimits | None = None,
+        *,
+        reserves: bool = False,
+    ) -> None:
+        """`directories`: the `current` directories of all ledger directories; `reserves`: see `LogWriter`."""
+        self.files = files
+        self._reserves = reserves
+        self._directories = directories
+        self._limits = limits or DiskLimits()
+        self._directory_of: dict[int, str] = {}
+        self._creating = threading.Lock()
+        self._appended: set[int] = set()
+        self._adopted: set[int] = set()
+        self._full: frozenset[str] = frozenset()
+        self._avoided: frozenset[str] = frozenset()
+        highest = 0
+        self.notices: list[str] = []
+        """Lines for the operator about directories that cannot be read."""
+        for directory in directories:
+            for name in self._names(directory):
+                log_id = log_format.parse_file_name(name)
+                if log_id is not None:
+                    self._directory_of[log_id] = directory
+                    highest = max(highest, log_id)
+            highest = max(highest, self._noted_id(directory))
+        # No number is used twice, also not one of a log that cannot be seen now.
+        self._last_id = min(highest + (_UNSEEN_LOGS_MAX if self.notices else 0), log_format.LOG_ID_MAX)
+
+    def _names(self, directory: str) -> list[str]:
+        try:
+            return self.files.names(directory)
+        except OSError as error:
+            if not is_disk_failure(error) or len(self._directories) == 1:
+                raise
+            self.notices.append(
+                f"{directory} cannot be read ({error.strerror}): what is stored there is answered with an error, and "
+                "new entries go to the other ledger directories"
+            )
+            return []
+
+    def _noted_id(self, directory: str) -> int:
+        """Return the log id that a directory's `lastId` names, 0 where that does not tell."""
+        path = os.path.join(directory, log_format.LAST_ID_NAME)
+        try:
+            return log_format.decode_last_id(self.files.read_all(path)) or 0 if self.files.exists(path) else 0
+        except OSError as error:
+            if not is_disk_failure(error) or len(self._directories) == 1:
+                raise
+            self.notices.append(
+                f"{path} cannot be read ({error.strerror}): entry logs get much higher numbers from now on"
+            )
+            return 0
+
+    def path(self, log_id: int) -> str | None:
+        """Return where a log lies, None when there is no such log."""
+        directory = self._directory_of.get(log_id)
+        return None if directory is None else os.path.join(directory, log_format.file_name(log_id))
+
+    # ---- full disks ----
+
+    def note_full(self, directories: frozenset[str]) -> None:
+        """Remember which directories are full, as a look at the disks found; those avoided may be tried again."""
+        self._full = directories
+        self._avoided = frozenset()
+
+    def avoid(self, log_id: int | None) -> bool:
+        """Note that a log's directory took no writes; return whether there is another one to try."""
+        directory = None if log_id is None else self._directory_of.get(log_id)
+        if directory is not None:
+            self._avoided |= {directory}
+        return directory is not None and len(self._avoided) < len(self._directories)
+
+    def should_leave(self, log_id: int) -> bool:
+        """Return whether the rest belongs into another log, because this one's directory is full and another is not."""
+        return self._directory_of.get(log_id) in self._full and len(self._full) < len(self._directories)
+
+    # ---- creating ----
+
+    def create(self) -> LogWriter:
+        """Create the next log, with its header written; it is unsettled.
+
+        Raises:
+            OSError: nothing was created.
+        """
+        with self._creating:
+            log_id, directory, writer = self._create("")
+            self._appended.add(log_id)
+            self._directory_of[log_id] = directory
+        return writer
+
+    def create_temporary(self, suffix: str) -> LogWriter:
+        """Create a log under its name and `suffix`, not yet one of the logs: `adopt` makes it one.
+
+        Raises:
+            OSError: nothing was created.
+        """
+        with self._creating:
+            return self._create(suffix)[2]
+
+    def file_path(self, log_id: int, suffix: str) -> str:
+        """Return where the file of a log lies that is not one of the logs, or not any more."""
+        name = log_format.file_name(log_id) + suffix
+        paths = [os.path.join(directory, name) for directory in self._directories]
+        return next(filter(self.files.exists, paths), paths[0])
+
+    def adopt(self, log_id: int, suffix: str) -> None:
+        """Give a temporary log its name, durably; it is unsettled. The file must be durable."""
+        self._adopted.add(log_id)
+        # A crash may have taken `lastId`, and as a temporary log it did not count.
+        self._last_id = max(self._last_id, log_id)
+        path = self.file_path(log_id, suffix)
+        directory = os.path.dirname(path)
+        self.files.rename(path, os.path.join(directory, log_format.file_name(log_id)))
+        self.files.sync_directory(directory)
+        self._directory_of[log_id] = directory
+
+    def discard(self, log_id: int) -> None:
+        """Remove a log that nothing points to yet."""
+        path = self.path(log_id)
+        if path is not None:
+            self.forget(log_id)
+            self._appended.discard(log_id)
+            self.files.remove(path)
+
+    def settle_appended(self, except_for: set[int]) -> None:
+        """Note that the index is durable for all created logs but those that are still appended to."""
+        self._appended &= except_for
+
+    def settle_adopted(self, log_id: int) -> None:
+        """Note that the index is durable for an adopted log."""
+        self._adopted.discard(log_id)
+
+    def settled(self) -> list[int]:
+        """Return the logs that only compaction changes any more: all that the index will ever say of them, it says."""
+        return sorted(set(self._directory_of) - self._appended - self._adopted)
+
+    def forget(self, log_id: int) -> None:
+        """Take a log out of the list; its file stays."""
+        del self._directory_of[log_id]
+
+    def _create(self, suffix: str) -> tuple[int, str, LogWriter]:
+        """Create the next log in the best directory, or the next best while one has no space after all."""
+        # A number is used once, also when creating its file failed in the middle.
+        if self._last_id == log_format.LOG_ID_MAX:
+            raise StorageDamaged(
+                f"entry log {self._last_id:x} has the highest id there is, so none can follow: stop this bookie and "
+                "remove lastId from its ledger directories if a wrong number stands there"
+            )
+        self._last_id += 1
+        log_id = self._last_id
+        left = [directory for directory in self._directories if directory not in self._avoided] or self._directories
+        spaces = self._spaces(left)
+        while True:
+            directory = directory_for_log(self._limits, spaces, log_id, self._full)
+            try:
+                file = self._create_in(directory, log_id, suffix)
+            except OSError as error:
+                del spaces[directory]
+                if not refuses_writes(error) or not spaces:
+                    raise
+                continue
+            # Space reserved on a small or nearly full disk would be missing there for what is acknowledged.
+            reserves = self._reserves and spaces[directory].free_bytes >= self._limits.log_bytes_max
+            return log_id, directory, LogWriter(log_id, file, reserves=reserves)
+
+    def _spaces(self, directories: Iterable[str]) -> dict[str, DiskSpace]:
+        """Return how full the directories are whose disks tell it, all if none does."""
+        spaces = {}
+        for directory in directories:
+            try:
+                spaces[directory] = self.files.space(directory)
+            except OSError as error:
+                if not is_disk_failure(error):
+                    raise
+                spaces[directory] = UNKNOWN_SPACE
+        return spaces
+
+    def _create_in(self, directory: str, log_id: int, suffix: str) -> File:
+        """Return a new file with the header of a log in it, whose name is durable.
+
+        The header becomes so with the first entries, before which nothing points here. `lastId` may be torn by a crash:
+        the logs that there are then tell.
+        """
+        path = os.path.join(directory, log_format.file_name(log_id) + suffix)
+        file = self.files.create(path)
+        try:
+            file.write([log_format.encode_header(log_id)], 0)
+            last_id = os.path.join(directory, log_format.LAST_ID_NAME)
+            self.files.replace(last_id, log_format.encode_last_id(log_id), durably=False)
+            self.files.sync_directory(directory)
+        except OSError:
+            file.close()
+            # The disk may refuse this, too; the file is then a log without entries, which garbage collection removes.
+            with contextlib.suppress(OSError):
+                self.files.remove(path)
+            raise
+        return file

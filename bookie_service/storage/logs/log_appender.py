@@ -1,0 +1,214 @@
+"""Appending items to entry logs: one log for all ledgers, or one for each ledger that is written.
+
+A flush appends, then syncs, and only then does the index point to what it wrote. What a disk without space refused in
+between is taken back, so that the same flush can go to another directory, or be repeated when there is space.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from bkspark.wire.framing import LENGTH_BYTES, gather_i64
+from bookie_service.formats import entry_log as log_format
+from bookie_service.formats.entry_log import HEADER_BYTES, LOG_BYTES_MAX, OFFSET_BITS
+from bookie_service.storage.io.files import is_disk_failure
+from bookie_service.storage.io.items import contiguous_spans, rows_by_ledger
+from bookie_service.storage.logs.entry_log import EntryLogs
+from bookie_service.storage.logs.log_writer import LogWriter
+
+_SHARED = -1
+"""Owner of the log that all ledgers share."""
+
+
+@dataclass(frozen=True, slots=True)
+class AppendOptions:
+    """How entry logs grow, in bytes.
+
+    log_bytes_max: a log rolls before it would exceed this, unless a single item does.
+    sync_bytes: written between two syncs, so that the journal's syncs never wait for much more.
+    log_per_ledger: a ledger that is written gets a log of its own, up to `active_logs_max` at a time.
+    idle_s: such a log is completed when nothing was written to it for so long, looked at when a flush ends.
+    reserves: space is taken from the file system before it is written to.
+    """
+
+    log_bytes_max: int = 1024 * 1024 * 1024
+    sync_bytes: int = 2 * 1024 * 1024
+    log_per_ledger: bool = False
+    active_logs_max: int = 500
+    idle_s: float = 300.0
+    reserves: bool = True
+
+    def __post_init__(self) -> None:
+        if not 0 < self.log_bytes_max <= LOG_BYTES_MAX:
+            raise ValueError(f"logSizeLimit must be 1 to {LOG_BYTES_MAX}, not {self.log_bytes_max}")
+
+
+class EntryLogAppender:
+    """Appends items to the newest log, or to the newest of their ledger. For one thread at a time.
+
+    After an OSError of `append` or `sync` either `rollback` is called, or the appender must not be used again.
+    """
+
+    def __init__(self, logs: EntryLogs, options: AppendOptions, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._logs = logs
+        self._options = options
+        self._clock_s = clock_s
+        self._active: OrderedDict[int, tuple[LogWriter, float]] = OrderedDict()
+        """Logs and when they were written last, by ledger id, or by `_SHARED`; least recently written ones first."""
+        self._unsynced: dict[int, LogWriter] = {}
+        self._created: set[int] = set()
+        """Logs created since the last `sync`."""
+        self._synced_ends: dict[int, int] = {}
+        """Where the others that were written to since then ended at that time."""
+        self.last_log_id: int | None = None
+        """The log that was written to, synced or completed last, and so failed; None: creating one did."""
+
+    @property
+    def active_log_ids(self) -> set[int]:
+        """The logs that the next item may go to, if not to a new one."""
+        return {log.log_id for log, _ in self._active.values()}
+
+    def append(self, memory: np.ndarray, addresses: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+        """Write the items at memory[addresses[i]:][:sizes[i]], those of one log in this order; return their positions.
+
+        They are durable after `sync`. Positions are int64.
+        """
+        ledger_ids = gather_i64(memory, addresses + LENGTH_BYTES)
+        if not self._options.log_per_ledger:
+            return self._append(_SHARED, memory, addresses, sizes, ledger_ids)
+        positions = np.empty(len(addresses), np.int64)
+        for ledger_id, rows in rows_by_ledger(ledger_ids):
+            positions[rows] = self._append(ledger_id, memory, addresses[rows], sizes[rows], ledger_ids[rows])
+        return positions
+
+    def _append(
+        self, owner: int, memory: np.ndarray, addresses: np.ndarray, sizes: np.ndarray, ledger_ids: np.ndarray
+    ) -> np.ndarray:
+        positions = np.empty(len(addresses), np.int64)
+        done = 0
+        while done < len(addresses):
+            log = self._log_with_room(owner, int(sizes[done]))
+            ends = np.cumsum(sizes[done:]) + log.end
+            # At least one item, also when a single one exceeds the limit of a whole log.
+            count = max(1, int(ends.searchsorted(self._options.log_bytes_max, side="right")))
+            ends = ends[:count]
+            chosen = slice(done, done + count)
+            positions[chosen] = (log.log_id << OFFSET_BITS) + ends - sizes[chosen] + LENGTH_BYTES
+            log.count(ledger_ids[chosen], sizes[chosen])
+            self._write(log, memory, addresses[chosen], sizes[chosen])
+            done += count
+        return positions
+
+    def sync(self) -> None:
+        """Make everything appended durable."""
+        for log in self._unsynced.values():
+            self.last_log_id = log.log_id
+            log.sync()
+        self._note_synced()
+
+    def rollback(self) -> None:
+        """Take back what was appended since the last `sync`; the next items go to new logs.
+
+        Nothing may point to it yet. What the disk does not take back, garbage collection finds.
+        """
+        self.close()
+        for log_id in self._created:
+            with contextlib.suppress(OSError):
+                self._logs.discard(log_id)
+        for log_id, end in self._synced_ends.items():
+            with contextlib.suppress(OSError):
+                self._cut(log_id, end)
+        self._note_synced()
+
+    def seal_idle(self) -> None:
+        """Complete logs of ledgers that nothing was written to for long. Everything appended must be synced."""
+        if self._options.log_per_ledger:
+            idle_since_s = self._clock_s() - self._options.idle_s
+            while self._active and next(iter(self._active.values()))[1] <= idle_since_s:
+                self._seal(next(iter(self._active)))
+
+    def seal(self) -> None:
+        """Complete the present logs, durably; the next items go to new ones."""
+        while self._active:
+            self._seal(next(iter(self._active)))
+        self._note_synced()
+
+    def close(self) -> None:
+        for log, _ in self._active.values():
+            log.close()
+        self._active.clear()
+
+    def _note_synced(self) -> None:
+        self._unsynced.clear()
+        self._created.clear()
+        self._synced_ends.clear()
+
+    def _seal(self, owner: int) -> None:
+        log, _ = self._active[owner]
+        self.last_log_id = log.log_id
+        try:
+            log.seal(may_lack_map=True)
+        except OSError as error:
+            # What is durable needs no map: such a log is scanned. On a disk that fails none can be written.
+            if log.log_id in self._unsynced or not is_disk_failure(error):
+                raise
+        self._unsynced.pop(log.log_id, None)
+        del self._active[owner]
+        log.close()
+
+    def _cut(self, log_id: int, end: int) -> None:
+        """Make a log end where it did, without a ledgers map: whoever needs to know what it holds scans it."""
+        path = self._logs.path(log_id)
+        assert path is not None, f"entry log {log_id:x} was appended to a moment ago"
+        file = self._logs.files.open(path)
+        try:
+            # The header first: it must never name a map that is not there.
+            file.write([log_format.encode_header(log_id)], 0)
+            file.sync_data()
+            file.truncate(end)
+            file.sync_data()
+        finally:
+            file.close()
+
+    def _log_with_room(self, owner: int, size: int) -> LogWriter:
+        """Return the owner's log, or a new one where that is full, and note that it is written to."""
+        if owner in self._active:
+            log, _ = self._active[owner]
+            is_full = log.end + size > self._options.log_bytes_max
+            if log.end > HEADER_BYTES and (is_full or self._logs.should_leave(log.log_id)):
+                self._seal(owner)
+        if owner not in self._active:
+            if len(self._active) >= self._options.active_logs_max:
+                self._seal(next(iter(self._active)))
+            self.last_log_id = None
+            log = self._logs.create()
+            self._created.add(log.log_id)
+        self._active[owner] = log, self._clock_s()
+        self._active.move_to_end(owner)
+        if log.log_id not in self._created:
+            self._synced_ends.setdefault(log.log_id, log.end)
+        return log
+
+    def _write(self, log: LogWriter, memory: np.ndarray, addresses: np.ndarray, sizes: np.ndarray) -> None:
+        view = memory.data
+        sync_bytes = self._options.sync_bytes
+        self._unsynced[log.log_id] = log
+        self.last_log_id = log.log_id
+        buffers: list[memoryview] = []
+        gathered = 0
+        for start, end in contiguous_spans(addresses, sizes):
+            for piece in range(start, end, sync_bytes):
+                buffers.append(view[piece : min(end, piece + sync_bytes)])
+                gathered += len(buffers[-1])
+                if gathered >= sync_bytes:
+                    log.write(buffers)
+                    log.sync()
+                    buffers, gathered = [], 0
+        if buffers:
+            log.write(buffers)
