@@ -13,9 +13,9 @@ from bkspark.errors import StorageDamaged
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v2, v3
 from bkspark.wire.framing import FRAME_BYTES_MAX
-from bkspark.wire.v2 import Status
-from bookie_service import bookie as bookie_module
-from bookie_service.lone_adds import decode_lone_add
+from bkspark.wire.status import Status
+from bookie_service.engine import bookie as bookie_module
+from bookie_service.network.add_decoders import v2_single_add
 from tests.bookie.simulated_connections import ServedBookie, SimulatedSocket
 from tests.bookie.test_deferrals import BYPASSING
 from tests.bookie.v3_peer import add_frames, request
@@ -127,9 +127,9 @@ def test_change_of_a_ledger_that_cannot_be_read_is_an_error_and_hurts_no_other(
 
 def lone(twin: BookieTwin, client: Client, ledger_id: int, entry_id: int, key: bytes = KEY) -> bool:
     octets = np.frombuffer(bytearray(add_frame(key, entry(ledger_id, entry_id))), np.uint8)
-    found = decode_lone_add(octets.data, len(octets), FRAME_BYTES_MAX)
+    found = v2_single_add(octets.data, len(octets), FRAME_BYTES_MAX)
     assert found is not None
-    return twin.bookie.add_alone(client, octets, found)
+    return twin.bookie.add_single(client, octets, found)
 
 
 def test_client_that_adds_alone_is_answered_at_once_with_one_sync_each(twin: BookieTwin) -> None:
@@ -138,8 +138,8 @@ def test_client_that_adds_alone_is_answered_at_once_with_one_sync_each(twin: Boo
     for entry_id in range(1, 6):
         assert lone(twin, client, 5, entry_id)
         # The first ones wait for company: another client may add as well.
-        assert len(client.statuses) == (0 if entry_id <= twin.setup.alone_after else entry_id)
-        if entry_id <= twin.setup.alone_after:
+        assert len(client.statuses) == (0 if entry_id <= twin.setup.serial_writer_after else entry_id)
+        if entry_id <= twin.setup.serial_writer_after:
             twin.settle()
     assert client.statuses == [Status.EOK] * 5
     # Somebody else adds: then it begins anew.
@@ -274,16 +274,16 @@ def test_force_waits_for_the_flush_of_what_bypasses_the_journal_and_only_for_tha
         force(ledger_id, txn_id)
     force(7, 70)
     assert forces_answered(peer) == [
-        (52, v3.Status.ETOOMANYREQUESTS),
-        (61, v3.Status.ETOOMANYREQUESTS),
-        (70, v3.Status.EOK),
+        (52, v3.code_of(Status.ETOOMANYREQUESTS)),
+        (61, v3.code_of(Status.ETOOMANYREQUESTS)),
+        (70, v3.code_of(Status.EOK)),
     ]
     flush()
-    assert forces_answered(peer)[3:] == [(50, v3.Status.EOK), (51, v3.Status.EOK)]
+    assert forces_answered(peer)[3:] == [(50, v3.code_of(Status.EOK)), (51, v3.Status.EOK)]
     flush()
-    assert forces_answered(peer)[5:] == [(60, v3.Status.EOK)]
+    assert forces_answered(peer)[5:] == [(60, v3.code_of(Status.EOK))]
     force(6, 62)
-    assert forces_answered(peer)[6:] == [(62, v3.Status.EOK)], "all of it is flushed"
+    assert forces_answered(peer)[6:] == [(62, v3.code_of(Status.EOK))], "all of it is flushed"
     assert served.twin.checkpoints.is_idle
 
 

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from bkspark.errors import BookKeeperError, MetadataError
-from bookie_service import collection
-from bookie_service.collection import CompactionLevel, DiskRoom
-from bookie_service.collector import CollectionOptions, Collector, PassReport
+from bookie_service.gc import garbage_collector
+from bookie_service.gc.garbage_collector import CollectionOptions, Collector, PassReport
+from bookie_service.gc.gc_policy import CompactionLevel
+from bookie_service.storage.disks import DiskRoom
 from tests.bookie.collecting import UNLIMITED, Bench
 
 SELDOM = replace(UNLIMITED, interval_s=3600.0)
@@ -226,7 +227,7 @@ def test_questions_to_the_metadata_store_are_counted_and_wait_for_their_turn(
             slept.append(seconds)
             await sleep(0)
 
-        monkeypatch.setattr(collection, "pause_s", pause_s)
+        monkeypatch.setattr(garbage_collector, "pause_s", pause_s)
         monkeypatch.setattr(asyncio, "sleep", sleeping)
         pace = task.collector._metadata_pace()
         for _ in range(4):
