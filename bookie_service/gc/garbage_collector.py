@@ -209,6 +209,9 @@ class Collector:
             while True:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._asked.wait(), self._options.interval_s)
+                if self._stopping.is_set():
+                    # `wait_for` loses a cancellation that comes together with what it waits for.
+                    return
                 self._asked.clear()
                 waiting, self._waiting = self._waiting, []
                 report = await self.run_pass(is_forced=bool(waiting))

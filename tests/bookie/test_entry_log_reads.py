@@ -194,6 +194,17 @@ def test_positions_closer_together_than_items_can_lie_lead_to_one_item_at_most(l
             check(found, [item(5, 0)], 0, is_full=False)
 
 
+@pytest.mark.parametrize("step", [10, 19])
+def test_positions_within_the_last_item_of_a_log_lead_to_that_item_alone(log: OneLog, step: int) -> None:
+    smallest = (16).to_bytes(4, "big") + item(5, 0)[4:20]
+    for count in (2, 3):
+        # What lies there has just as many bytes as so many items of `step` bytes would have.
+        padding = bytes(max(0, count * step - len(smallest)))
+        first = int(log.put(smallest + padding)[0])
+        os.truncate(log.path, log.end)
+        check(log.read(first + step * np.arange(count)), [smallest], 0, is_full=False)
+
+
 def test_run_ends_before_a_damaged_item(log: OneLog) -> None:
     for size in (30, 31):
         for position, wrong in ((1, item(6, 1, size)), (2, item(5, 3, size)), (1, b"\xff" * len(item(5, 1, size)))):

@@ -118,3 +118,25 @@ def test_run_larger_than_the_cache_is_not_kept_and_throws_nothing_out() -> None:
     nothing = ReadAheadCache(0)
     nothing.keep(1, run(10, 5), nothing.epoch)
     assert (nothing.find(1, 10, 9, 99), nothing.used) == (None, 0)
+
+
+def test_every_use_of_the_cache_holds_its_lock_once() -> None:
+    """Reads find and keep runs on the event loop while a flush forgets some on its thread."""
+
+    class Lock:
+        held = 0
+
+        def __enter__(self) -> None:
+            self.held += 1
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    cache, lock = ReadAheadCache(1 << 20), Lock()
+    cache._lock = lock  # type: ignore[assignment]
+    cache.keep(1, run(10, 5), cache.epoch)
+    assert lock.held == 1
+    cache.find(1, 10, 1, 99)
+    assert lock.held == 2
+    cache.forget({1})
+    assert lock.held == 3

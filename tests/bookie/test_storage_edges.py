@@ -109,7 +109,8 @@ def test_hole_of_an_index_file_is_not_looked_through(tmp_path: Path) -> None:
     at = 100_000
     file.write_positions(at, np.array([5]))
     assert at < _last_data_end(file, file.end_entry()) <= at + 1024
-    assert _last_data_end(file, 40_000) <= 1024
+    if LAYOUT.position_at(0) >= os.stat(tmp_path).st_blksize:
+        assert _last_data_end(file, 40_000) == 0
 
 
 def test_only_directories_of_one_or_two_hexadecimal_digits_hold_index_files(tmp_path: Path) -> None:
@@ -170,7 +171,10 @@ def test_file_that_a_crash_left_without_a_header_gets_it_in_both_slots(tmp_path:
 def test_key_value_index_commits_once_for_each_change(tmp_path: Path) -> None:
     files = FaultyFiles()
     index = KeyValueIndex(files, str(tmp_path), KeyValueOptions())
-    # Its name may be that of a process that was killed.
+    index.close()
+    files.operations.clear()
+    index = KeyValueIndex(files, str(tmp_path), KeyValueOptions())
+    # A process that was killed may have made it and not its name durable.
     assert ("sync_directory", str(tmp_path)) in files.operations
     index.hold([update(5, 0, [7, 8], generation=1)])
     assert not index.is_clean
@@ -292,8 +296,9 @@ def test_each_file_of_a_journal_is_preallocated_step_by_step(tmp_path: Path) -> 
 
 def test_record_behind_damage_is_found_though_later_bytes_look_like_records(tmp_path: Path) -> None:
     journal = open_journal(tmp_path)
-    journal.append([record(b"damaged")])
+    journal.append([record(b"kept")])
     damaged = journal.end.offset
+    journal.append([record(b"damaged" + FAKE)])
     journal.append([record(b"y" * 50)])
     journal.append([record(b"proof" + FAKE * 3 + b"z" * 50)])
     journal.close()
@@ -318,6 +323,11 @@ def test_record_of_entries_that_are_none_refuses_the_start(tmp_path: Path) -> No
         journal.close()
         with pytest.raises(StorageDamaged, match="offset"):
             open_storage(LocalFiles(), [str(tmp_path / "journal")], [str(tmp_path / "ledgers")], STORE_OPTIONS, OPTIONS)
+
+
+def test_journal_keeps_as_many_backups_as_apaches_unless_it_is_configured() -> None:
+    """journalMaxBackups"""
+    assert JournalOptions().backups_max == 5
 
 
 # ---- compaction ----
@@ -403,7 +413,13 @@ def test_copy_that_fails_tells_why_though_its_file_cannot_be_removed(tmp_path: P
     files = FaultyFiles()
     bench = half_live(tmp_path, files)
     (old_id,) = log_ids(bench)
-    files.fault = lambda operation, path: operation in ("remove", "sync_data") and path.endswith(SUFFIX)
+
+    def fault(operation: str, path: str) -> bool:
+        if operation == "remove" and path.endswith(SUFFIX):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
+        return operation == "sync_data" and path.endswith(SUFFIX)
+
+    files.fault = fault
     with pytest.raises(OSError, match="Input/output") as raised:
         bench.compactor.copy(old_id, without_limits)
     assert raised.value.filename.endswith(SUFFIX)

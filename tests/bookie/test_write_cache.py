@@ -60,7 +60,20 @@ def test_memory_for_finding_entries_counts_as_used() -> None:
     half = CacheHalf(4096)
     before = half.room
     put(half, 5, {0: item(5, 0, 10)})
-    assert half.room < before - len(item(5, 0, 10))
+    first = before - half.room - len(item(5, 0, 10))
+    put(half, 5, {1: item(5, 1, 10)})
+    another = before - half.room - 2 * len(item(5, 0, 10)) - first
+    assert another == 16
+    assert first == 616, "a ledger costs more than its entries"
+    begin = half.room
+    half.insert_one(6, 0, 0)
+    assert begin - half.room == 616
+    half.insert_one(6, 1, 0)
+    assert begin - half.room == 632
+    half.clear()
+    put(half, 5, {0: item(5, 0, 10), 1: item(5, 1, 10)})
+    half.note_header()
+    assert half.room == before - first - another - 2 * len(item(5, 0, 10)) - 1024
     half.clear()
     assert (half.room, half.used, half.ledgers) == (before, 0, {})
 

@@ -272,8 +272,6 @@ class LedgerStore(ABC):
         if not len(positions) or not positions.item(0):
             self._is_whole(ledger.ledger_id)
             return None
-        if not positions.all():
-            positions = positions[: int(np.argmin(positions != 0))]
         items = self._reader.read(ledger.ledger_id, first_entry, positions, bytes_max, source)
         self._item_bytes = max(LENGTH_BYTES + ENTRY_BYTES_MIN, len(items.buffer) // len(items))
         return items
@@ -287,7 +285,7 @@ class LedgerStore(ABC):
         if count <= 0:
             return None
         positions = self.index.positions(ledger.ledger_id, first_entry, count)
-        return self._reader.locate(positions, bytes_max) if len(positions) and positions.item(0) else None
+        return self._reader.locate(positions, bytes_max) if len(positions) else None
 
     def waiting_entries(self, ledger: Ledger) -> list[np.ndarray]:
         halves = [half for half in (self.filling, self._flushing) if half is not None]

@@ -245,11 +245,13 @@ class CacheHalf:
 
     def insert(self, ledger_id: int, entry_ids: np.ndarray, addresses: np.ndarray) -> None:
         """Note that entries of one ledger lie at `addresses`, as `place` returned them."""
-        self._index_bytes += self._writes(ledger_id).append(entry_ids, addresses)
+        writes = self._writes(ledger_id)  # first: it counts, too
+        self._index_bytes += writes.append(entry_ids, addresses)
 
     def insert_one(self, ledger_id: int, entry_id: int, address: int) -> None:
         """Note that an entry lies at `address`, as `place_one` returned it."""
-        self._index_bytes += self._writes(ledger_id).append_one(entry_id, address)
+        writes = self._writes(ledger_id)
+        self._index_bytes += writes.append_one(entry_id, address)
 
     def note_header(self) -> None:
         """Count the memory for a header that is flushed together with this half. It need not fit."""

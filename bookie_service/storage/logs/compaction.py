@@ -320,9 +320,9 @@ class Compactor:
             if not is_out_of_space(error):
                 raise
             return
-        if logs.path(intent.old_id) is not None:
-            self._store.forget_log(intent.old_id)
-            self.remove(intent.old_id)
+        # It may be gone already.
+        self._store.forget_log(intent.old_id)
+        self.remove(intent.old_id)
 
     def _sync(self, path: str) -> None:
         file = self._files.open(path)

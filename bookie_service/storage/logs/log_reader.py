@@ -44,7 +44,7 @@ class EntryLogReader:
         bytes_max: int,
         source: ByteSource = WAITING,
     ) -> Items:
-        """Return a run of entries from `first_entry` on, whose positions (none 0) are given.
+        """Return a run of entries from `first_entry` on, whose positions are given; 0, not the first one, ends it.
 
         At least one entry, then as many as lie near each other in one log and as `bytes_max` bytes of items allow.
 

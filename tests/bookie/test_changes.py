@@ -1,0 +1,359 @@
+"""Requests that change something, on a bookie without threads: refusals, damaged ledgers, forces and flushes."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bkspark.errors import StorageDamaged
+from bkspark.wire import bookkeeper_protocol_pb2 as protocol
+from bkspark.wire import v2, v3
+from bkspark.wire.framing import FRAME_BYTES_MAX
+from bkspark.wire.status import Status
+from bookie_service.engine import bookie as bookie_module
+from bookie_service.network.add_decoders import v2_single_add
+from tests.bookie.simulated_connections import ServedBookie, SimulatedSocket
+from tests.bookie.test_deferrals import BYPASSING
+from tests.bookie.v3_peer import add_frames, request
+from tests.crash.history import History
+from tests.crash.twins import BookieTwin, Setup, TakingClient, add_frame, lac_packet, sealed
+
+KEY, OTHER_KEY = b"k" * 20, b"o" * 20
+
+
+class Client(TakingClient):
+    """A connection that keeps the statuses that it was sent, and counts how often it was resumed."""
+
+    def __init__(self) -> None:
+        self.sent = b""
+        self.resumed = 0
+
+    def send(self, parts: Any) -> None:
+        self.sent += b"".join(parts)
+
+    def resume(self) -> None:
+        self.resumed += 1
+
+    @property
+    def statuses(self) -> list[int]:
+        """Statuses of V2 replies without a body; of entries only the first counts."""
+        found, at = [], 0
+        while at < len(self.sent):
+            found.append(struct.unpack_from(">i", self.sent, at + 8)[0])
+            at += 4 + int.from_bytes(self.sent[at : at + 4], "big")
+        return found
+
+
+@pytest.fixture
+def twin() -> BookieTwin:
+    setup = Setup()
+    return BookieTwin(setup.new_disk(), setup, History())
+
+
+def entry(ledger_id: int, entry_id: int) -> bytes:
+    return sealed(struct.pack(">qqq", ledger_id, entry_id, -1) + b"payload")
+
+
+def add(twin: BookieTwin, *ids: tuple[int, int], flags: int = 0, key: bytes = KEY) -> list[int]:
+    """Send adds at once; return the statuses of the answers, once all is durable."""
+    client = Client()
+    twin.serve(client, b"".join(add_frame(key, entry(*each), flags) for each in ids))
+    twin.settle()
+    return client.statuses
+
+
+def fence(twin: BookieTwin, ledger_id: int, key: bytes = KEY) -> list[int]:
+    client = Client()
+    twin.serve(client, v2.encode_reads(ledger_id, np.array([v2.LAST_ENTRY]), v2.DO_FENCING, key))
+    twin.settle()
+    return client.statuses
+
+
+class Statuses:
+    """A connection for explicit LACs and forces, which are answered with one byte."""
+
+    def __init__(self) -> None:
+        self.got: list[int] = []
+        self.resumed = 0
+
+    def send(self, parts: Any) -> None:
+        self.got += list(b"".join(parts))
+
+    def resume(self) -> None:
+        self.resumed += 1
+
+
+def write_lac(twin: BookieTwin, ledger_id: int, lac: int, key: bytes = KEY) -> list[int]:
+    client = Statuses()
+    twin.bookie.write_lac(client, ledger_id, key, lac_packet(ledger_id, lac), lambda status: (bytes([status]),))
+    twin.settle()
+    return client.got
+
+
+# ---- ledgers that cannot be read ----
+
+
+@pytest.mark.parametrize("error", [StorageDamaged("its header is damaged"), OSError(5, "Input/output error")])
+def test_change_of_a_ledger_that_cannot_be_read_is_an_error_and_hurts_no_other(
+    twin: BookieTwin, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    assert add(twin, (5, 0), (6, 0)) == [Status.EOK] * 2
+    find = twin.store.ledger
+
+    def ledger(ledger_id: int) -> Any:
+        if ledger_id == 5:
+            raise error
+        return find(ledger_id)
+
+    monkeypatch.setattr(twin.store, "ledger", ledger)
+    assert add(twin, (5, 1)) == [Status.EIO]
+    assert add(twin, (5, 1), (6, 1), (5, 2), (6, 2)) == [Status.EIO, Status.EOK, Status.EIO, Status.EOK]
+    assert fence(twin, 5) == [Status.EIO]
+    assert write_lac(twin, 5, 0) == [Status.EIO]
+    assert write_lac(twin, 6, 0) == [Status.EOK]
+    assert fence(twin, 6) == [Status.EOK]
+    monkeypatch.setattr(twin.store, "ledger", find)
+    assert add(twin, (5, 1)) == [Status.EOK]
+    assert twin.read(5, 2)[0] == Status.ENOENTRY
+    assert not twin.header(5).fenced
+
+
+# ---- lone adds ----
+
+
+def lone(twin: BookieTwin, client: Client, ledger_id: int, entry_id: int, key: bytes = KEY) -> bool:
+    octets = np.frombuffer(bytearray(add_frame(key, entry(ledger_id, entry_id))), np.uint8)
+    found = v2_single_add(octets.data, len(octets), FRAME_BYTES_MAX)
+    assert found is not None
+    return twin.bookie.add_single(client, octets, found)
+
+
+def test_client_that_adds_alone_is_answered_at_once_with_one_sync_each(twin: BookieTwin) -> None:
+    client = Client()
+    assert add(twin, (5, 0)) == [Status.EOK]
+    for entry_id in range(1, 6):
+        assert lone(twin, client, 5, entry_id)
+        # The first ones wait for company: another client may add as well.
+        assert len(client.statuses) == (0 if entry_id <= twin.setup.serial_writer_after else entry_id)
+        if entry_id <= twin.setup.serial_writer_after:
+            twin.settle()
+    assert client.statuses == [Status.EOK] * 5
+    # Somebody else adds: then it begins anew.
+    assert add(twin, (6, 0)) == [Status.EOK]
+    assert lone(twin, client, 5, 6)
+    assert len(client.statuses) == 5
+    twin.settle()
+    assert client.statuses == [Status.EOK] * 6
+    other = Client()
+    assert lone(twin, other, 6, 1)
+    assert other.statuses == []
+    assert lone(twin, client, 5, 7)
+    assert len(client.statuses) == 6
+    twin.settle()
+    assert (len(other.statuses), len(client.statuses)) == (1, 7)
+    assert [twin.read(5, entry_id)[2] for entry_id in range(8)] == [entry(5, entry_id) for entry_id in range(8)]
+
+
+def test_lone_add_that_anything_bars_is_left_to_those_who_judge_runs(twin: BookieTwin) -> None:
+    client = Client()
+    add(twin, (5, 0), (6, 0), (7, 0))
+    fence(twin, 6)
+    twin.store.limbo.begin([7])
+    assert not lone(twin, client, 5, 1, OTHER_KEY)
+    assert not lone(twin, client, 6, 1)
+    assert not lone(twin, client, 7, 1)
+    assert not lone(twin, client, 8, 0)
+    assert not lone(twin, client, 5, -1)
+    twin.store.create_ledger(9, bytes(20))
+    assert not lone(twin, client, 9, 0, bytes(20))
+    assert client.sent == b""
+    assert lone(twin, client, 5, 1)
+    twin.settle()
+    assert client.statuses == [Status.EOK]
+
+
+def test_lone_add_without_room_is_left_to_those_who_make_room(twin: BookieTwin) -> None:
+    client = Client()
+    add(twin, (5, 0))
+    entry_id = 1
+    while lone(twin, client, 5, entry_id):
+        twin.settle()
+        entry_id += 1
+        assert entry_id < 1000
+    size = 4 + len(entry(5, 0)) + 16
+    assert twin.store.filling.room < size
+    assert client.statuses == [Status.EOK] * (entry_id - 1)
+
+
+# ---- fences and LACs that make ledgers ----
+
+
+def test_fence_and_lac_of_a_known_ledger_leave_its_key_as_it_is(twin: BookieTwin) -> None:
+    assert add(twin, (5, 0)) == [Status.EOK]
+    assert fence(twin, 5, OTHER_KEY) == [Status.EUA]
+    assert write_lac(twin, 5, 0, OTHER_KEY) == [Status.EUA]
+    assert write_lac(twin, 5, 0) == [Status.EOK]
+    assert fence(twin, 5) == [Status.EOK]
+    again = BookieTwin(twin.disk, twin.setup, twin.history.after_crash())
+    assert again.header(5) == (True, KEY, lac_packet(5, 0))
+
+
+def test_known_ledgers_are_fenced_and_get_lacs_where_no_unknown_one_finds_room(twin: BookieTwin) -> None:
+    assert add(twin, (5, 0)) == [Status.EOK]
+    ledger_id = 100
+    while twin.store.filling.room > 0:
+        twin.store.create_ledger(ledger_id, KEY)
+        ledger_id += 1
+    assert twin.bookie.checkpoint()
+    while twin.store.filling.room > 0:
+        twin.store.create_ledger(ledger_id, KEY)
+        ledger_id += 1
+    lac, client = Statuses(), Client()
+    answer = lac_packet(7, 0)
+    assert twin.bookie.write_lac(lac, 7, KEY, answer, lambda status: (bytes([status]),)) == 0
+    assert lac.got == []
+    assert twin.bookie.write_lac(lac, 5, KEY, lac_packet(5, 0), lambda status: (bytes([status]),)) is None
+    twin.serve(client, v2.encode_reads(5, np.array([0]), v2.DO_FENCING, KEY))
+    while not twin.journals[0].is_idle:
+        twin.journals[0].step()
+    assert lac.got == [Status.EOK]
+    assert client.statuses == [Status.EOK]
+    twin.settle()
+    assert lac.resumed
+    assert twin.bookie.write_lac(lac, 7, KEY, answer, lambda status: (bytes([status]),)) is None
+
+
+# ---- forces ----
+
+
+def forces_answered(peer: SimulatedSocket) -> list[tuple[int, int]]:
+    """Return (txnId, status) of the answers to forces so far."""
+    found, at = [], 0
+    while at < len(peer.sent):
+        end = at + 4 + int.from_bytes(peer.sent[at : at + 4], "big")
+        response = protocol.Response.FromString(bytes(peer.sent[at + 4 : end]))
+        if response.header.operation == protocol.FORCE_LEDGER:
+            found.append((response.header.txnId, response.status))
+        at = end
+    return found
+
+
+def test_force_waits_for_the_flush_of_what_bypasses_the_journal_and_only_for_that(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bookie_module, "FORCES_MAX", 3)
+    served = ServedBookie()
+    peer = served.connect()
+
+    def bypass(ledger_id: int) -> None:
+        peer.received += add_frames(ledger_id, 0, [b"x"], 1, **BYPASSING)
+        served.turn()
+        served.turn()
+
+    def force(ledger_id: int, txn_id: int) -> None:
+        peer.received += v3.encode_message(request(protocol.FORCE_LEDGER, txn_id, ledgerId=ledger_id))
+        for _ in range(3):
+            served.turn()
+
+    def flush() -> None:
+        assert served.twin.checkpoints.step()
+        for _ in range(3):
+            served.turn()
+
+    bypass(5)
+    force(5, 50)
+    bypass(6)
+    force(6, 60)
+    force(5, 51)
+    assert forces_answered(peer) == []
+    for ledger_id, txn_id in ((5, 52), (6, 61)):
+        force(ledger_id, txn_id)
+    force(7, 70)
+    assert forces_answered(peer) == [
+        (52, v3.code_of(Status.ETOOMANYREQUESTS)),
+        (61, v3.code_of(Status.ETOOMANYREQUESTS)),
+        (70, v3.code_of(Status.EOK)),
+    ]
+    flush()
+    assert forces_answered(peer)[3:] == [(50, v3.code_of(Status.EOK)), (51, v3.Status.EOK)]
+    flush()
+    assert forces_answered(peer)[5:] == [(60, v3.code_of(Status.EOK))]
+    force(6, 62)
+    assert forces_answered(peer)[6:] == [(62, v3.code_of(Status.EOK))], "all of it is flushed"
+    assert served.twin.checkpoints.is_idle
+
+
+# ---- checkpoints ----
+
+
+def test_checkpoint_that_makes_room_moves_no_mark_and_another_one_does(twin: BookieTwin) -> None:
+    marks: list[bool] = []
+    begin: Callable[..., Any] = twin.store.begin_flush
+
+    def begin_flush(*, moves_mark: bool = True) -> Any:
+        marks.append(moves_mark)
+        return begin(moves_mark=moves_mark)
+
+    twin.store.begin_flush = begin_flush  # type: ignore[method-assign]
+    assert not twin.bookie.checkpoint()
+    assert marks == []
+    add(twin, (5, 0))
+    assert twin.bookie.checkpoint(moves_mark=False)
+    assert not twin.bookie.checkpoint()
+    twin.settle()
+    assert twin.bookie.checkpoint()
+    twin.settle()
+    assert marks == [False, True, True]
+
+
+def test_bookie_that_was_stuck_looks_at_its_disks_when_a_checkpoint_is_done(
+    twin: BookieTwin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[bool] = []
+    look = twin.disks.look
+
+    def counted(waiting_bytes: int) -> None:
+        looks.append(twin.disks.is_stuck)
+        look(waiting_bytes)
+
+    monkeypatch.setattr(twin.disks, "look", counted)
+    add(twin, (5, 0))
+    twin.bookie.checkpoint()
+    twin.settle()
+    assert looks == []
+    add(twin, (5, 1))
+    twin.bookie.checkpoint()
+    twin.bookie.on_checkpoint_stuck()
+    assert looks == [True]
+    twin.settle()
+    assert looks == [True, False]
+    assert not twin.disks.is_stuck
+
+
+# ---- reads behind fences ----
+
+
+def test_many_reads_behind_one_fence_are_all_answered_over_several_turns() -> None:
+    served = ServedBookie()
+    peers = [served.connect(f"10.0.0.{number}") for number in range(200)]
+    for entry_id in range(3):
+        peers[0].received += add_frame(KEY, entry(5, entry_id))
+        served.turn()
+    peers[0].sent.clear()
+    for peer in peers:
+        peer.received += v2.encode_reads(5, np.array([0, 1, 2, v2.LAST_ENTRY]), v2.DO_FENCING, KEY)
+    for _ in range(40):
+        served.turn()
+    expected = [entry(5, entry_id) for entry_id in (0, 1, 2, 2)]
+    for peer in peers:
+        found, at = [], 0
+        while at < len(peer.sent):
+            end = at + 4 + int.from_bytes(peer.sent[at : at + 4], "big")
+            found.append(bytes(peer.sent[at + 28 : end]))
+            at = end
+        assert found == expected
+    assert served.failures == []

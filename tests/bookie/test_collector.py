@@ -1,0 +1,264 @@
+"""The collector's task: who asks for a pass, what ends it, and how fast it asks the metadata store."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bkspark.errors import BookKeeperError, MetadataError
+from bookie_service.gc import garbage_collector
+from bookie_service.gc.garbage_collector import CollectionOptions, Collector, PassReport
+from bookie_service.gc.gc_policy import CompactionLevel
+from bookie_service.storage.disks import DiskRoom
+from tests.bookie.collecting import UNLIMITED, Bench
+
+SELDOM = replace(UNLIMITED, interval_s=3600.0)
+
+
+class Task:
+    """A running collector of a bench; `failures` is what it ended the process with."""
+
+    def __init__(self, bench: Bench, options: CollectionOptions = SELDOM) -> None:
+        self.bench = bench
+        self.failures: list[BaseException] = []
+        self.room = DiskRoom.ENOUGH
+        self.flushes = 0
+        self.collector = Collector(
+            bench.store,
+            bench.compactor,
+            bench.cluster,
+            options,
+            self._flush,
+            self.failures.append,
+            lambda: self.room,
+        )
+
+    async def _flush(self) -> None:
+        self.flushes += 1
+        await self.bench.flush_all()
+
+
+def with_task(
+    directory: Path, test: Callable[[Task], Awaitable[None]], options: CollectionOptions = SELDOM, *, start: bool = True
+) -> Bench:
+    """Run a test with a collector of a store that holds ledger 1, in a sealed log of its own, and ledger 2."""
+    bench = Bench(directory)
+    bench.put(1, range(5))
+    bench.flush()
+    bench.store.seal_logs()
+    bench.put(2, range(5))
+
+    async def run() -> None:
+        task = Task(bench, options)
+        if start:
+            task.collector.start()
+        try:
+            async with asyncio.timeout(60):
+                await test(task)
+        finally:
+            await task.collector.stop()
+
+    asyncio.run(run())
+    bench.store.close()
+    return bench
+
+
+def test_pass_that_is_asked_for_is_a_forced_one_and_its_report_goes_to_all_who_asked(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(task: Task) -> None:
+        task.bench.delete(1)
+        with caplog.at_level(logging.INFO):
+            reports = await asyncio.gather(*(task.collector.collect() for _ in range(3)))
+            assert {(it.dropped_ledgers, it.removed_logs) for it in reports} == {(1, 1)}
+            assert task.flushes == 1
+            assert caplog.text.count("garbage collection: ") == 1
+            assert (await task.collector.collect()) == PassReport()
+        assert caplog.text.count("garbage collection: ") == 2, "who asks is told that nothing was to be done"
+
+    with_task(tmp_path, test)
+
+
+def test_pass_that_comes_by_itself_says_nothing_where_there_was_nothing_to_do(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(task: Task) -> None:
+        listings = 0
+        listed = asyncio.Event()
+
+        def count() -> None:
+            nonlocal listings
+            listings += 1
+            if listings == 2:
+                listed.set()
+
+        task.bench.cluster.before_listing = count
+        with caplog.at_level(logging.INFO):
+            task.collector.hurry()
+            while listings < 1:
+                await asyncio.sleep(0.001)
+            task.collector.hurry()
+            await listed.wait()
+        assert task.flushes == 0
+        assert "garbage collection: " not in caplog.text
+
+    with_task(tmp_path, test)
+
+
+def test_who_went_away_does_not_stop_the_collector(tmp_path: Path) -> None:
+    async def test(task: Task) -> None:
+        gone = asyncio.ensure_future(task.collector.collect())
+        await asyncio.sleep(0)
+        gone.cancel()
+        await asyncio.gather(gone, return_exceptions=True)
+        assert isinstance(await task.collector.collect(), PassReport)
+        assert task.failures == []
+
+    with_task(tmp_path, test)
+
+
+def test_error_of_a_pass_ends_the_process_and_who_waits_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(task: Task) -> None:
+        def fail() -> None:
+            raise OSError(5, "Input/output error", "an index file")
+
+        monkeypatch.setattr(task.bench.store, "seal_logs", fail)
+        with pytest.raises(BookKeeperError, match="stopped before garbage was collected"):
+            await task.collector.collect()
+        assert [error.filename for error in task.failures] == ["an index file"]
+
+    with_task(tmp_path, test)
+
+
+def test_stop_tells_who_waits_and_is_no_failure(tmp_path: Path) -> None:
+    """It was one when a pass was asked for in the same turn of the event loop: the bookie ended with an error."""
+
+    async def test(task: Task) -> None:
+        waiting = [asyncio.ensure_future(task.collector.collect()) for _ in range(2)]
+        await asyncio.sleep(0)
+        await task.collector.stop()
+        for each in waiting:
+            with pytest.raises(BookKeeperError, match="stopped before garbage was collected"):
+                await each
+        assert task.failures == []
+
+    with_task(tmp_path, test)
+
+
+def test_stop_of_a_collector_that_never_started_returns(tmp_path: Path) -> None:
+    async def test(task: Task) -> None:
+        task.collector.abandon()
+
+    with_task(tmp_path, test, start=False)
+
+
+@pytest.mark.parametrize(("room", "flushes"), [(DiskRoom.ENOUGH, 1), (DiskRoom.SCARCE, 1), (DiskRoom.FULL, 0)])
+def test_forced_pass_flushes_and_seals_unless_the_disks_are_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: DiskRoom, flushes: int
+) -> None:
+    async def test(task: Task) -> None:
+        task.room = room
+        sealed: list[None] = []
+        monkeypatch.setattr(task.bench.store, "seal_logs", lambda: sealed.append(None))
+        await task.collector.run_pass(is_forced=True)
+        assert (task.flushes, len(sealed)) == (flushes, flushes)
+        await task.collector.run_pass(is_forced=False)
+        assert (task.flushes, len(sealed)) == (flushes, flushes)
+
+    with_task(tmp_path, test, start=False)
+
+
+def test_ledgers_of_other_bookies_are_looked_for_when_it_is_due_or_asked_for(tmp_path: Path) -> None:
+    async def test(task: Task) -> None:
+        task.bench.cluster.on_other_bookies = {1}
+        task.bench.flush()
+        assert (await task.collector.run_pass(is_forced=False)).dropped_ledgers == 0
+        assert (await task.collector.run_pass(is_forced=True)).dropped_ledgers == 1
+
+    with_task(tmp_path / "seldom", test, replace(SELDOM, overreplicated_interval_s=3600.0), start=False)
+
+    async def due(task: Task) -> None:
+        task.bench.cluster.on_other_bookies = {1}
+        task.bench.flush()
+        assert (await task.collector.run_pass(is_forced=False)).dropped_ledgers == 1
+
+    with_task(tmp_path / "due", due, replace(SELDOM, overreplicated_interval_s=1e-9), start=False)
+
+    async def never(task: Task) -> None:
+        task.bench.cluster.on_other_bookies = {1}
+        task.bench.flush()
+        assert (await task.collector.run_pass(is_forced=False)).dropped_ledgers == 0
+
+    with_task(tmp_path / "never", never, replace(SELDOM, overreplicated_interval_s=0.0), start=False)
+
+
+def test_metadata_store_that_fails_drops_nothing_and_dead_logs_still_go(tmp_path: Path) -> None:
+    async def test(task: Task) -> None:
+        task.bench.drop(1)
+        task.bench.cluster.failure = MetadataError("the metadata store is away")
+        report = await task.collector.run_pass(is_forced=True)
+        assert (report.dropped_ledgers, report.removed_logs) == (0, 1)
+        assert "the metadata store is away" in report.kept_because
+
+    with_task(tmp_path, test, start=False)
+
+
+def test_questions_to_the_metadata_store_are_counted_and_wait_for_their_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts: list[tuple[int, float]] = []
+    slept: list[float] = []
+
+    def pause_s(done: int, rate: float, seconds: float) -> float:
+        counts.append((done, rate))
+        return 0.5 if done == 2 else 0.0
+
+    async def test(task: Task) -> None:
+        sleep = asyncio.sleep
+
+        async def sleeping(seconds: float) -> None:
+            slept.append(seconds)
+            await sleep(0)
+
+        monkeypatch.setattr(garbage_collector, "pause_s", pause_s)
+        monkeypatch.setattr(asyncio, "sleep", sleeping)
+        pace = task.collector._metadata_pace()
+        for _ in range(4):
+            await pace()
+        monkeypatch.setattr(asyncio, "sleep", sleep)
+
+    with_task(tmp_path, test, replace(SELDOM, metadata_ops_per_s=77), start=False)
+    assert counts == [(0, 77), (1, 77), (2, 77), (3, 77)]
+    assert slept == [0.5]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"minor": CompactionLevel(0.2, 5.0)}, "minorCompactionInterval 5 s is shorter than gcWaitTime"),
+        ({"major": CompactionLevel(0.8, 5.0)}, "majorCompactionInterval 5 s is shorter than gcWaitTime"),
+        ({"major": CompactionLevel(1.0, 90_000.0)}, "majorCompactionThreshold 1 must be below 1"),
+        (
+            {"minor": CompactionLevel(0.8, 3600.0)},
+            "minorCompactionThreshold 0.8 must be below majorCompactionThreshold",
+        ),
+        ({"minor": CompactionLevel(0.2, 86_400.0)}, "minorCompactionInterval 86400 must be below"),
+    ],
+)
+def test_levels_that_contradict_each_other_are_refused(changes: dict[str, CompactionLevel], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        CollectionOptions(interval_s=10.0, **changes)  # type: ignore[arg-type]
+
+
+def test_level_that_is_off_is_not_compared_with_others() -> None:
+    for off in (CompactionLevel(0.0, 5.0), CompactionLevel(0.2, 0.0), CompactionLevel(-1.0, 100_000.0)):
+        assert not off.is_on
+        CollectionOptions(interval_s=10.0, minor=off)
+    CollectionOptions(interval_s=10.0, minor=CompactionLevel(0.2, 10.0), major=CompactionLevel(0.21, 11.0))
