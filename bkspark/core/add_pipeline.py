@@ -10,6 +10,7 @@ bookie that fails, `WriterCore` decides.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
@@ -219,6 +220,7 @@ class AddPipeline:
     def _taken_again(self, slot: int) -> list[effects.Effect]:
         """The bookie took the probe: it refuses no more. What was kept for it goes out."""
         self._resent_ns[slot] = self._now_ns
+        self._keep(slot)
         return list(self._refusals.pop(slot).held)
 
     def _count_answers(self, slot: int, entry_ids: np.ndarray, span: tuple[int, int] | None) -> None:
@@ -308,10 +310,14 @@ class AddPipeline:
         oldest = self._oldest_owed(slot)
         return oldest is not None and oldest <= last_entry
 
+    @abstractmethod
+    def _keep(self, slot: int) -> None:
+        """The bookie in `slot` needs no replacement any more."""
+
     def _probe_refused(self) -> list[effects.Effect]:
         """Send bookies that refuse load what is due, to see whether it is taken; ask for a call when more will be."""
         done: list[effects.Effect] = []
-        for slot, refusal in self._refusals.items():
+        for slot, refusal in sorted(self._refusals.items()):
             if refusal.held and refusal.probed < 0 and refusal.retry_at_ns <= self._now_ns:
                 # One piece; the rest follows when it was taken.
                 probe = refusal.held.pop(0)

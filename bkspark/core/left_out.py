@@ -122,7 +122,7 @@ class LeftOutBookies(AddPipeline):
     def _end_trials(self) -> list[effects.Effect]:
         """Judge the bookies on trial: those that pass, or are needed, get all that is pending; others are left out."""
         done: list[effects.Effect] = []
-        for slot, trial in tuple(self._trials.items()):
+        for slot, trial in sorted(self._trials.items()):
             if self.state is not WriterState.ACTIVE:
                 continue
             if not self._can_do_without(slot) or self._passes(slot, trial):
@@ -149,7 +149,7 @@ class LeftOutBookies(AddPipeline):
         return is_silent or slot in self._congested or self._now_ns - trial.since_ns >= 2 * self._limits.trial_ns
 
     def _send_on_trials(self, entries: SealedEntries) -> list[effects.SendAdds]:
-        return [send for slot in self._trials for send in self._send_on_trial(slot, entries)]
+        return [send for slot in sorted(self._trials) for send in self._send_on_trial(slot, entries)]
 
     def _send_on_trial(self, slot: int, entries: SealedEntries) -> list[effects.SendAdds]:
         """Return the send of entries to a bookie on trial, if there is room for them on their way."""
@@ -165,7 +165,7 @@ class LeftOutBookies(AddPipeline):
         """Probe the bookies that are left out, and look for spare ones every now and then."""
         if not self._absent or self.state not in (WriterState.ACTIVE, WriterState.CHANGING):
             return []
-        done = [effect for slot in self._absent for effect in self._probe_absent(slot)]
+        done = [effect for slot in sorted(self._absent) for effect in self._probe_absent(slot)]
         limits = self._limits
         pause_ns = limits.ensemble_change_delay_ns_max if self._is_delaying else limits.replacement_retry_ns
         is_due = self.state is WriterState.ACTIVE and self._now_ns - self._absent_checked_ns > pause_ns

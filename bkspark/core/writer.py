@@ -328,7 +328,7 @@ class WriterCore(LeftOutBookies):
     def _replace_refusing(self) -> list[effects.Effect]:
         """Look for a spare in place of bookies that have done nothing but refuse for too long."""
         done: list[effects.Effect] = []
-        for slot, refusal in self._refusals.items():
+        for slot, refusal in sorted(self._refusals.items()):
             if self._now_ns - refusal.since_ns > self._limits.add_timeout_ns and self.state is WriterState.ACTIVE:
                 self._failed[slot] = self._ensemble[slot]
                 self.state = WriterState.CHANGING
@@ -425,7 +425,12 @@ class WriterCore(LeftOutBookies):
         replaced = self._failed if sought is None else sought
         failed = {slot: bookie for slot, bookie in replaced.items() if self._reported.get(slot) != bookie}
         self._reported.update(failed)
-        return [effects.FindBookies(tuple(failed.values()))]
+        return [effects.FindBookies(tuple(bookie for _, bookie in sorted(failed.items())))]
+
+    def _keep(self, slot: int) -> None:
+        """The bookie in `slot` needs no replacement any more; one that is stored already takes its place."""
+        self._failed.pop(slot, None)
+        self._reported.pop(slot, None)
 
     def _replaceable(self) -> Collection[int]:
         """Return the failed slots that may get another bookie."""
