@@ -455,6 +455,8 @@ class WriterCore(LeftOutBookies):
             for slot in back:
                 self._take_back(slot)
             self._absent.update(self._failed)
+            if self._pending:
+                self._recent = self._pending[-1]
             return self._resume(back)
         if is_needed:
             return self._fail(
