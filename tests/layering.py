@@ -128,6 +128,9 @@ PURE_MAY_IMPORT = _words(
 )
 """A list of what is allowed, so that a new way to reach the world does not slip past a list of what is forbidden."""
 
+CORES = ("bkspark.core", "bookie_service.replication.repair")
+"""Where the classes that decide are: composed of others, and never inherited from."""
+
 HOME_OF = {
     "kazoo": ("bkspark.metadata.zookeeper",),
     "rocksdict": ("bookie_service.storage.io.rocks",),
@@ -334,6 +337,25 @@ def _decides_without_protocol(module: Module) -> Broken:
                 yield imported.line, f"imports {imported.target}; a core knows no wire protocol, only Status"
 
 
+def _nothing_inherits_from_a_core(module: Module) -> Broken:
+    classes = [node for node in ast.walk(module.tree) if isinstance(node, ast.ClassDef)]
+    homes = {alias.asname or alias.name: source for source, alias in _imported_names(module.tree)}
+    if is_within(module.name, CORES):
+        homes |= {node.name: module.name for node in classes}
+    for node in classes:
+        for base in node.bases:
+            name = ast.unparse(base)
+            if is_within(homes.get(name.split(".")[0].split("[")[0], ""), CORES):
+                yield node.lineno, f"{node.name} inherits from {name}, which is part of a core; compose it"
+
+
+def _imported_names(tree: ast.Module) -> Iterator[tuple[str, ast.alias]]:
+    """Yield (module, name) for each name that is imported from a package or module."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            yield from ((f"{node.module}.{alias.name}", alias) for alias in node.names)
+
+
 def _server_files_have_one_door(module: Module) -> Broken:
     if not is_within(module.name, ("bookie_service",)) or is_within(module.name, SERVER_FILE_MODULES):
         return
@@ -389,6 +411,7 @@ _RULES: tuple[Callable[[Module], Broken], ...] = (
     _pure_is_pure,
     _claim_of_purity_is_checked,
     _decides_without_protocol,
+    _nothing_inherits_from_a_core,
     _server_files_have_one_door,
     _readings_change_nothing,
 )

@@ -81,6 +81,21 @@ def test_p19_nothing_that_runs_on_the_event_loop_waits_in_place() -> None:
         ("bkspark/ids.py", "from bkspark.entries import x", "bkspark.ids imports bkspark.entries, which stands above"),
         ("bkspark/client.py", "from bkspark.log import x", "bkspark.client imports bkspark.log, which stands above it"),
         ("bkspark/net/pool.py", "import kazoo.client", "imports kazoo.client, which only bkspark.metadata.zookeeper"),
+        (
+            "bkspark/client/writer.py",
+            "from bkspark.core.writer import WriterCore\nclass Mine(WriterCore):\n    pass",
+            "Mine inherits from WriterCore, which is part of a core",
+        ),
+        (
+            "bkspark/client/writer.py",
+            "from bkspark.core import writer\nclass Mine(writer.WriterCore):\n    pass",
+            "Mine inherits from writer.WriterCore, which is part of a core",
+        ),
+        (
+            "bkspark/core/relaxed.py",
+            "class Core:\n    pass\nclass Relaxed(Core):\n    pass",
+            "Relaxed inherits from Core, which is part of a core",
+        ),
         ("bkspark/cli/demo.py", "import pyspark.sql", "imports pyspark.sql, which only bkspark.spark and"),
         ("bkspark/cli/local.py", "import bookie_service", "imports bookie_service, which only bookie_service may"),
         ("bookie_service/server.py", "from bkspark.client import x", "the server imports bkspark.client"),

@@ -13,7 +13,7 @@ from bkspark.client.range_reader import RangeReader, read_error, report_damage
 from bkspark.client.writer import LedgerWriter, Services
 from bkspark.client.writer_options import WriterOptions
 from bkspark.core import effects
-from bkspark.core.add_pipeline import WriterLimits
+from bkspark.core.limits import WriterLimits
 from bkspark.core.metadata import LedgerMetadata
 from bkspark.core.reader import spans
 from bkspark.core.recovery import RecoveryCore
@@ -93,7 +93,7 @@ class _RecoveryRun:
             self._writer.abandon()
             self._writer = None
 
-    def _perform(self, todo: list[effects.Effect]) -> None:
+    def _perform(self, todo: list[effects.RecoveryEffect]) -> None:
         for effect in todo:
             if isinstance(effect, effects.Fence):
                 self._spawn(self._fence(effect))

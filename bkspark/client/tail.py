@@ -92,7 +92,7 @@ class TailWatch:
 
     # ---- running the core ----
 
-    def _perform(self, todo: list[effects.Effect]) -> None:
+    def _perform(self, todo: list[effects.TailEffect]) -> None:
         for effect in todo:
             if isinstance(effect, effects.LongPoll):
                 self._spawn(self._poll(effect))

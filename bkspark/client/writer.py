@@ -375,7 +375,7 @@ class LedgerWriter:
 
     # ---- running the core ----
 
-    def _perform(self, todo: list[effects.Effect]) -> None:
+    def _perform(self, todo: list[effects.WriterEffect]) -> None:
         for effect in todo:
             if isinstance(effect, effects.SendAdds):
                 self._send(effect)

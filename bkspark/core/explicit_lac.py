@@ -30,7 +30,7 @@ class ExplicitLac:
         """Adds that carry this LAC are on their way."""
         self._told = max(self._told, lac)
 
-    def on_interval(self, lac: int, ensemble: Sequence[str]) -> list[effects.Effect]:
+    def on_interval(self, lac: int, ensemble: Sequence[str]) -> list[effects.LacEffect]:
         """An interval is over; `lac` is the writer's."""
         if self._unanswered:
             return []

@@ -44,11 +44,24 @@ class Stripe:
             return rank
         return rank // self._quorum * self._size + self._residues[rank % self._quorum]
 
-    def run(self, entry_ids: np.ndarray) -> tuple[int, int] | None:
+    def positions(self, first_entry: int, begin: int, end: int) -> np.ndarray | None:
+        """Return which of the entries `first_entry` + [begin, end) the slot stores, counted from `first_entry` on.
+
+        None: all of them, and `begin` is 0.
+        """
+        if self._quorum == self._size:
+            return np.arange(begin, end) if begin else None
+        ids = np.arange(first_entry + begin, first_entry + end)
+        return np.flatnonzero(self._is_stored[ids % self._size]) + begin
+
+    def run(self, entry_ids: np.ndarray, span: tuple[int, int] | None) -> tuple[int, int] | None:
         """Return (first rank, after the last) of ascending entries that are all that the slot stores in their range.
 
-        None: they are not. Ids that the slot does not store count as stored: no bookie answers for them.
+        None: they are not. Ids that the slot does not store count as stored: no bookie answers for them. `span` is
+        `consecutive(entry_ids)`.
         """
+        if self._quorum == self._size:
+            return span
         first, end = self.rank(entry_ids.item(0)), self.rank(entry_ids.item(-1) + 1)
         is_whole = end - first == len(entry_ids) and bool((entry_ids[1:] > entry_ids[:-1]).all())
         return (first, end) if is_whole else None

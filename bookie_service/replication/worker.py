@@ -18,8 +18,8 @@ from bkspark.client.metadata_steps import write_metadata
 from bkspark.client.recovery import recover
 from bkspark.client.stored import HeldEntries
 from bkspark.client.writer import Services
-from bkspark.core.add_pipeline import WriterLimits
 from bkspark.core.effects import WriteMetadata
+from bkspark.core.limits import WriterLimits
 from bkspark.core.metadata import Fragment
 from bkspark.errors import BookKeeperError, MetadataError, MetadataFormat, NoSuchLedger, SessionExpired, TooManyRequests
 from bkspark.metadata.tree import Tree

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bkspark.core import effects
-from bkspark.core.add_pipeline import WriterLimits
+from bkspark.core.limits import WriterLimits
 from bkspark.core.probing import TRIAL_ENTRIES_MAX, Pauses, Probe
 from bkspark.core.writer import WriterState
 from bkspark.errors import LedgerFenced, MetadataError

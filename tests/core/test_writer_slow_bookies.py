@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from bkspark.core import effects
-from bkspark.core.add_pipeline import WriterLimits
+from bkspark.core.limits import WriterLimits
 from bkspark.core.writer import WriterState
 from bkspark.wire.status import Status
 from tests.core.writing import SECOND_NS, Writer, sent_to

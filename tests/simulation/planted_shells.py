@@ -172,7 +172,7 @@ def answers_of_a_dropped_link() -> Plant:
         self._links.pop(slot)
 
     def replies(old: Any, self: WriterCore, slot: int, bookie: str, *rest: Any) -> Any:
-        return old(self, slot, self._ensemble[slot], *rest)
+        return old(self, slot, self._slots[slot].bookie, *rest)
 
     return both(replaced(LedgerWriter, "_drop_link", drop), around(WriterCore, "on_add_replies", replies))
 

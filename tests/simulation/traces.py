@@ -81,16 +81,12 @@ class Recorder:
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
         """Record all events within this context."""
-        with both(
-            *(plant for kind, names in EVENTS.items() for name in names.split() for plant in self._plants(kind, name))
-        ):
+        with both(*(self._plant(kind, name) for kind, names in EVENTS.items() for name in names.split())):
             yield
 
-    def _plants(self, kind: type, name: str) -> Iterator[Plant]:
+    def _plant(self, kind: type, name: str) -> Plant:
         facts = FACTS[kind].split()
-        for owner in (kind, *kind.__subclasses__()):
-            if owner is kind or name in vars(owner):
-                yield changed(owner, name, lambda old: functools.wraps(old)(self._recorded(old, name, facts)))
+        return changed(kind, name, lambda old: functools.wraps(old)(self._recorded(old, name, facts)))
 
     def _recorded(self, old: Callable[..., Any], name: str, facts: Collection[str]) -> Callable[..., Any]:
         def event(core: Any, *arguments: Any, **named: Any) -> Any:
