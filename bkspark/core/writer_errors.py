@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from bkspark.core.metadata import LedgerMetadata, LedgerState
-from bkspark.errors import BookKeeperError, LedgerClosed, LedgerFenced, NotEnoughBookies, UnauthorizedAccess
+from bkspark.errors import (
+    BookKeeperError,
+    ClientClosed,
+    LedgerClosed,
+    LedgerFenced,
+    NotEnoughBookies,
+    UnauthorizedAccess,
+)
 from bkspark.wire.status import Status
 
 
@@ -65,3 +72,9 @@ def cannot_be_synced(ledger_id: int, lac: int, ensemble: Collection[str]) -> Not
         "with recovery to see what is left",
         ledger_id=ledger_id,
     )
+
+
+def client_closed(ledger_id: int, lac: int, why: str) -> ClientClosed:
+    """The writer's owner goes away."""
+    message = f"{why}; the outcome of pending adds is unknown"
+    return ClientClosed(message, ledger_id=ledger_id, entry_id=lac + 1)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from bkspark.client.writer import LedgerWriter
+from bkspark.client.fanout import Fanout
 from bkspark.core.left_out import LeftOutBookies
 from bkspark.core.writer import WriterCore, WriterState
 from tests.planting import Plant, both, replaced
@@ -42,7 +42,7 @@ def _lost_probe_is_awaited() -> Plant:
 
 
 def _dead_connection_is_kept() -> Plant:
-    return replaced(LedgerWriter, "_drop_if_silent", lambda self, bookie: None)
+    return replaced(Fanout, "drop_if_silent", lambda self, bookie: None)
 
 
 def _trial_without_end() -> Plant:
