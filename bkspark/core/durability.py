@@ -176,7 +176,7 @@ class Relaxed:
 
     def confirm(self, now_ns: int) -> list[effects.WriterEffect]:
         slots = self._slots
-        synced = confirmed_up_to([slot.last_synced for slot in slots], slots.write_quorum, slots.ack_quorum)
+        synced = confirmed_up_to([slot.last_synced for slot in slots.all], slots.write_quorum, slots.ack_quorum)
         lac = min(synced, self._pending.acknowledged)
         if lac <= self._lac:
             return []
@@ -201,17 +201,17 @@ class Relaxed:
             return []
         self._round += 1
         self._forced_to = self._pending.acknowledged
-        asked = [slot for slot in self._slots if slot.takes_part]
+        asked = [slot for slot in self._slots.all if slot.takes_part]
         for slot in asked:
             # A bookie that refuses some adds may have taken others that are above these.
             slot.asked_to_sync = NO_ENTRY if slot.phase is Phase.REFUSING else slot.reached
         return [effects.Force(slot.number, slot.bookie, self._round) for slot in asked]
 
     def takes(self, force: effects.Force) -> bool:
-        return self._round == force.number and self._slots[force.slot].bookie == force.bookie
+        return self._round == force.number and self._slots.all[force.slot].bookie == force.bookie
 
     def on_forced(self, force: effects.Force) -> None:
-        slot = self._slots[force.slot]
+        slot = self._slots.all[force.slot]
         answered_to, slot.asked_to_sync = slot.asked_to_sync, None
         if answered_to is not None and slot.complete_from <= self._lac + 1:
             slot.last_synced = max(slot.last_synced, answered_to)
@@ -220,7 +220,7 @@ class Relaxed:
         if self._is_forcing() or self._target <= self._lac or self._forced_to < self._target:
             return False
         # What a slow bookie has yet to take may make up for what another lost; the next tick asks again.
-        return not any(slot.owed for slot in self._slots if slot.phase is not Phase.LEFT_OUT)
+        return not any(slot.owed for slot in self._slots.all if slot.phase is not Phase.LEFT_OUT)
 
     def _is_forcing(self) -> bool:
-        return any(slot.asked_to_sync is not None for slot in self._slots)
+        return any(slot.asked_to_sync is not None for slot in self._slots.all)

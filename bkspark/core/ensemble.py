@@ -91,9 +91,9 @@ class EnsembleChange:
     def adopt(self, fragments: tuple[Fragment, ...]) -> list[tuple[Slot, str]]:
         """The proposed ensemble is in force; return the slots that get another bookie, and which."""
         self.fragments = fragments
-        return [(slot, bookie) for slot, bookie in zip(self._slots, self._proposed) if slot.bookie != bookie]
+        return [(slot, bookie) for slot, bookie in zip(self._slots.all, self._proposed) if slot.bookie != bookie]
 
     def give_up(self) -> None:
         """No slot gets another bookie."""
-        for slot in self._slots:
+        for slot in self._slots.all:
             slot.needs_replacement = False

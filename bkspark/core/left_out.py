@@ -72,7 +72,7 @@ class LeftOutBookies:
         if outstanding < limits.slow_lag_entries and self._pending.kept_bytes < limits.slow_lag_bytes:
             return False
         reached = slot.reached
-        if (lac - reached) * slots.write_quorum >= limits.slow_lag_entries * len(slots):
+        if (lac - reached) * slots.write_quorum >= limits.slow_lag_entries * len(slots.all):
             return True
         return self._pending.bytes_between(reached, lac) >= limits.slow_lag_bytes
 
@@ -180,7 +180,7 @@ class LeftOutBookies:
 
     def note_registered(self, writable: Collection[str], now_ns: int) -> None:
         """Probe those soon that are left out and have registered since bookies were looked up last."""
-        for slot in self._slots:
+        for slot in self._slots.all:
             is_absent, is_registered = slot.phase is Phase.LEFT_OUT, slot.bookie in writable
             if is_absent and is_registered and slot.was_unregistered and slot.probe is not None:
                 slot.probe = slot.probe.due(now_ns)

@@ -87,7 +87,7 @@ class PendingEntries:
         if slots.is_striped or self.count > 1:
             if slots.is_striped:
                 ids = np.arange(self.acknowledged + 1, self.acknowledged + 1 + self.count)
-                votes = votes & write_set_masks(ids, len(slots), slots.write_quorum)
+                votes = votes & write_set_masks(ids, len(slots.all), slots.write_quorum)
             ripe = np.bitwise_count(votes) >= slots.ack_quorum
             count = self.count if ripe.all() else int(np.argmin(ripe))
             if not count:
@@ -104,7 +104,7 @@ class PendingEntries:
             last_entry = self.batches[0].first_entry + len(self.batches[0]) - 1
             if last_entry > retained_after:
                 return
-            for slot in slots:
+            for slot in slots.all:
                 if slot.owed and slot.retains(last_entry):
                     return
             self.kept_bytes -= len(self.batches.popleft().buffer)

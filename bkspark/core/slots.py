@@ -7,7 +7,7 @@ answered (`owed`): late answers to what was sent before count as votes, and sett
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -167,13 +167,14 @@ class Slot:
         Nothing where the slot stores none of it.
         """
         begin = max(0, first_entry - entries.first_entry)
-        positions = self.stripe.positions(entries.first_entry, begin, len(entries))
-        count = len(entries) if positions is None else len(positions)
-        if count == 0:
-            return []
+        first_rank, positions, count = entries.first_entry, None, len(entries)
+        if begin or not self.stripe.is_whole:
+            first_rank, positions = self.stripe.part(first_rank, begin, count)
+            count = len(positions)
+            if not count:
+                return []
         if not self.owed:
             self.progress_ns = now_ns
-        first_rank = self.stripe.rank(entries.first_entry + begin)
         self.owed = with_sent(self.owed, first_rank, first_rank + count)
         return [effects.SendAdds(self.number, self.bookie, entries, positions)]
 
@@ -198,7 +199,7 @@ class Slot:
     def count_answers(self, entry_ids: np.ndarray, span: tuple[int, int] | None) -> None:
         """The bookie has these entries, at least one: it owes them no more. `span` as `owed.consecutive` has it."""
         self.answered_to = max(self.answered_to, entry_ids.item(-1))
-        run = self.stripe.run(entry_ids, span)
+        run = span if self.stripe.is_whole else self.stripe.run(entry_ids)
         if run is not None:
             self.owed, _ = without_run(self.owed, run[0], run[1])
         else:
@@ -313,53 +314,48 @@ class Slots:
         """Qa. Constant."""
         self.is_striped = quorum < size
         """Whether entries are stored in some of the slots only. Constant."""
-        self._all = [
+        self.all = [
             Slot(number, np.uint64(1 << number), stripe(number, size, quorum), bookie, lac)
             for number, bookie in enumerate(metadata.last_fragment.bookies)
         ]
-        """As many as the ensemble has places, in order; the list never changes."""
-
-    def __len__(self) -> int:
-        return len(self._all)
-
-    def __getitem__(self, number: int) -> Slot:
-        return self._all[number]
-
-    def __iter__(self) -> Iterator[Slot]:
-        return iter(self._all)
+        """The slots, in order. The list is constant."""
 
     @property
     def ensemble(self) -> tuple[str, ...]:
         """The bookies, in order."""
-        return tuple([slot.bookie for slot in self._all])
+        return tuple([slot.bookie for slot in self.all])
 
     @property
     def are_all_serving(self) -> bool:
         """Whether every entry goes to every slot that stores it at once."""
-        return all(slot.phase is Phase.SERVING for slot in self._all)
+        return [slot.phase for slot in self.all].count(Phase.SERVING) == len(self.all)
 
     @property
     def outstanding_max(self) -> int:
         """Entries unanswered at the slowest bookie that may hold callers back."""
-        return max([slot.outstanding for slot in self._all if slot.takes_part], default=0)
+        most = 0
+        for slot in self.all:
+            if slot.owed and slot.takes_part:
+                most = max(most, slot.outstanding)
+        return most
 
     def numbers(self, is_so: Callable[[Slot], bool]) -> set[int]:
         """Return the numbers of some slots."""
-        return {slot.number for slot in self._all if is_so(slot)}
+        return {slot.number for slot in self.all if is_so(slot)}
 
     @property
     def left_out(self) -> list[Slot]:
         """Those whose bookie is left out."""
-        return [slot for slot in self._all if slot.phase is Phase.LEFT_OUT]
+        return [slot for slot in self.all if slot.phase is Phase.LEFT_OUT]
 
     @property
     def to_replace(self) -> list[Slot]:
         """Those that the ensemble change under way looks for a bookie for."""
-        return [slot for slot in self._all if slot.needs_replacement]
+        return [slot for slot in self.all if slot.needs_replacement]
 
     def leave_too_few(self, missing: Collection[int]) -> bool:
         """Return whether a write set without the missing slots has less than Qa bookies."""
-        size = len(self._all)
+        size = len(self.all)
         gone = write_set_masks(np.arange(size), size, self.write_quorum) & np.uint64(mask_of(tuple(missing)))
         return bool((np.bitwise_count(gone) > self.write_quorum - self.ack_quorum).any())
 
@@ -372,7 +368,7 @@ class Slots:
         """Send bookies that refuse load what is due, to see whether it is taken; ask for a call when more will be."""
         done: list[effects.WriterEffect] = []
         waits = []
-        for slot in self._all:
+        for slot in self.all:
             done += slot.probe_refusal(now_ns)
             refusal = slot.refusal
             if refusal is not None and refusal.probed == NO_ENTRY and refusal.retry_at_ns > now_ns:

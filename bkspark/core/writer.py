@@ -172,11 +172,11 @@ class WriterCore:
 
     def may_hold_back(self, slot: int) -> bool:
         """Return whether callers wait for the bookie in `slot` when it owes too much."""
-        return self._slots[slot].takes_part
+        return self._slots.all[slot].takes_part
 
     def has_outstanding(self, slot: int) -> bool:
         """Return whether the bookie in `slot` owes an answer, or may lose what it acknowledged when it goes away."""
-        place = self._slots[slot]
+        place = self._slots.all[slot]
         return bool(place.owed) or place.is_probed or self._durability.may_lose(place)
 
     def check_open(self) -> None:
@@ -202,7 +202,7 @@ class WriterCore:
         self.length += payload_bytes
         if self._slots.are_all_serving:
             done: list[effects.WriterEffect] = []
-            for slot in self._slots:
+            for slot in self._slots.all:
                 done += slot.send(entries, first_entry, now_ns)
         else:
             done = self._send_to_some(entries)
@@ -222,7 +222,7 @@ class WriterCore:
         `last_synced`: the LastAddSynced in the newest of them, which counts where durability is relaxed.
         """
         self._now_ns = now_ns
-        place = self._slots[slot]
+        place = self._slots.all[slot]
         if self.state in (WriterState.FAILED, WriterState.CLOSED) or place.bookie != bookie:
             return []
         place.progress_ns = now_ns
@@ -249,7 +249,7 @@ class WriterCore:
                 done += place.take_again(entry_ids, now_ns)
             self._pending.vote(place.bit, entry_ids, span)
         done += self._release()
-        self._forget()
+        self._pending.forget(self._slots, self._durability.retained_after)
         return done + self.on_bookie_failed(slot, bookie, now_ns) if has_failed else done
 
     def sync(self) -> list[effects.WriterEffect]:
@@ -263,14 +263,14 @@ class WriterCore:
         if not self._takes(force):
             return []
         self._durability.on_forced(force)
-        return self._confirm() + self._force_again()
+        return self._release() + self._force_again()
 
     def on_force_lost(self, force: effects.Force, now_ns: int) -> list[effects.WriterEffect]:
         """The connection that a `Force` went on is gone, and the bookie counts as failed only if that matters."""
         self._now_ns = now_ns
         if not self._takes(force):
             return []
-        self._durability.on_gone(self._slots[force.slot])
+        self._durability.on_gone(self._slots.all[force.slot])
         return self._force_again()
 
     # ---- events: bookies ----
@@ -278,7 +278,7 @@ class WriterCore:
     def on_bookie_failed(self, slot: int, bookie: str, now_ns: int) -> list[effects.WriterEffect]:
         """Begin to replace a bookie that cannot be reached, dropped its connection, or answered with an error."""
         self._now_ns = now_ns
-        place = self._slots[slot]
+        place = self._slots.all[slot]
         if place.bookie != bookie:
             return []
         self._durability.on_gone(place)
@@ -299,7 +299,7 @@ class WriterCore:
 
     def on_silent(self, bookies: Mapping[int, str], now_ns: int) -> list[effects.WriterEffect]:
         """Bookies, by slot, did not answer other requests in time: do not wait for them where Qa needs one of them."""
-        missing = [slot for slot, bookie in bookies.items() if self._slots[slot].bookie == bookie]
+        missing = [slot for slot, bookie in bookies.items() if self._slots.all[slot].bookie == bookie]
         if not self._slots.leave_too_few({*missing, *(slot.number for slot in self._slots.left_out)}):
             return []
         return [effect for slot in missing for effect in self.on_bookie_failed(slot, bookies[slot], now_ns)]
@@ -311,10 +311,10 @@ class WriterCore:
             congested: slots whose connection has taken so few bytes that callers wait for it.
         """
         self._now_ns = now_ns
-        for slot in self._slots:
+        for slot in self._slots.all:
             slot.is_congested = slot.number in congested
         done = [*self._slots.probe_refusals(now_ns), *self._replace_refusing()]
-        for slot in self._slots:
+        for slot in self._slots.all:
             if self._left_out.has_hung(slot, now_ns):
                 done += self.on_bookie_failed(slot.number, slot.bookie, now_ns)
         done += self._end_trials()
@@ -412,10 +412,10 @@ class WriterCore:
         """Send new entries to those that get them, while not every bookie is well."""
         done: list[effects.WriterEffect] = []
         first_entry = entries.first_entry
-        for slot in self._slots:
+        for slot in self._slots.all:
             if slot.is_served:
                 done += slot.send_or_hold(entries, first_entry, self._now_ns)
-        for slot in self._slots:
+        for slot in self._slots.all:
             if slot.trial is not None:
                 done += slot.send_on_trial(entries, first_entry, self._now_ns)
             elif slot.phase is Phase.LEFT_OUT:
@@ -424,16 +424,15 @@ class WriterCore:
 
     def _release(self) -> list[effects.WriterEffect]:
         """Acknowledge and confirm what may be; nothing while the ensemble changes."""
-        if self.state is WriterState.CHANGING or not self._pending.release(self._slots):
-            return self._confirm()
-        return [effects.Acknowledge(self._pending.acknowledged), *self._confirm()]
-
-    def _confirm(self) -> list[effects.WriterEffect]:
-        """Move the LAC to what is durable; it stays while the ensemble changes."""
-        done = [] if self.state is WriterState.CHANGING else self._durability.confirm(self._now_ns)
-        if done:
+        if self.state is WriterState.CHANGING:
+            return []
+        done: list[effects.WriterEffect] = []
+        if self._pending.release(self._slots):
+            done.append(effects.Acknowledge(self._pending.acknowledged))
+        confirmed = self._durability.confirm(self._now_ns)
+        if confirmed:
             self._forget()
-        return done
+        return done + confirmed
 
     def _forget(self) -> None:
         """Let go of the bytes that nobody needs any more."""
@@ -473,7 +472,7 @@ class WriterCore:
         """Look for a spare in place of a bookie that has done nothing but refuse for too long."""
         if self.state is not WriterState.ACTIVE:
             return []
-        for slot in self._slots:
+        for slot in self._slots.all:
             if slot.refusal is not None and self._now_ns - slot.refusal.since_ns > self._limits.add_timeout_ns:
                 slot.needs_replacement = True
                 return self._begin_change()
@@ -485,7 +484,7 @@ class WriterCore:
         """Go on without bookies that hold callers back for too long."""
         done: list[effects.WriterEffect] = []
         if self.state is WriterState.ACTIVE:
-            for slot in self._slots:
+            for slot in self._slots.all:
                 if self._left_out.is_held_back(slot, self.lac, self._now_ns) and self._slots.can_do_without(slot):
                     done += self._leave_out(slot)
         return done
@@ -512,7 +511,7 @@ class WriterCore:
         if self.state is not WriterState.ACTIVE:
             return []
         now_ns, lac = self._now_ns, self.lac
-        for slot in self._slots:
+        for slot in self._slots.all:
             if slot.phase is not Phase.SERVING or not self._left_out.lags(slot, lac):
                 slot.lag_since_ns = None
             elif slot.lag_since_ns is None:
@@ -524,7 +523,7 @@ class WriterCore:
     def _end_trials(self) -> list[effects.WriterEffect]:
         """Judge the bookies on trial: those that pass, or are needed, get all that is pending; others are left out."""
         done: list[effects.WriterEffect] = []
-        for slot in self._slots:
+        for slot in self._slots.all:
             if slot.trial is None or self.state is not WriterState.ACTIVE:
                 continue
             if not self._slots.can_do_without(slot) or self._left_out.passes(slot, self._now_ns):
@@ -585,7 +584,7 @@ class WriterCore:
                 slot.keep(self._now_ns)
         if not slots.to_replace:
             return self._resume(set())
-        missing = [slot for slot in slots if slot.phase is Phase.LEFT_OUT or slot.needs_replacement]
+        missing = [slot for slot in slots.all if slot.phase is Phase.LEFT_OUT or slot.needs_replacement]
         back: set[int] = set()
         if slots.leave_too_few([slot.number for slot in missing]):
             # The writer would fail without them: wait for them, though they have not answered a probe.
@@ -616,7 +615,7 @@ class WriterCore:
     def _resume(self, resend_to: set[int]) -> list[effects.WriterEffect]:
         """Send all that is retained to the given slots; then go on changing (more failed meanwhile) or release."""
         done: list[effects.WriterEffect] = []
-        for slot in self._slots:
+        for slot in self._slots.all:
             if slot.number in resend_to:
                 for entries in self._pending.batches:
                     done += slot.send(entries, self.lac + 1, self._now_ns)
@@ -635,7 +634,7 @@ class WriterCore:
         self.error = error
         self._pending.clear()
         self._left_out.on_ended()
-        for slot in self._slots:
+        for slot in self._slots.all:
             slot.end()
         return [effects.Fail(error)]
 

@@ -6,7 +6,7 @@ import random
 import numpy as np
 import pytest
 
-from bkspark.core.owed import Stripe, consecutive, with_sent, without_answered
+from bkspark.core.owed import Stripe, with_sent, without_answered
 from bkspark.core.striping import write_set
 
 
@@ -18,10 +18,10 @@ def test_ranks_count_the_entries_that_a_slot_stores(quorums):
         assert [stripe.rank(entry) for entry in stored] == list(range(len(stored)))
         assert [stripe.entry(rank) for rank in range(len(stored))] == stored
         assert stripe.ranks(np.arange(60)).tolist() == list(range(len(stored)))
-        assert run_of(stripe, np.array(stored[3:11])) == (3, 11)
-        assert run_of(stripe, np.array(stored[3:8] + stored[9:11])) is None
-        assert run_of(stripe, np.array([stored[3], stored[3], stored[5]])) is None
-        assert run_of(stripe, np.array(stored[3:11][::-1])) is None
+        assert stripe.run(np.array(stored[3:11])) == (3, 11)
+        assert stripe.run(np.array(stored[3:8] + stored[9:11])) is None
+        assert stripe.run(np.array([stored[3], stored[3], stored[5]])) is None
+        assert stripe.run(np.array(stored[3:11][::-1])) is None
         assert [stripe.rank(entry) for entry in range(60)] == [
             sum(other < entry for other in stored) for entry in range(60)
         ]
@@ -53,10 +53,6 @@ def test_answers_in_any_order_take_away_what_was_owed_and_count_once(seed):
         assert {rank for begin, end in runs for rank in range(begin, end)} == owed
         assert all(begin < end for begin, end in runs)
         assert all(left[1] < right[0] for left, right in itertools.pairwise(runs))
-
-
-def run_of(stripe, entry_ids):
-    return stripe.run(entry_ids, consecutive(entry_ids))
 
 
 def test_nothing_owed_is_taken_away_from():

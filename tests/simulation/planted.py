@@ -35,7 +35,7 @@ def _releasing(choose: Callable[[np.ndarray, int], int]) -> Plant:
         if not self.count:
             return False
         ids = np.arange(self.acknowledged + 1, self.next_entry)
-        masks = write_set_masks(ids, len(slots), slots.write_quorum)
+        masks = write_set_masks(ids, len(slots.all), slots.write_quorum)
         count = choose(np.bitwise_count(self.votes & masks), slots.ack_quorum)
         self.acknowledged += count
         self.count -= count
@@ -71,7 +71,7 @@ def acknowledged_by_refusals(*statuses: Status) -> Callable[[], Plant]:
 
 def stale_answers_counted() -> Plant:
     def wrap(old: Any, self: WriterCore, slot: int, bookie: str, *rest: Any) -> Any:
-        return old(self, slot, self._slots[slot].bookie, *rest)
+        return old(self, slot, self._slots.all[slot].bookie, *rest)
 
     return around(WriterCore, "on_add_replies", wrap)
 

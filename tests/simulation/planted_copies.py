@@ -26,8 +26,8 @@ def _sent_to_ack_quorums(*, recovery: bool) -> Plant:
     def begin(old: Any, self: WriterCore, *arguments: Any, is_recovery: bool = False, **named: Any) -> None:
         old(self, *arguments, is_recovery=is_recovery, **named)
         if is_recovery is recovery:
-            for slot in self._slots:
-                slot.stripe = stripe(slot.number, len(self._slots), self._slots.ack_quorum)
+            for slot in self._slots.all:
+                slot.stripe = stripe(slot.number, len(self._slots.all), self._slots.ack_quorum)
 
     return around(WriterCore, "__init__", begin)
 
@@ -46,11 +46,11 @@ def bytes_forgotten_at_ack_quorum() -> Plant:
 
 def repeated_answer_counts_for_the_next_slot() -> Plant:
     def wrap(old: Any, self: WriterCore, slot: int, bookie: str, ids: Any, *rest: Any) -> Any:
-        place, at = self._slots[slot], ids - self.acknowledged - 1
+        place, at = self._slots.all[slot], ids - self.acknowledged - 1
         held = self._pending.votes[at[(at >= 0) & (at < self.pending_count)]] & place.bit
         if place.bookie == bookie and held.any():
-            slot = (slot + 1) % len(self._slots)
-        return old(self, slot, self._slots[slot].bookie, ids, *rest)
+            slot = (slot + 1) % len(self._slots.all)
+        return old(self, slot, self._slots.all[slot].bookie, ids, *rest)
 
     return around(WriterCore, "on_add_replies", wrap)
 
@@ -98,12 +98,12 @@ def recovery_closes_with_the_length_heard() -> Plant:
 
 
 def lost_connection_not_told() -> Plant:
-    return replaced(WriterCore, "has_outstanding", lambda self, slot: self._slots[slot].is_probed)
+    return replaced(WriterCore, "has_outstanding", lambda self, slot: self._slots.all[slot].is_probed)
 
 
 def too_few_left_judged_by_one_write_set() -> Plant:
     def leave_too_few(self: Slots, missing: Any) -> bool:
-        gone = write_set_masks(np.arange(1), len(self), self.write_quorum) & np.uint64(mask_of(tuple(missing)))
+        gone = write_set_masks(np.arange(1), len(self.all), self.write_quorum) & np.uint64(mask_of(tuple(missing)))
         return bool((np.bitwise_count(gone) > self.write_quorum - self.ack_quorum).any())
 
     return replaced(Slots, "leave_too_few", leave_too_few)

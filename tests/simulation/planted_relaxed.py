@@ -57,7 +57,7 @@ def confirmed_when_forced() -> Plant:
         forces = old(self)
         for one in forces:
             self._durability.on_forced(one)
-        return [*forces, *self._confirm()]
+        return [*forces, *self._release()]
 
     return _around(WriterCore, "_force", force)
 
@@ -71,7 +71,7 @@ def force_not_synced() -> Plant:
 
 def older_force_counts() -> Plant:
     def takes(self: Relaxed, force: effects.Force) -> bool:
-        return self._slots[force.slot].bookie == force.bookie
+        return self._slots.all[force.slot].bookie == force.bookie
 
     return replaced(Relaxed, "takes", takes)
 
@@ -84,7 +84,7 @@ def replaced_bookie_confirms() -> Plant:
         old: Any, self: WriterCore, slot: int, bookie: str, ids: Any, codes: Any, now_ns: int, synced: Any = None
     ) -> Any:
         if synced is not None:
-            self._slots[slot].last_synced = max(self._slots[slot].last_synced, synced)
+            self._slots.all[slot].last_synced = max(self._slots.all[slot].last_synced, synced)
         return old(self, slot, bookie, ids, codes, now_ns, synced)
 
     return _around(WriterCore, "on_add_replies", replies)
@@ -96,7 +96,7 @@ def lost_connection_ignored() -> Plant:
 
 def returning_bookie_trusted() -> Plant:
     def on_forced(self: Relaxed, force: effects.Force) -> None:
-        slot = self._slots[force.slot]
+        slot = self._slots.all[force.slot]
         if slot.asked_to_sync is not None:
             slot.last_synced = max(slot.last_synced, slot.asked_to_sync)
         slot.asked_to_sync = None

@@ -177,7 +177,7 @@ def answers_of_a_dropped_link() -> Plant:
         self._links.pop(slot)
 
     def replies(old: Any, self: WriterCore, slot: int, bookie: str, *rest: Any) -> Any:
-        return old(self, slot, self._slots[slot].bookie, *rest)
+        return old(self, slot, self._slots.all[slot].bookie, *rest)
 
     return both(replaced(Fanout, "_drop", drop), around(WriterCore, "on_add_replies", replies))
 
