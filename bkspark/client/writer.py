@@ -168,7 +168,7 @@ class LedgerWriter:
 
     def _is_quiet(self) -> bool:
         """Return whether there is nothing that an entry could travel with, and so nothing to wait for."""
-        return not (self._core.pending_count or self._turns.is_taken)
+        return not (self._turns.is_taken or self._core.pending_count)
 
     def _take_turn(self) -> Turn:
         """Return the turn after all calls so far; entries that `append` is given from now on come after it."""

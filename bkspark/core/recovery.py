@@ -77,32 +77,51 @@ class RecoveryCore:
 
     def __init__(self, ledger_id: int, metadata: LedgerMetadata, version: int) -> None:
         self.ledger_id = ledger_id
+        """Constant."""
         self._begin(metadata, version)
 
     def _begin(self, metadata: LedgerMetadata, version: int) -> None:
+        """Begin, or begin again with what is stored now: every field is as new."""
         self.metadata = metadata
+        """The metadata as they were last stored or read. Changed when a compare-and-set is decided."""
         self.version = version
+        """The version of `metadata`; they change together."""
         self.state = RecoveryState.CLAIMING
+        """See the module's text. DONE and FAILED are final."""
         self.lac = metadata.last_fragment.first_entry - 1
+        """The recovery LAC: grows with answers to fences while FENCING, and is frozen from then on."""
         self.length = 0
+        """Payload bytes up to the last entry that was given out for rewriting; while CLOSING, those of the ledger."""
         self._ensemble = metadata.last_fragment.bookies
+        """The last fragment's bookies when recovery began: those that are asked, whatever rewriting changes."""
         self._fragments: tuple[Fragment, ...] = metadata.fragments
+        """What the close publishes. Changed by `on_ensemble_changed` alone."""
         self._known: set[int] = set()
+        """Slots that gave a certain answer to their fence. Grows while FENCING, until coverage."""
         self._fences_waiting: set[int] = set()
+        """Slots that owe the answer to a fence, those that refuse load included."""
         self._dead: set[int] = set()
-        # Those of them that a time-out has been spent on.
+        """Slots that are not asked again: they could not be reached, or were silent. Grows, by `_bury` alone."""
         self._silent: dict[int, str] = {}
-        # Bookies that refuse load and are left alone now; how long each was, when last it was.
+        """Those of the dead, with their bookies, that a time-out was spent on. The rewriting does not wait for them."""
         self._resting: set[int] = set()
+        """Slots that refuse load and are left alone now. `_rest` adds, `on_rested` takes away."""
         self._rest_ns: dict[int, int] = {}
+        """How long each slot was left alone when it last refused; gone once it answers."""
         self._first_error: BookKeeperError | None = None
+        """The first error of a bookie, to explain a failure. Set once."""
         self._heard_length = 0
-        # The last entry that any bookie told of, and the cumulative length that it carries.
+        """The cumulative length that the entry with the highest LAC carries. Informative only."""
         self._reaches = (-1, 0)
+        """The highest entry that an answer to a fence named, and the cumulative length that it carries."""
         self._next_entry = 0
+        """The entry that is read next, once FENCING is over; all before it exist."""
         self._window: RecoveryWindow | None = None
+        """The entries that are being read. Not None exactly while READING."""
         self._window_entries = WINDOW_FIRST
+        """How many the next window has where it is not known how far the ledger reaches. See WINDOW_FIRST."""
         self._at_end = False
+        """Whether the last window ended with an entry that does not exist."""
 
     @property
     def last_entry(self) -> int:

@@ -50,7 +50,7 @@ class Refusal:
     probed: int = NO_ENTRY
     """The last entry of the piece that was sent to see whether it is taken; NO_ENTRY while none is on its way."""
     held: list[effects.SendAdds] = field(default_factory=list)
-    """What is to be sent when the probe is taken, in entry order. All of it is in `Slot.owed`."""
+    """What is to be sent when the probe is taken, in entry order."""
 
 
 @dataclass(slots=True)
@@ -86,7 +86,8 @@ class Slot:
     needs_replacement: bool = False
     """Whether the ensemble change that is under way looks for another bookie for it; False while none is.
 
-    FAILED implies it. A bookie that only lags or refuses is served on meanwhile, one that is left out stays so.
+    FAILED implies it, until the writer has ended. A bookie that only lags or refuses is served on meanwhile, one that
+    is left out stays so.
     """
     is_reported: bool = False
     """Whether a `FindBookies` named the bookie as failed since it began to take part."""

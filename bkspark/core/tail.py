@@ -64,24 +64,33 @@ class Tail:
             first_slot: where the search for bookies to ask begins, so that readers spread over an ensemble.
         """
         self.metadata = metadata
+        """The ledger's metadata, as the last look found them. Changed by `on_looked` alone."""
         self.lac = lac
+        """The highest LAC that was proven. Grows."""
         self._first_slot = first_slot
+        """Constant."""
         self._limits = limits
+        """Constant."""
         self._is_waiting = False
+        """Whether `wait` was called and the LAC has not grown since."""
         self._is_looking = False
-        # The metadata may have changed since they were last asked for.
+        """Whether a `LookAgain` is not answered."""
         self._is_stale = False
-        # Long polls that owe an answer, by bookie: when each was sent, and the LAC that it named.
+        """Whether the metadata may have changed since they were last asked for."""
         self._polls: dict[str, tuple[int, int]] = {}
-        # Bookies that were asked to prove a hint and owe the answer.
+        """Long polls that owe an answer, by bookie: when each was sent, and the LAC that it named. One a bookie."""
         self._proving: set[str] = set()
-        # Bookies that are not asked before a time.
+        """Bookies that were asked to prove a hint and owe the answer. They get no poll meanwhile."""
         self._resting: dict[str, int] = {}
+        """Bookies that are not asked before a time."""
         self._pause_ns = limits.pause_ns_min
+        """The next pause, between the limits: doubles each time, and is the shortest again when the LAC grows."""
         self._looked_ns: int | None = None
-        # When somebody last answered, and whether the last look failed.
+        """When the last look ended, or the first caller began to wait; None before that."""
         self._heard_ns = 0
+        """When anything last answered, a look or a poll."""
         self._is_failing = False
+        """Whether the last look failed."""
 
     @property
     def is_closed(self) -> bool:
