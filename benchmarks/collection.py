@@ -31,7 +31,7 @@ from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.memory import MemoryStore
 from bkspark.metadata.uri import MetadataUri
 from bkspark.wire.digest import master_key
-from bookie_service.cluster.ledger_metadata_view import Census
+from bookie_service.cluster.ledger_metadata_view import LedgerMetadataView
 from bookie_service.formats import index as index_format
 from bookie_service.gc.garbage_collector import CollectionOptions, Collector
 from bookie_service.gc.gc_policy import CompactionLevel
@@ -129,8 +129,8 @@ async def measure(store: LedgerStorage, compactor: Compactor, listed: int, passe
     await BookieRegistry(memory.session(), uri).initialize_cluster()
     tree = MadeUpTree(memory, 99, 10.0)
     tree.ledgers = listed
-    census = Census(tree, uri, "bookie:3181")
-    await census.open()
+    metadata_view = LedgerMetadataView(tree, uri, "bookie:3181")
+    await metadata_view.open()
 
     async def flush() -> None:
         """Nothing waits to be flushed."""
@@ -147,7 +147,7 @@ async def measure(store: LedgerStorage, compactor: Compactor, listed: int, passe
         entries_per_s=0,
         bytes_per_s=0,
     )
-    collector = Collector(store, compactor, census, options, flush, fail)
+    collector = Collector(store, compactor, metadata_view, options, flush, fail)
     clock, took_s, reports = Clock(), [], []
     for number in range(passes):
         began, before_s = time.monotonic(), time.process_time()

@@ -28,7 +28,7 @@ from bookie_service.network.v3_responses import answer
 from bookie_service.storage.io.byte_source import Fetched, NotCached, Place
 
 
-class LongPoll(Reading):
+class LongPollRead(Reading):
     """One such read, from its arrival until it is answered."""
 
     def __init__(self, polls: LongPolls, client: PollClient, request: protocol.Request) -> None:
