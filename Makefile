@@ -15,8 +15,9 @@
 #                    that it must find; needs Go (docs/histories.md)
 #   make fuzz        hostile bytes for every decoder; FUZZ_ARGS="--seconds 600 --target wire" chooses time and targets
 #   make mutants     small defects in the product, and the tests that must fail of them; MUTANTS_ARGS="--module core"
-#   make lint        ruff, rules and format
-#   make typecheck   mypy on the public surface
+#   make check       lint, types, layers and the fast tests: a minute
+#   make lint        ruff, rules and format; plain English in what users read
+#   make typecheck   mypy
 #   make bench       write, read and Spark throughput of a cluster on this machine
 #   make clean       removes everything that was built, but not .venv
 #
@@ -34,14 +35,23 @@ JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
 export PYSPARK_PYTHON := $(abspath $(BIN))/python
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
-.PHONY: help demo test test-oldest-spark test-interop test-pulsar test-histories fuzz mutants lint typecheck bench clean \
-  install requirements
+.PHONY: help demo check test test-oldest-spark test-interop test-pulsar test-histories fuzz mutants lint typecheck bench \
+  clean install requirements
 
 help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
 
 demo: install
 	$(BIN)/bkspark demo
+
+# What most changes of the library break first. tests/bookie and the rest of tests/spark take minutes.
+FAST_TESTS := $(wildcard tests/test_*.py) tests/core tests/wire tests/net tests/metadata tests/log tests/client \
+  tests/spark/test_options.py tests/spark/test_typed_options.py tests/bookie/test_rules.py \
+  tests/bookie/test_configuration_docs.py
+
+check: lint typecheck
+	$(BIN)/python -m pytest --quiet --numprocesses $(TEST_PROCESSES) --dist loadgroup \
+	  -m "not cluster and not spark and not interop and not slow" $(PYTEST_ARGS) $(FAST_TESTS)
 
 test: install
 	@$(BIN)/python -m tests.interop.build
@@ -75,6 +85,7 @@ mutants: install
 lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python -m tests.plain_english
 
 typecheck: install
 	$(BIN)/mypy

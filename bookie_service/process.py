@@ -29,7 +29,7 @@ from bkspark.metadata.zookeeper import open_tree
 from bookie_service.admin import check, control, rebuild
 from bookie_service.admin.shutdown import SIGNALS, Ending
 from bookie_service.cluster.identity import Identity
-from bookie_service.cluster.ledger_metadata_view import Census
+from bookie_service.cluster.ledger_metadata_view import LedgerMetadataView
 from bookie_service.cluster.peers import ClusterPeers
 from bookie_service.cluster.registration import Registration
 from bookie_service.network import event_loop
@@ -38,7 +38,7 @@ from bookie_service.network.log_limit import LogLimiter
 from bookie_service.service import BookieService, Repeating
 from bookie_service.settings import address
 from bookie_service.settings.address import BoundAddress
-from bookie_service.settings.arguments import Parser, add_configuration, describe, fail
+from bookie_service.settings.arguments import ServerParser, add_configuration, describe, fail
 from bookie_service.settings.configuration import Configuration, load
 from bookie_service.settings.file_limit import allowed_open_files
 from bookie_service.settings.service_options import ServiceOptions
@@ -122,7 +122,7 @@ def _check_user(permitted: Sequence[str]) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = Parser(prog="bookie_service", description="Run one bookie until SIGINT or SIGTERM.")
+    parser = ServerParser(prog="bookie_service", description="Run one bookie until SIGINT or SIGTERM.")
     add_configuration(parser)
     parser.add_argument("--json", action="store_true", help='print {"id", "pid"} once registered and serving')
     instead = parser.add_mutually_exclusive_group()
@@ -153,9 +153,9 @@ async def _run(configuration: Configuration, ending: Ending, as_json: bool, limi
             registry = BookieRegistry(tree, configuration.metadata_uri)
             files = await held.enter_async_context(_identified(configuration, registry, bound))
             service = BookieService(files, _within_file_limit(configuration.service))
-            census = Census(tree, configuration.metadata_uri, bound.bookie_id)
-            await census.open()
-            await service.start(bound.listener, census.named)
+            metadata_view = LedgerMetadataView(tree, configuration.metadata_uri, bound.bookie_id)
+            await metadata_view.open()
+            await service.start(bound.listener, metadata_view.ledgers_on_bookie)
             ending.stop_by(stopping.set)
             registration = Registration(
                 registry,
@@ -170,7 +170,7 @@ async def _run(configuration: Configuration, ending: Ending, as_json: bool, limi
             service.on_mode_change = lambda: registration.change(read_only=service.is_read_only)
             try:
                 await registration.enter()
-                service.start_collecting(census)
+                service.start_collecting(metadata_view)
                 service.start_local_reads(bound.bookie_id)
                 # It may have changed before there was a registration to change.
                 registration.change(read_only=service.is_read_only)

@@ -18,16 +18,16 @@ from typing import Protocol
 
 from bkspark.errors import DiskFull
 from bkspark.wire.local_reads import socket_name
-from bookie_service.cluster.limbo_check import LimboCheck, ShareCensus
+from bookie_service.cluster.limbo_check import LedgerShareView, LimboCheck
 from bookie_service.engine.bookie import Bookie
 from bookie_service.engine.disk_watch import DiskWatch
 from bookie_service.engine.turns import Turns
-from bookie_service.gc.garbage_collector import Collector, LedgerCensus, PassReport
+from bookie_service.gc.garbage_collector import Collector, GarbageView, PassReport
 from bookie_service.network.connection import Connection
 from bookie_service.network.connections import Connections
 from bookie_service.network.event_loop import turn_began
 from bookie_service.network.listener import Listener
-from bookie_service.network.local_reads import LocalReads
+from bookie_service.network.local_reads import LocalReadServer
 from bookie_service.network.log_limit import no_digits
 from bookie_service.network.memory_budget import Admission
 from bookie_service.settings.service_options import ServiceOptions
@@ -44,7 +44,7 @@ _WATCH_INTERVAL_S = 0.1
 """How often some connections are looked at; all of them in `connections.LOOKS` times that."""
 
 
-class Census(LedgerCensus, ShareCensus, Protocol):
+class BookieMetadataView(GarbageView, LedgerShareView, Protocol):
     """All that is asked of the metadata store while serving."""
 
 
@@ -72,7 +72,7 @@ class BookieService:
         self._turns = Turns(call_last, time.monotonic, loop_turn_began=turn_began(self._loop))
         self._fetches = FetchThreads(files, options.fetch_threads, self._post, self._on_failure)
         self._listener: Listener | None = None
-        self._local_reads: LocalReads | None = None
+        self._local_reads: LocalReadServer | None = None
         self._timers: list[Repeating] = []
         self.cluster_addresses: Callable[[], Collection[str]] = lambda: ()
         """Returns the addresses of the cluster's bookies, for which some connections are kept."""
@@ -151,17 +151,17 @@ class BookieService:
         """True when ordinary adds are refused."""
         return self._disks.is_read_only
 
-    def start_collecting(self, census: Census) -> None:
+    def start_collecting(self, metadata_view: BookieMetadataView) -> None:
         """Begin to collect garbage, and to let ledgers out of limbo; only these ask the metadata store."""
         storage = self._storage
         collection = self._options.collection
         self._limbo_check = LimboCheck(
-            storage.store, census, collection.interval_s, collection.metadata_ops_per_s, self._flush
+            storage.store, metadata_view, collection.interval_s, collection.metadata_ops_per_s, self._flush
         )
         self._collector = Collector(
             storage.store,
             storage.compactor,
-            census,
+            metadata_view,
             self._options.collection,
             self._flush,
             self._on_failure,
@@ -175,7 +175,9 @@ class BookieService:
         if not self._options.local_reads:
             return
         try:
-            self._local_reads = LocalReads(self._storage.store, bookie_id, self._served, self._options.local_readers)
+            self._local_reads = LocalReadServer(
+                self._storage.store, bookie_id, self._served, self._options.local_readers
+            )
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 name = socket_name(self._served[1])[1:].decode()

@@ -39,21 +39,17 @@ def unresolved(root: Path) -> list[str]:
     """Return `file:line: what leads nowhere` for every such reference below `root`."""
     rules = frozenset(_DEFINED_RULE.findall(_text(root / RULES)))
     sections = frozenset(_DEFINED_SECTION.findall(_text(root / SECTIONS)))
-    found = []
+    found: list[tuple[str, int, str]] = []
     for path in files(root):
-        for number, line in enumerate(_text(path).splitlines(), 1):
-            at = f"{path.relative_to(root)}:{number}"
-            found += [f"{at}: {rule} is not defined in {RULES}" for rule in sorted(_rules(line) - rules)]
-            found += [
-                f"{at}: §{section} is not a section of {SECTIONS}"
-                for section in _CITED_SECTION.findall(line)
-                if section not in sections
-            ]
-            if str(path.relative_to(root)) not in PLANTING:
-                found += [f"{at}: {name}" for name in _dead_files(root, line)]
-            if path.suffix == ".md":
-                found += [f"{at}: {name}" for name in _dead_links(path, line)]
-    return found
+        text = _text(path)
+        name = path.relative_to(root).as_posix()
+        dead = [*_dead_rules(text, rules), *_dead_sections(text, sections)]
+        if name not in PLANTING:
+            dead += _dead_files(root, text)
+        if path.suffix == ".md":
+            dead += _dead_links(path, text)
+        found += [(name, text.count("\n", 0, at) + 1, what) for at, what in dead]
+    return [f"{name}:{line}: {what}" for name, line, what in sorted(found)]
 
 
 def files(root: Path) -> Iterator[Path]:
@@ -66,32 +62,38 @@ def files(root: Path) -> Iterator[Path]:
     yield from (root / page for page in PAGES if (root / page).is_file())
 
 
-def _rules(line: str) -> frozenset[str]:
-    named = {f"{letter.upper()}{_as_defined(letter, number)}" for letter, number in _NAMED_AFTER.findall(line)}
-    return frozenset(_CITED_RULE.findall(line)) | named
+def _dead_rules(text: str, rules: frozenset[str]) -> Iterator[tuple[int, str]]:
+    """Yield where a rule is cited that is not defined, and what is wrong; names of tests count."""
+    cited = [(match.start(), match[1]) for match in _CITED_RULE.finditer(text)]
+    for match in _NAMED_AFTER.finditer(text):
+        # Names of tests write X1 as x01 or x1; P and S have two digits everywhere.
+        number = f"{int(match[2]):02d}" if match[1] in "ps" else str(int(match[2]))
+        cited.append((match.start(), f"{match[1].upper()}{number}"))
+    yield from ((at, f"{rule} is not defined in {RULES}") for at, rule in cited if rule not in rules)
 
 
-def _as_defined(letter: str, number: str) -> str:
-    """Names of tests write X1 as x01 or x1; P and S have two digits everywhere."""
-    return f"{int(number):02d}" if letter in "ps" else str(int(number))
+def _dead_sections(text: str, sections: frozenset[str]) -> Iterator[tuple[int, str]]:
+    for match in _CITED_SECTION.finditer(text):
+        if match[1] not in sections:
+            yield match.start(), f"§{match[1]} is not a section of {SECTIONS}"
 
 
-def _dead_files(root: Path, line: str) -> Iterator[str]:
-    for name, test in _CITED_FILE.findall(line):
-        path = root / name
+def _dead_files(root: Path, text: str) -> Iterator[tuple[int, str]]:
+    for match in _CITED_FILE.finditer(text):
+        path = root / match[1]
         if not path.is_file():
-            yield f"there is no {name}"
-        elif test and not _has_test(path, test):
-            yield f"{name} has no {test}"
+            yield match.start(), f"there is no {match[1]}"
+        elif match[2] and not _has_test(path, match[2]):
+            yield match.start(), f"{match[1]} has no {match[2]}"
 
 
-def _dead_links(page: Path, line: str) -> Iterator[str]:
-    for name, anchor in _LINK.findall(line):
-        target = page.parent / name
+def _dead_links(page: Path, text: str) -> Iterator[tuple[int, str]]:
+    for match in _LINK.finditer(text):
+        target = page.parent / match[1]
         if not target.exists():
-            yield f"there is no {name}"
-        elif anchor and anchor not in _anchors(target):
-            yield f"{name} has no heading #{anchor}"
+            yield match.start(), f"there is no {match[1]}"
+        elif match[2] and match[2] not in _anchors(target):
+            yield match.start(), f"{match[1]} has no heading #{match[2]}"
 
 
 def _text(path: Path) -> str:

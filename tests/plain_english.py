@@ -36,7 +36,7 @@ PATTERNS = (
     ),
     Pattern(re.compile(r"\b[Ww]hoever\b"), "name the subject: 'the client that', 'a process which'"),
     Pattern(re.compile(r"\bWho\s+(?![^.!?|]*\?)[a-z]"), "name the subject: 'a client that', not 'Who'"),
-    Pattern(re.compile(r"\bstands?\b(?!\s+for\b)"), "say 'is', 'lies' or 'are written'"),
+    Pattern(re.compile(r"\bstands?\b(?!\s+for\b(?!\s+(?:all|each|every)\b))"), "say 'is', 'lies' or 'are written'"),
     Pattern(
         re.compile(r"(?<!\blags )(?<!\blag )(?<!\blagging )(?<!\bfall )(?<!\bfalls )(?<!\bfar )\bbehind\b"),
         "say 'after', 'above' or 'beyond'; a reader may lag behind",
@@ -44,7 +44,8 @@ PATTERNS = (
     Pattern(re.compile(r"\bin\s+front\b"), "say 'before' or 'below'"),
     Pattern(re.compile(r"\btold\b"), "say 'reported', 'returned', 'given' or 'known by'"),
     Pattern(
-        re.compile(r"\b(?:is|are|was|were|be|as|has|have|gets?|gives?)\s+none\b(?!\s+of\b)"), "say 'no' or 'not one'"
+        re.compile(r"(?<![Tt]here )\b(?:is|are|was|were|be|as|has|have|gets?|gives?)\s+none\b(?!\s+of\b)"),
+        "say 'no' or 'not one'",
     ),
     Pattern(re.compile(r"\banew\b"), "say 'again'"),
     Pattern(

@@ -14,6 +14,8 @@ import pytest
 
 import bkspark
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("bkspark", "bookie_service", "pyspark_bookkeeper")
 LICENSE_FILES = ("LICENSE", "NOTICE")

@@ -30,8 +30,14 @@ PLAIN = (
     "Its servers may lag behind each other; `lag` says how far behind.",
     "None of these is open, and not one was lost.",
     "The default is None; there are none of those.",
+    "There is none to take its place.",
     "A standalone process understands it.",
 )
+
+
+def test_what_users_read_is_plain() -> None:
+    found = plain_english.findings()
+    assert not found, "\n".join(found)
 
 
 @pytest.mark.parametrize("sentence", RIDDLES)

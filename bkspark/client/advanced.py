@@ -150,7 +150,7 @@ class AdvancedLedgerWriter:
         for held in self._drop_ahead():
             held.fail(
                 LedgerClosed(
-                    f"ledger {self.ledger_id} was closed in front of entry {self._end}, which was never added",
+                    f"ledger {self.ledger_id} was closed before entry {self._end}, which was never added",
                     ledger_id=self.ledger_id,
                     entry_id=held.first_entry,
                 )

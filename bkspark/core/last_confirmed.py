@@ -82,7 +82,7 @@ class LastConfirmed:
             return self.found
         bookies = ", ".join(self._metadata.last_fragment.bookies)
         raise ReadFailed(
-            f"the last add confirmed of ledger {self._ledger_id} cannot be told: too few of {bookies} answered "
+            f"the last add confirmed of ledger {self._ledger_id} is unknown: too few of {bookies} answered "
             f"({self._first_error})",
             ledger_id=self._ledger_id,
             bookie=self._first_error.bookie if self._first_error else None,

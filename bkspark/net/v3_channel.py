@@ -125,7 +125,7 @@ class BookieV3Channel(BookieConnection):
             previousLAC=previous_lac,
             timeOut=round(wait_s * 1000),
         )
-        what = f"a long poll of ledger {ledger_id} behind entry {previous_lac}"
+        what = f"a long poll of ledger {ledger_id} after entry {previous_lac}"
         answer = await self._ask(protocol.READ_ENTRY, what, waits_s=wait_s, readRequest=read)
         inner = answer.readResponse
         status = _status(answer, inner, "readResponse")

@@ -34,7 +34,7 @@ from bkspark.errors import ConfigurationError, MetadataFormat, StorageDamaged
 from bkspark.metadata import cookies
 from bkspark.metadata.cookies import Cookie
 from bookie_service.admin.inspection import places
-from bookie_service.admin.inspection.digests import DigestJudge
+from bookie_service.admin.inspection.digests import DigestVerifier
 from bookie_service.admin.inspection.entry_log import read_entry_log
 from bookie_service.admin.inspection.findings import (
     UNVERIFIED,
@@ -133,7 +133,7 @@ def run(configuration: Configuration, as_json: bool) -> int:
             current = [layout.current(each) for each in service.ledger_directories]
             if all(map(files.is_directory, current)):
                 check_written_by(files, current, service.store.storage_class)
-            report = Check(files, service.journal_directories, service.ledger_directories).run()
+            report = BookieCheck(files, service.journal_directories, service.ledger_directories).run()
     except (ConfigurationError, StorageDamaged, OSError) as error:
         return fail(_PROGRAM, describe(error), 1)
     _print(report, as_json)
@@ -161,7 +161,7 @@ def locked(files: ReadOnlyFiles, directories: Sequence[str], purpose: str) -> It
         yield
 
 
-class Check:
+class BookieCheck:
     """Checks one bookie's directories, which nobody changes meanwhile."""
 
     def __init__(self, files: ReadOnlyFiles, journals: Sequence[str], ledgers: Sequence[str]) -> None:
@@ -294,7 +294,7 @@ class Check:
         known = self._known
         if known.damaged_at is not None:
             place = f"{known.path} offset {known.damaged_at}"
-            self._report.notes.append(f"{place}: torn or damaged; the next start writes it anew")
+            self._report.notes.append(f"{place}: torn or damaged; the next start writes it again")
         for ledger_id, least_bytes in zip(*(column.tolist() for column in known.all())):
             path = self._paths.path(ledger_id)
             size = self._files.file_size(path)
@@ -389,11 +389,11 @@ class Check:
     # ---- entry logs ----
 
     def _check_entry_logs(self) -> None:
-        judge = DigestJudge(os.environ.get("BKSPARK_PASSWORD", "").encode())
+        verifier = DigestVerifier(os.environ.get("BKSPARK_PASSWORD", "").encode())
         for path in places.files_of(self._files, self._ledgers, "entry-log", None):
             self._report.entry_logs += 1
             end = self._indexed_to.get(log_format.parse_file_name(os.path.basename(path)) or 0, 0)
-            for finding in read_entry_log(self._files, path, judge):
+            for finding in read_entry_log(self._files, path, verifier):
                 if isinstance(finding, Fact) and finding.kind == "entry-log" and finding.values["map_offset"]:
                     # A log that has a map was durable as a whole before the header named it.
                     end = finding.values["bytes"] + 1

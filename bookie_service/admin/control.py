@@ -125,7 +125,7 @@ def ask(ledger_directories: Sequence[str], request: str) -> dict[str, Any]:
         OSError: its socket may not be opened.
     """
     directory = layout.current(ledger_directories[0])
-    nobody = f"no bookie runs on {ledger_directories[0]}: nobody answers at {os.path.join(directory, NAME)}"
+    nobody = f"no bookie runs on {ledger_directories[0]}: no process answers at {os.path.join(directory, NAME)}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
         try:
             with _short_path(directory) as path:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from bkspark.errors import ConfigurationError
 from bookie_service.admin.inspection import output, places
-from bookie_service.admin.inspection.digests import DigestJudge
+from bookie_service.admin.inspection.digests import DigestVerifier
 from bookie_service.admin.inspection.entry_log import read_entry_log
 from bookie_service.admin.inspection.findings import Damage, Finding
 from bookie_service.admin.inspection.garbage import read_garbage_file
@@ -28,9 +28,9 @@ from bookie_service.admin.inspection.journal import read_journal
 from bookie_service.admin.inspection.key_value_index import read_key_value_index
 from bookie_service.admin.inspection.marks import highest_mark, read_mark_file
 from bookie_service.admin.inspection.output import Counts, Selection
-from bookie_service.admin.inspection.places import Bookie
+from bookie_service.admin.inspection.places import BookieFiles
 from bookie_service.formats.marks import JournalPosition
-from bookie_service.settings.arguments import Parser, add_configuration, describe, fail, identifier
+from bookie_service.settings.arguments import ServerParser, add_configuration, describe, fail, identifier
 from bookie_service.settings.configuration import load
 from bookie_service.storage import layout
 from bookie_service.storage.io.files import ReadOnlyFiles
@@ -56,7 +56,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = Parser(prog=_PROGRAM, description="Print a bookie's files and check them; see bkspark dump --help.")
+    parser = ServerParser(prog=_PROGRAM, description="Print a bookie's files and check them; see bkspark dump --help.")
     parser.add_argument("kind", choices=list(places.KINDS), metavar="|".join(places.KINDS))
     parser.add_argument("paths", nargs="*", metavar="PATH", help="a file, a directory of a bookie, or its folder")
     parser.add_argument("--ledger", type=identifier, metavar="ID", help="only this ledger")
@@ -76,7 +76,7 @@ class Source:
 
     directory: str
     paths: Sequence[str]
-    bookie: Bookie
+    bookie: BookieFiles
 
 
 def _sources(files: ReadOnlyFiles, arguments: argparse.Namespace) -> list[Source]:
@@ -97,7 +97,7 @@ def _configured(files: ReadOnlyFiles, arguments: argparse.Namespace) -> list[Sou
     if arguments.config is None and not arguments.set:
         raise ConfigurationError("name a file, a directory of a bookie, or its configuration with --config or --set")
     service = load(arguments.config, arguments.set).service
-    bookie = Bookie(
+    bookie = BookieFiles(
         tuple(map(layout.current, service.journal_directories)), tuple(map(layout.current, service.ledger_directories))
     )
     directories = bookie.journals if arguments.kind == "journal" else bookie.ledgers
@@ -145,15 +145,17 @@ class Dump:
 
     def each_file(self) -> Iterator[tuple[str, Iterator[Finding]]]:
         """Yield (path, what the file holds) of every file."""
-        judge = DigestJudge(os.environ.get("BKSPARK_PASSWORD", "").encode())
+        verifier = DigestVerifier(os.environ.get("BKSPARK_PASSWORD", "").encode())
         for source in self.sources:
             lookup = LogLookup(self.files, source.bookie.ledgers) if self.kind == "index" else None
             for path in source.paths:
-                yield path, self._guarded(path, self._findings(path, source, judge, lookup))
+                yield path, self._guarded(path, self._findings(path, source, verifier, lookup))
             if lookup is not None:
                 lookup.close()
 
-    def _findings(self, path: str, source: Source, judge: DigestJudge, lookup: LogLookup | None) -> Iterator[Finding]:
+    def _findings(
+        self, path: str, source: Source, verifier: DigestVerifier, lookup: LogLookup | None
+    ) -> Iterator[Finding]:
         if lookup is not None and places.is_key_value_index(path):
             return read_key_value_index(self.files, path, lookup, self.selection.ledger_id, self.selection.entry_id)
         if lookup is not None:
@@ -161,7 +163,7 @@ class Dump:
         if self.kind == "journal":
             return read_journal(self.files, path, self._mark(source))
         if self.kind == "entry-log":
-            return read_entry_log(self.files, path, judge)
+            return read_entry_log(self.files, path, verifier)
         if self.kind == "garbage":
             return read_garbage_file(self.files, path)
         return read_mark_file(self.files, path)

@@ -47,7 +47,7 @@ from bkspark.wire.layout import MASTER_KEY_BYTES
 from bookie_service.admin.check import locked
 from bookie_service.admin.index_building import FileIndexBuilder, IndexBuilder, KeyValueIndexBuilder
 from bookie_service.admin.inspection import places
-from bookie_service.admin.inspection.digests import DigestJudge
+from bookie_service.admin.inspection.digests import DigestVerifier
 from bookie_service.admin.inspection.entry_log import read_entry_log
 from bookie_service.admin.inspection.findings import WRONG, EntryRun, Fact
 from bookie_service.admin.inspection.journal import read_journal
@@ -280,11 +280,11 @@ class Rebuild:
 
     def _read_logs(self, chosen: frozenset[int] | None, builder: IndexBuilder) -> None:
         wanted = None if chosen is None else np.array(sorted(chosen), np.int64)
-        judge = DigestJudge(os.environ.get("BKSPARK_PASSWORD", "").encode())
+        verifier = DigestVerifier(os.environ.get("BKSPARK_PASSWORD", "").encode())
         paths = sorted(places.files_of(self._files, self._ledgers, "entry-log", None), key=_log_id)
         told_s = time.monotonic()
         for path in paths:
-            for finding in read_entry_log(self._files, path, judge):
+            for finding in read_entry_log(self._files, path, verifier):
                 if isinstance(finding, EntryRun):
                     self._take_entries(finding, wanted)
                     if self._positions_held > _POSITIONS_HELD_MAX:

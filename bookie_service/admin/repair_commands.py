@@ -22,7 +22,7 @@ from bkspark.errors import BookKeeperError, ConfigurationError
 from bookie_service.admin.shutdown import SIGNALS, Ending
 from bookie_service.replication.autorecovery import AutoRecovery, Cluster
 from bookie_service.replication.operations import check_cluster, decommission, move_away, this_process
-from bookie_service.settings.arguments import Parser, add_configuration, describe, fail
+from bookie_service.settings.arguments import ServerParser, add_configuration, describe, fail
 from bookie_service.settings.configuration import Configuration, load
 
 PROGRAM = "bkspark cluster"
@@ -46,7 +46,7 @@ def main(argv: Sequence[str], ending: Ending) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = Parser(prog=PROGRAM)
+    parser = ServerParser(prog=PROGRAM)
     commands = parser.add_subparsers(metavar="COMMAND", required=True, dest="command")
     for name in _COMMANDS:
         command = commands.add_parser(name)

@@ -1,4 +1,4 @@
-"""Whose directories these are: cookies and locks, checked before anything is opened (reliability B10, B11).
+"""Whose directories these are: cookies and locks, checked before anything is opened (B10, B11).
 
 The cookie (`bkspark.metadata.cookies`) names the bookie, its directories and its cluster. It stands in `VERSION` of
 every directory and in the metadata store. A bookie starts only when all agree; one that lost data must never answer as
@@ -31,7 +31,7 @@ from bookie_service.storage.journal.checkpoint import Marks
 _NEW_ID = "or start a bookie with a new bookieId and empty directories"
 
 
-class Verdict(enum.Enum):
+class StartDecision(enum.Enum):
     """What is left to do before the directories may be opened."""
 
     OURS = "nothing"
@@ -52,7 +52,7 @@ class DirectoryState:
     """The path that this directory had when it was stamped; None: a crash came before that was written."""
 
 
-def judge(expected: Cookie, stored: Cookie | None, found: Mapping[str, DirectoryState]) -> Verdict:
+def judge(expected: Cookie, stored: Cookie | None, found: Mapping[str, DirectoryState]) -> StartDecision:
     """Decide whether a bookie may use its directories.
 
     Args:
@@ -102,13 +102,13 @@ def judge(expected: Cookie, stored: Cookie | None, found: Mapping[str, Directory
             f"{mark_format.file_name(0)}): mount the right disk or restore it, {_NEW_ID}"
         )
     if stored is not None:
-        return Verdict.OURS
+        return StartDecision.OURS
     if any(state.has_data for state in found.values()):
         raise ConfigurationError(
             f"the cluster does not know bookie {expected.bookie_id}, whose directories hold data: was it "
             f"decommissioned, or is metadataServiceUri another cluster's? Correct it, {_NEW_ID}"
         )
-    return Verdict.STAMP
+    return StartDecision.STAMP
 
 
 class Identity:
@@ -135,7 +135,7 @@ class Identity:
                 self._lock(directory)
         stored = await registry.read_cookie(bookie_id)
         found = {directory: self._state(directory) for directory in directories}
-        if judge(expected, stored.cookie if stored else None, found) is Verdict.OURS:
+        if judge(expected, stored.cookie if stored else None, found) is StartDecision.OURS:
             self._write_places(directory for directory, state in found.items() if state.place is None)
             return
         for directory in directories:

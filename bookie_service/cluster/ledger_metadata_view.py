@@ -26,7 +26,7 @@ _LISTED_PER_TURN = 256
 """So many ledgers of a listing are taken before the event loop serves requests again."""
 
 
-class Census:
+class LedgerMetadataView:
     """Asks about ledgers on behalf of one bookie."""
 
     def __init__(self, tree: Tree, uri: MetadataUri, bookie_id: str) -> None:
@@ -63,7 +63,7 @@ class Census:
         await self._check_instance()
         return await asyncio.to_thread(_ascending, found)
 
-    async def named(self) -> list[int]:
+    async def ledgers_on_bookie(self) -> list[int]:
         """Return all ledgers of which any ensemble names this bookie.
 
         Raises:

@@ -37,7 +37,7 @@ _TOLD_MAX = 10
 """Ledgers with a line of their own in the log."""
 
 
-class ShareCensus(Protocol):
+class LedgerShareView(Protocol):
     """What is asked of the metadata store; every method raises BookKeeperError when nothing is known."""
 
     async def share(self, ledger_id: int) -> LedgerShare:
@@ -53,14 +53,14 @@ class LimboCheck:
     def __init__(
         self,
         store: LedgerStorage,
-        census: ShareCensus,
+        metadata_view: LedgerShareView,
         interval_s: float,
         reads_per_s: int,
         flush: Callable[[], Awaitable[None]],
     ) -> None:
         """`reads_per_s`: of ledgers' metadata. `flush()` returns when what changed before is durable, if it can be."""
         self._store = store
-        self._census = census
+        self._metadata_view = metadata_view
         self._interval_s = interval_s
         self._reads_per_s = reads_per_s
         self._flush = flush
@@ -76,7 +76,7 @@ class LimboCheck:
                 await self.look()
             except (BookKeeperError, OSError) as error:
                 count = len(self._store.limbo)
-                logger.warning("it cannot be told which ledgers are whole: %d stay in limbo: %s", count, error)
+                logger.warning("it is unknown which ledgers are whole: %d stay in limbo: %s", count, error)
             except Exception:
                 logger.exception("ledgers in limbo cannot be looked at because of an unexpected error")
             await asyncio.sleep(self._interval_s)
@@ -89,7 +89,7 @@ class LimboCheck:
             await asyncio.to_thread(self._store.limbo.begin, new)
         except OSError as error:
             # Each is noticed when it is used, too.
-            logger.error("it cannot be told which index files are lost: %s", error)
+            logger.error("it is unknown which index files are lost: %s", error)
             return
         for ledger_id in new[:_TOLD_MAX]:
             logger.error("ledger %d is in limbo: %s", ledger_id, self._store.index.lost(ledger_id))
@@ -109,11 +109,11 @@ class LimboCheck:
             reported = 0
             for done, ledger_id in enumerate(some):
                 await asyncio.sleep(pause_s(done, self._reads_per_s, time.monotonic() - began))
-                share = await self._census.share(ledger_id)
+                share = await self._metadata_view.share(ledger_id)
                 if share.is_deleted:
                     ended.append(ledger_id)
                 elif not await asyncio.to_thread(self._holds, ledger_id, share.parts):
-                    await self._census.report(ledger_id, time.time_ns() // 1_000_000)
+                    await self._metadata_view.report(ledger_id, time.time_ns() // 1_000_000)
                     reported += 1
                 elif share.is_closed:
                     whole.append(ledger_id)

@@ -7,7 +7,7 @@ Requests come as runs of one connection's receive buffer, replies go as buffers.
    the journal: one record for the run, before it the key of a ledger seen for the first time;
 3. the replies wait, encoded, until the journal thread reports that record durable.
 
-Fencing reads wait for the fence in the same way, whatever their answer (reliability X2). A run that finds the write
+Fencing reads wait for the fence in the same way, whatever their answer (X2). A run that finds the write
 cache full takes what fits; the connection stops reading and is resumed when a checkpoint has emptied a half.
 
 Invariants: a reply is sent only from `on_durable`, or when it promises nothing new. All methods run on the event loop.
@@ -67,7 +67,7 @@ class ReadThreads(Protocol):
         """Call on_done(task()), the task on a thread."""
 
 
-class Client(ReadClient, PollClient, Protocol):
+class BookieClient(ReadClient, PollClient, Protocol):
     """A connection, as the bookie sees it."""
 
     def resume(self) -> None:
@@ -137,9 +137,9 @@ class Bookie:
         # Without any of this a lone add is a run like others.
         self._takes_single_adds = len(journals) == 1 and options.journals_entries and not options.adds_in_flight_max
         # Who added last, and how many of its adds came alone since somebody else did.
-        self._last_adder: Client | None = None
+        self._last_adder: BookieClient | None = None
         self._single_adds = 0
-        self._blocked: dict[Client, None] = {}
+        self._blocked: dict[BookieClient, None] = {}
         view = View(store, disks.known_space, options.reads)
         self.reads = Reads(view, threads.fetch, turns, self._resume_blocked)
         self.long_polls = LongPolls(options.long_polls, options.long_poll_s_max, view.lac_at_hand, self.reads, turns)
@@ -147,7 +147,7 @@ class Bookie:
 
     # ---- adds ----
 
-    def add(self, client: Client, octets: np.ndarray, run: AddBatch) -> int:
+    def add(self, client: BookieClient, octets: np.ndarray, run: AddBatch) -> int:
         """Take adds of a receive buffer; return how many were taken, the first ones.
 
         Fewer than all: there is no room now; call again, and after 0 wait for `client.resume`. The frames of the adds
@@ -174,7 +174,7 @@ class Bookie:
                 self._add_to_journal(index, client, octets, run.take(np.flatnonzero(journal_of == index)))
         return count
 
-    def add_single(self, client: Client, octets: np.ndarray, add: SingleAdd) -> bool:
+    def add_single(self, client: BookieClient, octets: np.ndarray, add: SingleAdd) -> bool:
         """Take an add that came alone, if its ledger is known and nothing bars it; its frame is then overwritten.
 
         False: nothing was done, and it is to be added as a run is.
@@ -214,7 +214,7 @@ class Bookie:
             return None
         return ledger if rules.are_ids(add.ledger_id, add.entry_id, add.entry_id) else None
 
-    def _commit(self, client: Client, records: list[Record]) -> int:
+    def _commit(self, client: BookieClient, records: list[Record]) -> int:
         """Journal a lone add at once if its client adds alone: nobody would share the sync; 0: it must be submitted."""
         if client is not self._last_adder:
             self._last_adder, self._single_adds = client, 0
@@ -228,7 +228,7 @@ class Bookie:
             return len(run)
         return int(np.cumsum(run.sizes + INDEX_BYTES_PER_ENTRY).searchsorted(room, side="right"))
 
-    def _add_to_journal(self, index: int, client: Client, octets: np.ndarray, run: AddBatch) -> None:
+    def _add_to_journal(self, index: int, client: BookieClient, octets: np.ndarray, run: AddBatch) -> None:
         """Judge, hold and journal adds whose ledgers belong to one journal; answer once they are durable."""
         ledgers: dict[int, Ledger] = {}
         new_keys: list[tuple[int, bytes]] = []
@@ -321,14 +321,14 @@ class Bookie:
 
     # ---- reads ----
 
-    def takes_reads(self, client: Client) -> bool:
+    def takes_reads(self, client: BookieClient) -> bool:
         """Return whether reads may be asked now; False: there are too many in flight, wait for `client.resume`."""
         if self.reads.is_full:
             self._blocked[client] = None
             return False
         return True
 
-    def fence_and_read(self, client: Client, ledger_id: int, master_key: bytes, reading: Reading) -> int | None:
+    def fence_and_read(self, client: BookieClient, ledger_id: int, master_key: bytes, reading: Reading) -> int | None:
         """Fence a ledger, which is created if it is unknown; read, and answer, once the fence is durable.
 
         Returns:
@@ -385,11 +385,11 @@ class Bookie:
             self.long_polls.touch(ledger_id, is_fenced=True)
         return _Fence(Status.EOK, index, ledger.fence_sequence)
 
-    def owes(self, client: Client) -> bool:
+    def owes(self, client: BookieClient) -> bool:
         """Return whether a client waits for something that may take long."""
         return self.long_polls.has(client)
 
-    def forget(self, client: Client) -> None:
+    def forget(self, client: BookieClient) -> None:
         """Forget who waits, or added: its connection is gone."""
         if client is self._last_adder:
             self._last_adder = None
@@ -398,7 +398,7 @@ class Bookie:
     # ---- explicit LACs ----
 
     def write_lac(
-        self, client: Client, ledger_id: int, master_key: bytes, packet: bytes, encode: Callable[[Status], Parts]
+        self, client: BookieClient, ledger_id: int, master_key: bytes, packet: bytes, encode: Callable[[Status], Parts]
     ) -> int | None:
         """Keep an explicit LAC; send encode(status), EOK once it or a higher one is durable.
 
@@ -443,7 +443,7 @@ class Bookie:
 
     # ---- durability ----
 
-    def force(self, client: Client, ledger_id: int, encode: Callable[[Status], Parts]) -> None:
+    def force(self, client: BookieClient, ledger_id: int, encode: Callable[[Status], Parts]) -> None:
         """Send encode(EOK) once all is durable that was taken for the ledger before; it may be unknown."""
         is_unflushed = self._deferrals.is_unflushed(ledger_id)
         if not is_unflushed and not self._deferrals.is_flushing(ledger_id):
@@ -455,7 +455,7 @@ class Bookie:
             waiting.append(_WaitingForce(client, ledger_id, encode(Status.EOK)))
             self._flush_forced()
 
-    def _force_journal(self, client: Client, ledger_id: int, parts: Parts) -> None:
+    def _force_journal(self, client: BookieClient, ledger_id: int, parts: Parts) -> None:
         index = ledger_id % len(self._journals)
         self._send_when_durable(index, self._journals[index].force(), client, parts, 0)
 
@@ -464,7 +464,7 @@ class Bookie:
         if self._forces:
             self.checkpoint()
 
-    def _send_when_durable(self, index: int, sequence: int, client: Client, parts: Parts, adds: int) -> None:
+    def _send_when_durable(self, index: int, sequence: int, client: BookieClient, parts: Parts, adds: int) -> None:
         self._waiting[index].append(_WaitingReply(sequence, client, parts, adds))
 
     def on_durable(self, journal_index: int, sequence: int) -> None:
@@ -560,7 +560,7 @@ def _newest(octets: np.ndarray, ledger_id: int, run: AddBatch) -> tuple[int, np.
 class _WaitingForce:
     """A force of a ledger of which something is only in the write cache."""
 
-    client: Client
+    client: BookieClient
     ledger_id: int
     parts: Parts
 

@@ -17,14 +17,14 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class Closable(Protocol):
+class Disconnectable(Protocol):
     """A connection, as far as containment needs it."""
 
     def give_up(self, why: str) -> None:
         """Close the connection and say why."""
 
 
-def refuse_after(error: Exception, client: Closable, refuse: Callable[[], None]) -> None:
+def refuse_after(error: Exception, client: Disconnectable, refuse: Callable[[], None]) -> None:
     """Log an unexpected error of a request and have that request refused; close the connection where that fails."""
     logger.error("a request failed, and is answered EIO: this is a defect of the bookie", exc_info=error)
     try:
@@ -34,7 +34,7 @@ def refuse_after(error: Exception, client: Closable, refuse: Callable[[], None])
         client.give_up("a request of it failed, and cannot be refused")
 
 
-def decoded(client: Closable, decode: Callable[[], T]) -> T | None:
+def decoded(client: Disconnectable, decode: Callable[[], T]) -> T | None:
     """Return decode(); None where it failed unexpectedly: that is logged, and the connection is closed.
 
     Raises:

@@ -11,7 +11,15 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from bookie_service.storage.disks import UNKNOWN_SPACE, DiskFacts, DiskLimits, DiskRoom, DiskSpace, DiskVerdict, judge
+from bookie_service.storage.disks import (
+    UNKNOWN_SPACE,
+    DiskFacts,
+    DiskLimits,
+    DiskRoom,
+    DiskVerdict,
+    FileSystemSpace,
+    judge,
+)
 from bookie_service.storage.io.files import ReadOnlyFiles
 
 logger = logging.getLogger(__name__)
@@ -47,7 +55,7 @@ class DiskWatch:
         self._is_forced = options.is_forced_read_only
         self._room_bytes = 0
         self._clock = clock
-        self._space: DiskSpace | None = None
+        self._space: FileSystemSpace | None = None
         self._space_until = 0.0
         self.verdict = DiskVerdict()
         self.is_stuck = False
@@ -71,16 +79,16 @@ class DiskWatch:
             return DiskRoom.FULL
         return DiskRoom.SCARCE if (full | warned).issuperset(self._ledgers) else DiskRoom.ENOUGH
 
-    def ledger_space(self) -> DiskSpace:
+    def ledger_space(self) -> FileSystemSpace:
         """Return how much space the ledger directories have together; a shared disk counts once.
 
         Raises:
             OSError: a directory cannot be asked.
         """
         spaces = {space.device: space for space in self._ledger_spaces().values()}.values()
-        return DiskSpace(0, sum(space.total_bytes for space in spaces), sum(space.free_bytes for space in spaces))
+        return FileSystemSpace(0, sum(space.total_bytes for space in spaces), sum(space.free_bytes for space in spaces))
 
-    def known_space(self) -> DiskSpace:
+    def known_space(self) -> FileSystemSpace:
         """Return `ledger_space` as it was at most `_SPACE_S` ago: peers may ask for it as often as they like.
 
         Raises:
@@ -91,7 +99,7 @@ class DiskWatch:
             self._space, self._space_until = self.ledger_space(), now + _SPACE_S
         return self._space
 
-    def _ledger_spaces(self) -> dict[str, DiskSpace]:
+    def _ledger_spaces(self) -> dict[str, FileSystemSpace]:
         """Return how full each ledger directory is; one whose disk does not answer counts as full."""
         spaces, errors = {}, []
         for path in self._ledgers:

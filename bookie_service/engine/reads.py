@@ -31,10 +31,10 @@ from bkspark.wire.framing import LENGTH_BYTES
 from bkspark.wire.layout import LAC_AT
 from bkspark.wire.status import Status
 from bookie_service.engine import rules
-from bookie_service.engine.containment import Closable, refuse_after
+from bookie_service.engine.containment import Disconnectable, refuse_after
 from bookie_service.engine.responses import Parts
 from bookie_service.engine.turns import Turn, Turns
-from bookie_service.storage.disks import DiskSpace
+from bookie_service.storage.disks import FileSystemSpace
 from bookie_service.storage.io.byte_source import CachedSource, Fetched, NotCached, Place
 from bookie_service.storage.io.items import Items
 from bookie_service.storage.ledgers.interface import Ledger, LedgerStorage
@@ -62,7 +62,7 @@ class ReadOptions:
     replies_bytes_max: int = 1280 * 1024
 
 
-class ReadClient(Closable, Protocol):
+class ReadClient(Disconnectable, Protocol):
     """A connection, as readings see it."""
 
     @property
@@ -83,7 +83,7 @@ class ReadClient(Closable, Protocol):
 class View:
     """What readings may see of a bookie. Every way to change its state is missing here."""
 
-    def __init__(self, store: LedgerStorage, space: Callable[[], DiskSpace], options: ReadOptions) -> None:
+    def __init__(self, store: LedgerStorage, space: Callable[[], FileSystemSpace], options: ReadOptions) -> None:
         """`space()` returns how much space the ledger directories have together."""
         self.options = options
         self.ledger = store.ledger

@@ -1,6 +1,6 @@
 """May this request proceed? Pure functions of what is known about the ledger; results are `Status`.
 
-An add is judged in this order (reliability O6: a refused request leaves no trace): ids that cannot be stored and a LAC
+An add is judged in this order (O6: a refused request leaves no trace): ids that cannot be stored and a LAC
 that no correct client sends (EBADREQ), a read-only bookie, a wrong master key, a fenced ledger.
 """
 
@@ -32,7 +32,7 @@ def add_statuses(
         lacs_are_right: bool per add, or for all: its LAC is one that the entry can carry (`bkspark.wire.lac`).
         fenced: only recovery adds pass.
         read_only: only high-priority adds pass, and those only where it `takes_recovery_adds`.
-        in_limbo: only recovery adds pass, for a fence may have been lost (interop reference §6.10).
+        in_limbo: only recovery adds pass, for a fence may have been lost (docs/protocol.md §6.10).
     """
     lowest, highest = _bounds(entry_ids)
     is_plain = keys_match is True and lacs_are_right is True and not (fenced or read_only or in_limbo)

@@ -25,7 +25,7 @@ from bookie_service.storage.ledgers.interface import LedgerIndex
 T = TypeVar("T")
 
 
-class DeletionCensus(Protocol):
+class DeletedLedgersView(Protocol):
     """What is asked of the metadata store; every method raises BookKeeperError when nothing is known."""
 
     async def catch_up(self) -> None:
@@ -44,7 +44,7 @@ class DeletionProofs:
     def __init__(
         self,
         index: LedgerIndex,
-        census: DeletionCensus,
+        metadata_view: DeletedLedgersView,
         interval_s: float,
         deleted_share_max: float,
         apart: Callable[..., Awaitable[T]],
@@ -53,7 +53,7 @@ class DeletionProofs:
     ) -> None:
         """`apart(function, *arguments)` calls a function on another thread; `keep(why)`: something is not dropped."""
         self._index = index
-        self._census = census
+        self._metadata_view = metadata_view
         self._share_max = deleted_share_max
         self._apart = apart
         self._keep = keep
@@ -79,8 +79,8 @@ class DeletionProofs:
         if not len(own):
             self._missing.note(own, now_s)
             return own
-        await self._census.catch_up()
-        listed = await self._census.listed()
+        await self._metadata_view.catch_up()
+        listed = await self._metadata_view.listed()
         missing = await self._apart(gc_policy.missing_ledgers, own, listed)
         await self._apart(self._missing.note, missing, now_s)
         reason = await self._apart(self._brake, own, missing, len(listed))
@@ -89,12 +89,12 @@ class DeletionProofs:
             missing = await self._apart(self._missing.missing_for, BRAKE_PASSES) if len(listed) else missing[:0]
         if not len(missing):
             return missing
-        await self._census.catch_up()
+        await self._metadata_view.catch_up()
         deleted = []
         # One by one: a list of a million would take the event loop's time.
         for ledger_id in map(int, missing):
             await pace()
-            if await self._census.is_deleted(ledger_id):
+            if await self._metadata_view.is_deleted(ledger_id):
                 deleted.append(ledger_id)
             else:
                 self._keep(f"ledger {ledger_id} is not in the listing of all ledgers, but exists: it is kept")

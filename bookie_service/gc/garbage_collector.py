@@ -30,7 +30,7 @@ from bkspark.errors import BookKeeperError, StorageDamaged
 from bookie_service.engine.pacing import pause_s
 from bookie_service.formats.compaction import Intent
 from bookie_service.gc import gc_policy
-from bookie_service.gc.deletion_proofs import DeletionCensus, DeletionProofs
+from bookie_service.gc.deletion_proofs import DeletedLedgersView, DeletionProofs
 from bookie_service.gc.gc_policy import CompactionLevel, LogUsage
 from bookie_service.storage import ledger_id_sets
 from bookie_service.storage.disks import DiskRoom
@@ -94,7 +94,7 @@ class CollectionOptions:
                 )
 
 
-class LedgerCensus(DeletionCensus, Protocol):
+class GarbageView(DeletedLedgersView, Protocol):
     """What the collector asks the metadata store; every method raises BookKeeperError when nothing is known."""
 
     def elsewhere(self, ledger_id: int) -> AbstractAsyncContextManager[bool]:
@@ -132,7 +132,7 @@ class Collector:
         self,
         store: LedgerStorage,
         compactor: Compactor,
-        census: LedgerCensus,
+        metadata_view: GarbageView,
         options: CollectionOptions,
         flush: Callable[[], Awaitable[None]],
         on_failure: Callable[[BaseException], None],
@@ -146,7 +146,7 @@ class Collector:
         """
         self._store = store
         self._compactor = compactor
-        self._census = census
+        self._metadata_view = metadata_view
         self._options = options
         self._flush = flush
         self._on_failure = on_failure
@@ -160,7 +160,7 @@ class Collector:
         self._minor_at = self._major_at = self._overreplicated_at = time.monotonic()
         self._proofs = DeletionProofs(
             store.index,
-            census,
+            metadata_view,
             options.interval_s,
             options.deleted_share_max,
             self._apart,
@@ -245,7 +245,7 @@ class Collector:
             if is_forced or self._is_overreplication_due():
                 await self._drop_overreplicated(report)
         except BookKeeperError as error:
-            self._keep(report, f"ledgers are not dropped, for it cannot be told which are deleted: {error}")
+            self._keep(report, f"ledgers are not dropped, because it is unknown which are deleted: {error}")
         if is_flushed:
             await self._apart(self._store.seal_logs)
         await self._collect_logs(self._level(is_forced), report)
@@ -264,7 +264,7 @@ class Collector:
         # One by one: a list of a million would take the event loop's time.
         for ledger_id in map(int, own):
             await pace()
-            async with self._census.elsewhere(ledger_id) as is_elsewhere:
+            async with self._metadata_view.elsewhere(ledger_id) as is_elsewhere:
                 if is_elsewhere:
                     await self._drop([ledger_id], report)
 

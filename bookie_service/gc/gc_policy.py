@@ -3,7 +3,7 @@
 A ledger is dropped by one of two proofs:
 
 * deleted: it was on this bookie *before* the listing of all ledgers began, the listing was finished and does not have
-  it, and a direct read says that it does not exist (reliability B8); and all of this was so in an earlier pass, too, at
+  it, and a direct read says that it does not exist (B8); and all of this was so in an earlier pass, too, at
   least one interval ago;
 * over-replicated: it is closed, no ensemble of it names this bookie, and nobody is repairing it.
 """
@@ -74,7 +74,7 @@ def is_in(ledger_ids: np.ndarray, ascending: np.ndarray) -> np.ndarray:
 
 
 def brake(own_count: int, missing_count: int, share_max: float, *, is_listing_empty: bool) -> str | None:
-    """Return why nothing may be dropped yet, None when it may (reliability Z10: metadata lost or restored).
+    """Return why nothing may be dropped yet, None when it may (Z10: metadata lost or restored).
 
     own_count, missing_count: of ledgers that hold entries; anybody can make a bookie know others.
     """

@@ -41,7 +41,7 @@ _REQUESTS_PER_TURN = 8
 _EVERYWHERE = bytes(4)
 
 
-class LocalReads:
+class LocalReadServer:
     """Answers from when it is made to `close`. For one event loop."""
 
     def __init__(

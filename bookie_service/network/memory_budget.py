@@ -152,8 +152,8 @@ class Admission:
     def too_many_replies(self) -> str:
         """Say why a connection whose peer leaves its replies is closed."""
         return (
-            f"it has taken nothing for longest, and replies that nobody takes fill all {self.replies.limit} bytes for "
-            "them (replyBuffersMaxBytes)"
+            f"it has read nothing for longest, and replies that peers do not read fill all {self.replies.limit} bytes "
+            "for them (replyBuffersMaxBytes)"
         )
 
     def forget(self, receiver: Receiver) -> None:

@@ -1,8 +1,8 @@
 """What a connection asks for, step by step in the order in which it came, whatever the protocol.
 
-A step either changes nothing (`reads.Reading`) or is a `Change`. Decoding a step and running a reading are contained:
-an unexpected error there ends one request or one connection. An error of a change may leave state half changed, and
-passes through: it ends the process.
+A step either changes nothing (`reads.Reading`) or is a `StateChange`. Decoding a step and running a reading are
+contained: an unexpected error there ends one request or one connection. An error of a change may leave state half
+changed, and passes through: it ends the process.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bookie_service.engine.bookie import Bookie, Client
+from bookie_service.engine.bookie import Bookie, BookieClient
 from bookie_service.engine.containment import decoded
 from bookie_service.engine.reads import Reading
 from bookie_service.engine.turns import ENDLESS, Turn
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class StateChange:
     """Requests that change something; `perform()` returns how many were taken, None: all, 0: wait for `resume`."""
 
     perform: Callable[[], int | None]
 
 
-Step = Reading | Change
+Step = Reading | StateChange
 
 
 class Runs(ABC):
     """The requests of one protocol in a receive buffer."""
 
-    def __init__(self, bookie: Bookie, client: Client, count: int) -> None:
+    def __init__(self, bookie: Bookie, client: BookieClient, count: int) -> None:
         self._bookie = bookie
         self._client = client
         self._count = count
@@ -78,7 +78,7 @@ class Runs(ABC):
         if found is None:
             return False
         step, count = found
-        if isinstance(step, Change):
+        if isinstance(step, StateChange):
             taken = step.perform()
             count = count if taken is None else taken
         elif self._bookie.takes_reads(self._client):

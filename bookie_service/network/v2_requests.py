@@ -15,11 +15,11 @@ from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v2
 from bkspark.wire.framing import FrameTable, gather_octets
 from bkspark.wire.layout import MASTER_KEY_BYTES
-from bookie_service.engine.bookie import Bookie, Client
+from bookie_service.engine.bookie import Bookie, BookieClient
 from bookie_service.engine.single_reads import SingleReads
 from bookie_service.network.add_decoders import v2_add_batch
 from bookie_service.network.known_responses import KnownAnswer
-from bookie_service.network.request_stream import Change, Runs, Step
+from bookie_service.network.request_stream import Runs, StateChange, Step
 from bookie_service.network.response_encoders import V2_RESPONSES
 from bookie_service.network.v2_batch_read import BatchRead
 
@@ -32,7 +32,7 @@ _AUTHS_PER_STEP = 256
 class V2Runs(Runs):
     """The V2 requests of a receive buffer; see `Runs`."""
 
-    def __init__(self, bookie: Bookie, client: Client, octets: np.ndarray, table: FrameTable) -> None:
+    def __init__(self, bookie: Bookie, client: BookieClient, octets: np.ndarray, table: FrameTable) -> None:
         """Raises ProtocolError: one of the frames is no V2 request that is served."""
         self._requests = requests = v2.decode_requests(octets.data, table)
         super().__init__(bookie, client, len(requests))
@@ -47,7 +47,7 @@ class V2Runs(Runs):
         opcode = requests.opcodes.item(row)
         if opcode == v2.ADD:
             run = v2_add_batch(requests, row, end)
-            return Change(lambda: self._bookie.add(self._client, octets, run)), len(run)
+            return StateChange(lambda: self._bookie.add(self._client, octets, run)), len(run)
         if opcode == v2.READ:
             return self._read(octets, end)
         if opcode == v2.BATCH_READ:
@@ -63,7 +63,7 @@ class V2Runs(Runs):
             fencing = self._single_reads(row + count)
             fencing.keep(count)
             ledger_id, key = requests.ledger_ids.item(row), self._key(octets, v2.READ_BYTES)
-            return Change(lambda: self._bookie.fence_and_read(self._client, ledger_id, key, fencing)), count
+            return StateChange(lambda: self._bookie.fence_and_read(self._client, ledger_id, key, fencing)), count
         reads = self._single_reads(row + self._count_plain(end))
         return reads, len(reads)
 
@@ -99,7 +99,7 @@ class V2Runs(Runs):
         request = BatchRead(self._client, ledger_id, first_entry, *limits)
         if requests.flags.item(row) & v2.DO_FENCING:
             key = self._key(octets, v2.BATCH_READ_BYTES)
-            return Change(lambda: self._bookie.fence_and_read(self._client, ledger_id, key, request))
+            return StateChange(lambda: self._bookie.fence_and_read(self._client, ledger_id, key, request))
         return request
 
     def _key(self, octets: np.ndarray, offset: int) -> bytes:

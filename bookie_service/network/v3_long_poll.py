@@ -1,4 +1,4 @@
-"""A V3 read with `previousLAC`: wait until the LAC is above that one, then answer (interop §2.7, long poll).
+"""A V3 read with `previousLAC`: wait until the LAC is above that one, then answer (docs/protocol.md §2.7, long poll).
 
 With ENTRY_PIGGYBACK the answer is the LAC, and entry previousLAC + 1 if the LAC has advanced and the entry is held
 here; "nothing new" and "not here" are EOK without a body. Otherwise the answer is that to a plain read of the entry
@@ -28,7 +28,7 @@ from bookie_service.network.v3_responses import answer
 from bookie_service.storage.io.byte_source import Fetched, NotCached, Place
 
 
-class LongPoll(Reading):
+class LongPollRead(Reading):
     """One such read, from its arrival until it is answered."""
 
     def __init__(self, polls: LongPolls, client: PollClient, request: protocol.Request) -> None:

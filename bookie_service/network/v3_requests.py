@@ -17,25 +17,25 @@ from bkspark.wire import v3, v3_adds, v3_lacs, v3_reads
 from bkspark.wire.framing import LENGTH_BYTES, FrameTable, gather_i64
 from bkspark.wire.layout import ENTRY_BYTES_MIN, ENTRY_ID_AT, MASTER_KEY_BYTES
 from bkspark.wire.status import Status
-from bookie_service.engine.bookie import Bookie, Client
+from bookie_service.engine.bookie import Bookie, BookieClient
 from bookie_service.engine.reads import ids_of
 from bookie_service.engine.single_reads import SingleReads
 from bookie_service.network import v3_responses
 from bookie_service.network.add_decoders import v3_add_batch
 from bookie_service.network.known_responses import KnownAnswer, SpaceRead
-from bookie_service.network.request_stream import Change, Runs, Step
+from bookie_service.network.request_stream import Runs, StateChange, Step
 from bookie_service.network.response_encoders import V3Responses, txn_id_array
 from bookie_service.network.v2_requests import NO_AUTHENTICATION
 from bookie_service.network.v3_entry_list import EntryList
 from bookie_service.network.v3_lac_reads import LacReads
-from bookie_service.network.v3_long_poll import LongPoll
+from bookie_service.network.v3_long_poll import LongPollRead
 from bookie_service.network.v3_responses import answer
 
 
 class V3Runs(Runs):
     """The V3 requests of a receive buffer; see `Runs`."""
 
-    def __init__(self, bookie: Bookie, client: Client, table: FrameTable) -> None:
+    def __init__(self, bookie: Bookie, client: BookieClient, table: FrameTable) -> None:
         super().__init__(bookie, client, len(table))
         self._table = table
 
@@ -62,7 +62,7 @@ class V3Runs(Runs):
         if not is_right[0]:
             return KnownAnswer(self._client, run.take(slice(0, 1)).replies(Status.EBADREQ)), 1
         right = run if is_right.all() else run.take(slice(0, int(np.argmin(is_right))))
-        return Change(lambda: self._bookie.add(self._client, octets, right)), len(right)
+        return StateChange(lambda: self._bookie.add(self._client, octets, right)), len(right)
 
     def _read_run(self, reads: v3_reads.ReadRequests) -> tuple[Step, int]:
         is_fencing = reads.fencing_key is not None
@@ -74,8 +74,8 @@ class V3Runs(Runs):
         run.keep(len(run))
         return self._fence(reads.ledger_ids.item(0), reads.fencing_key, run), len(reads)
 
-    def _fence(self, ledger_id: int, key: bytes, reads: SingleReads) -> Change:
-        return Change(lambda: self._bookie.fence_and_read(self._client, ledger_id, key, reads))
+    def _fence(self, ledger_id: int, key: bytes, reads: SingleReads) -> StateChange:
+        return StateChange(lambda: self._bookie.fence_and_read(self._client, ledger_id, key, reads))
 
     # ---- one at a time ----
 
@@ -128,7 +128,7 @@ class V3Runs(Runs):
         read = request.readRequest
         is_fencing = read.HasField("flag") and read.flag == protocol.ReadRequest.FENCE_LEDGER
         if read.HasField("previousLAC") and not is_fencing:
-            return LongPoll(self._bookie.long_polls, self._client, request)
+            return LongPollRead(self._bookie.long_polls, self._client, request)
         # What fences says nothing of the LAC: recovery has its own from the metadata and the entries.
         answers = V3Responses(txn_id_array(request.header.txnId), wants_lac=not is_fencing)
         reads = SingleReads(self._client, answers, *ids_of(read.ledgerId, read.entryId))
@@ -160,11 +160,11 @@ class V3Runs(Runs):
                 lambda status: (v3_responses.refusal(request, status),),
             )
 
-        return Change(write)
+        return StateChange(write)
 
     def _force(self, request: protocol.Request) -> Step:
         ledger_id = request.forceLedgerRequest.ledgerId
 
-        return Change(
+        return StateChange(
             lambda: self._bookie.force(self._client, ledger_id, lambda status: (v3_responses.refusal(request, status),))
         )

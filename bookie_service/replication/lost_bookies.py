@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class AuditDecision:
     """Whose ledgers to list as under-replicated now; and in how many seconds to look again, None: upon a change."""
 
     audit: frozenset[str]
@@ -26,18 +26,18 @@ class LostBookies:
         self._since_s: dict[str, float] = {}
         self._audited: frozenset[str] = frozenset()
 
-    def look(self, known: Collection[str], registered: Collection[str], now_s: float, delay_s: float) -> Verdict:
+    def look(self, known: Collection[str], registered: Collection[str], now_s: float, delay_s: float) -> AuditDecision:
         """Return what to do about the bookies that are lost now; `now_s` is a clock that never goes back."""
         lost = set(known) - set(registered)
         self._since_s = {bookie: self._since_s.get(bookie, now_s) for bookie in lost}
         self._audited &= lost
         waiting = lost - self._audited
         if not waiting:
-            return Verdict(frozenset(), None)
+            return AuditDecision(frozenset(), None)
         oldest_s = min(self._since_s[bookie] for bookie in waiting)
         if len(lost) > 1 or now_s - oldest_s >= delay_s:
-            return Verdict(frozenset(lost), None)
-        return Verdict(frozenset(), oldest_s + delay_s - now_s)
+            return AuditDecision(frozenset(lost), None)
+        return AuditDecision(frozenset(), oldest_s + delay_s - now_s)
 
     def on_audited(self, lost: Collection[str]) -> None:
         """Every ledger of these bookies is listed."""

@@ -10,7 +10,7 @@ from typing import NoReturn
 from bkspark.errors import ConfigurationError
 
 
-class Parser(argparse.ArgumentParser):
+class ServerParser(argparse.ArgumentParser):
     """Says what is wrong in one line, as every other error here."""
 
     def error(self, message: str) -> NoReturn:

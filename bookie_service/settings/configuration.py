@@ -107,7 +107,7 @@ HARMLESS = frozenset(
 EXPLAINED = {
     "dataIntegrityChecking": "a ledger of which something that was durable is lost goes into limbo, whatever is set; "
     "nothing is copied back from other bookies at the start, that is autorecovery's work",
-    "dataIntegrityStampMissingCookies": "a directory whose cookie is missing is never stamped anew: the bookie does "
+    "dataIntegrityStampMissingCookies": "a directory whose cookie is missing is never stamped again: the bookie does "
     "not start, and says what to do",
     "rereplicationEntryBatchSize": "copies are made in pieces of bytes, whatever number of entries that is: "
     "rereplicationInFlightMaxBytes",

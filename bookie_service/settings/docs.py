@@ -64,9 +64,9 @@ def page() -> str:
             "## Honoured\n",
             _table(("Key", "Type", "Default", "Unit", "Bounds"), (_row(key, served[key]) for key in _sorted(served))),
             "## Dangerous\n",
-            "Honoured, too; a bookie that is told one of these says so in a line at start. It gives up the promise\n"
-            "that an acknowledged entry is durable. When it was not stopped in order, its ledgers are in limbo: of\n"
-            "what is missing in them nothing certain is answered.\n",
+            "Honoured, too; a bookie that has one of these says so in a line at start. It gives up the promise\n"
+            "that an acknowledged entry is durable. When it was not stopped in order, its ledgers are in limbo:\n"
+            'what is missing in them is answered "unknown ledger state".\n',
             _table(("Setting", "What it costs"), ((f"`{key}=false`", DANGEROUS[key]) for key in _sorted(DANGEROUS))),
             "## Always so\n",
             _paragraph(HARMLESS),

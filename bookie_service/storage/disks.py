@@ -23,7 +23,7 @@ _INDEX_BYTES_MIN = 100 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class DiskSpace:
+class FileSystemSpace:
     """The file system that a directory lies on: `device` tells it from others; sizes in bytes.
 
     free_bytes: what this process may still use, without what is reserved for root.
@@ -39,7 +39,7 @@ class DiskSpace:
         return 1 - self.free_bytes / self.total_bytes if self.total_bytes else 1.0
 
 
-UNKNOWN_SPACE = DiskSpace(-1, 0, 0)
+UNKNOWN_SPACE = FileSystemSpace(-1, 0, 0)
 """Of a disk that does not answer: it counts as full, and as one of its own."""
 
 
@@ -80,7 +80,7 @@ class DiskLimits:
             if not 0 <= share <= self.full_share:
                 raise ValueError(f"{key} {share:g} must not be above diskUsageThreshold {self.full_share:g}")
 
-    def minimum(self, configured: int | None, most: int, space: DiskSpace) -> int:
+    def minimum(self, configured: int | None, most: int, space: FileSystemSpace) -> int:
         """Return the bytes that must be free: what is configured, else `most`, yet not all that a full disk keeps."""
         if configured is not None:
             return configured
@@ -95,8 +95,8 @@ class DiskFacts:
     is_stuck: a flush found no space and waits for some.
     """
 
-    ledgers: Mapping[str, DiskSpace]
-    journals: Mapping[str, DiskSpace]
+    ledgers: Mapping[str, FileSystemSpace]
+    journals: Mapping[str, FileSystemSpace]
     waiting_bytes: int = 0
     is_stuck: bool = False
 
@@ -136,7 +136,7 @@ def judge(limits: DiskLimits, before: DiskVerdict, facts: DiskFacts) -> DiskVerd
 
 
 def directory_for_log(
-    limits: DiskLimits, spaces: Mapping[str, DiskSpace], log_id: int, full: Collection[str] = ()
+    limits: DiskLimits, spaces: Mapping[str, FileSystemSpace], log_id: int, full: Collection[str] = ()
 ) -> str:
     """Return which ledger directory a new entry log goes to: the one with the most free space.
 
@@ -156,16 +156,16 @@ def directory_for_log(
     return alike[log_id % len(alike)]
 
 
-def _is_full(limits: DiskLimits, space: DiskSpace, was_full: bool) -> bool:
+def _is_full(limits: DiskLimits, space: FileSystemSpace, was_full: bool) -> bool:
     return space.used_share > limits.full_share or (was_full and space.used_share >= limits.low_share)
 
 
-def _margin(limits: DiskLimits, space: DiskSpace) -> int:
+def _margin(limits: DiskLimits, space: FileSystemSpace) -> int:
     """Return how many bytes may come until a directory is full."""
     return max(0, int(space.free_bytes - (1 - limits.full_share) * space.total_bytes))
 
 
-def _room(limits: DiskLimits, ledgers: Mapping[str, DiskSpace], full: Collection[str]) -> int:
+def _room(limits: DiskLimits, ledgers: Mapping[str, FileSystemSpace], full: Collection[str]) -> int:
     """Return how many bytes of entries may come until all ledger directories are full; a shared disk counts once."""
     margins = {space.device: _margin(limits, space) for path, space in ledgers.items() if path not in full}
     return sum(margins.values())
@@ -190,7 +190,7 @@ def _refusal(limits: DiskLimits, facts: DiskFacts, full: Collection[str], room: 
 def _has_reserve(limits: DiskLimits, facts: DiskFacts) -> bool:
     """Return whether enough is left for adds of high priority."""
 
-    def has(configured: int | None, most: int, space: DiskSpace) -> bool:
+    def has(configured: int | None, most: int, space: FileSystemSpace) -> bool:
         return space.free_bytes >= limits.minimum(configured, most, space)
 
     ledgers, journals = facts.ledgers.values(), facts.journals.values()

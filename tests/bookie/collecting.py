@@ -48,7 +48,7 @@ OF_OTHERS = 1 << 50
 
 
 class FakeCluster:
-    """Ledgers that exist, as a census tells of them; `failure` is raised by every question while it is set."""
+    """Ledgers that exist, as the metadata have them; `failure` is raised by every question while it is set."""
 
     def __init__(self) -> None:
         self.existing: set[int] = {OF_OTHERS}

@@ -6,7 +6,7 @@ import errno
 import os
 from collections.abc import Callable, Sequence
 
-from bookie_service.storage.disks import DiskSpace
+from bookie_service.storage.disks import FileSystemSpace
 from bookie_service.storage.io.files import Buffer, File, LocalFiles
 
 Fault = Callable[[str, str], bool]
@@ -29,10 +29,10 @@ class FaultyFiles(LocalFiles):
             raise OSError(self.code, os.strerror(self.code), path)
         self.operations.append((operation, path))
 
-    def space(self, directory: str) -> DiskSpace:
+    def space(self, directory: str) -> FileSystemSpace:
         for part, share in self.used.items():
             if part in directory:
-                return DiskSpace(hash(part), 1 << 40, int((1 - share) * (1 << 40)))
+                return FileSystemSpace(hash(part), 1 << 40, int((1 - share) * (1 << 40)))
         return super().space(directory)
 
     def open(self, path: str) -> File:

@@ -26,7 +26,7 @@ from bkspark.metadata.ledgers import LedgerStore
 from bkspark.metadata.memory import MemoryStore, MemoryTree
 from bkspark.metadata.tree import Stat
 from bkspark.metadata.uri import MetadataUri
-from bookie_service.cluster.ledger_metadata_view import Census
+from bookie_service.cluster.ledger_metadata_view import LedgerMetadataView
 from bookie_service.gc.garbage_collector import Collector
 from tests.bookie.collecting import OF_OTHERS, UNLIMITED, Bench
 from tests.crash.simulated_files import SimulatedDisk, SimulatedFiles
@@ -100,8 +100,8 @@ async def collect_against(seed: int, listings: int) -> Counter[str]:
     for each in (tree, stranger):
         await BookieRegistry(each, URI).initialize_cluster()
     ledgers = LedgerStore(tree, URI)
-    census = Census(tree, URI, US)
-    await census.open()
+    metadata_view = LedgerMetadataView(tree, URI, US)
+    await metadata_view.open()
     bench = Bench(Path("/bookie"), SimulatedFiles(SimulatedDisk()))
     # A ledger of other bookies, in the stranger's cluster, too: no listing is empty because of what was deleted.
     for each in (ledgers, LedgerStore(stranger, URI)):
@@ -110,7 +110,7 @@ async def collect_against(seed: int, listings: int) -> Counter[str]:
     collector = Collector(
         bench.store,
         bench.compactor,
-        census,
+        metadata_view,
         UNLIMITED,
         bench.flush_all,
         lambda error: None,

@@ -16,7 +16,7 @@ from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v2
 from bkspark.wire.digest import master_key
 from bkspark.wire.status import Status
-from bookie_service.engine.bookie import Bookie, BookieOptions, Client
+from bookie_service.engine.bookie import Bookie, BookieClient, BookieOptions
 from bookie_service.engine.disk_watch import DiskOptions
 from bookie_service.engine.single_reads import SingleReads
 from bookie_service.formats.index import LAYOUT, UNKNOWN_KEY
@@ -316,7 +316,7 @@ def test_fencing_reads_of_a_recovery_are_one_run(peer: Peer, monkeypatch: pytest
     runs = []
     serve = Bookie.fence_and_read
 
-    def noting(bookie: Bookie, client: Client, ledger_id: int, key: bytes, reads: SingleReads) -> int | None:
+    def noting(bookie: Bookie, client: BookieClient, ledger_id: int, key: bytes, reads: SingleReads) -> int | None:
         runs.append((ledger_id, key, len(reads)))
         return serve(bookie, client, ledger_id, key, reads)
 

@@ -20,10 +20,10 @@ from bkspark.wire import v2, v3, v3_adds, v3_reads
 from bkspark.wire.local_reads import LocalRead, socket_name
 from bookie_service.engine.disk_watch import DiskWatch
 from bookie_service.network import connection, known_responses, v2_requests
-from bookie_service.network.local_reads import LocalReads
-from bookie_service.network.v3_long_poll import LongPoll
+from bookie_service.network.local_reads import LocalReadServer
+from bookie_service.network.v3_long_poll import LongPollRead
 from bookie_service.storage.index.index import IndexReader
-from bookie_service.storage.ledgers.base import LedgerStore
+from bookie_service.storage.ledgers.base import BaseLedgerStorage
 from tests.bookie.serving import KEY, Serving, adds, service_options, stored
 from tests.bookie.v3_peer import PIGGYBACK, V3Peer, request
 
@@ -104,8 +104,8 @@ def bench(tmp_path: Path, request: pytest.FixtureRequest, defect: Defect) -> Ite
         made.close()
 
 
-reading_the_ledger = pytest.mark.parametrize("bench", [[(LedgerStore, "read", names_bad)]], indirect=True)
-looking_it_up = pytest.mark.parametrize("bench", [[(LedgerStore, "ledger", names_bad)]], indirect=True)
+reading_the_ledger = pytest.mark.parametrize("bench", [[(BaseLedgerStorage, "read", names_bad)]], indirect=True)
+looking_it_up = pytest.mark.parametrize("bench", [[(BaseLedgerStorage, "ledger", names_bad)]], indirect=True)
 
 
 @reading_the_ledger
@@ -189,7 +189,7 @@ def test_long_poll_that_fails_when_it_is_woken(
     bench: Bench, caplog: pytest.LogCaptureFixture, defect: Defect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The fence that wakes it is another client's, and is set all the same."""
-    defect.plant(monkeypatch, LongPoll, "_answer", always)
+    defect.plant(monkeypatch, LongPollRead, "_answer", always)
     bench.v3.ask(protocol.READ_ENTRY, ledgerId=BAD, entryId=-1, previousLAC=5, timeOut=60_000, flag=PIGGYBACK)
     bench.v3.ask(protocol.READ_ENTRY, ledgerId=BAD, entryId=0)
     assert bench.v3.answer().status == v3.StatusCode.EOK, "it came behind the poll, which waits"
@@ -290,7 +290,7 @@ def test_local_read_that_fails_ends_its_connection_alone(caplog: pytest.LogCaptu
 
     async def ask() -> bytes:
         served = ("127.0.0.1", 1)
-        local = LocalReads(Failing(), "id", served)  # type: ignore[arg-type]
+        local = LocalReadServer(Failing(), "id", served)  # type: ignore[arg-type]
         asking = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         asking.setblocking(False)
         try:

@@ -19,15 +19,15 @@ from bkspark.metadata.memory import MemoryStore, MemoryTree
 from bkspark.metadata.tree import Operation, Stat
 from bkspark.metadata.uri import MetadataUri
 from bkspark.wire import v2
-from bookie_service.cluster.ledger_metadata_view import Census
+from bookie_service.cluster.ledger_metadata_view import LedgerMetadataView
 from bookie_service.gc import gc_policy
 from bookie_service.gc.deletion_proofs import DeletionProofs
 from bookie_service.gc.garbage_collector import CollectionOptions
 from bookie_service.gc.gc_policy import BRAKE_PASSES, MissingLedgers
 from bookie_service.storage.ledgers.base import StoreOptions
 from tests.bookie.collecting import OF_OTHERS, UNLIMITED, Bench, FakeCluster
-from tests.crash.census import DoubtfulCensus
 from tests.crash.history import History
+from tests.crash.metadata_view import DoubtfulMetadataView
 from tests.crash.twins import Answers, BookieTwin, Setup
 
 URI = MetadataUri.parse("zk://h/ledgers")
@@ -147,7 +147,7 @@ def test_ledger_that_comes_back_between_two_rounds_is_kept(tmp_path: Path, is_fo
     bench.store.close()
 
 
-class RecordingCensus(FakeCluster):
+class RecordingMetadataView(FakeCluster):
     """Notes what it is asked, in order."""
 
     def __init__(self, calls: list[str]) -> None:
@@ -178,9 +178,9 @@ def test_z6_session_catches_up_before_the_listing_and_before_the_direct_reads(tm
     async def pace() -> None:
         return None
 
-    census = RecordingCensus(calls)
-    census.existing |= {2}
-    proofs = DeletionProofs(bench.store.index, census, 600, 0.2, apart, lambda why: None)
+    metadata_view = RecordingMetadataView(calls)
+    metadata_view.existing |= {2}
+    proofs = DeletionProofs(bench.store.index, metadata_view, 600, 0.2, apart, lambda why: None)
     assert asyncio.run(proofs.deleted(pace, is_forced=True)).tolist() == [0, 1]
     assert calls == ["own", "catch up", "listing", "catch up", "read 0", "read 1"] * 2
     bench.store.close()
@@ -214,8 +214,8 @@ def test_z6_ledger_that_a_lagging_server_does_not_show_yet_is_kept(tmp_path: Pat
         leader = LedgerStore(store.session(), URI)
         await BookieRegistry(store.session(), URI).initialize_cluster()
         follower = Follower(store, store.session().session_id, 10.0)
-        census = Census(follower, URI, US)
-        await census.open()
+        metadata_view = LedgerMetadataView(follower, URI, US)
+        await metadata_view.open()
         for ledger_id in (*range(30), OF_OTHERS):
             await leader.create(LedgerMetadata(1, 1, 1, (Fragment(0, (US,)),)), ledger_id=ledger_id)
         bench = with_ledgers(tmp_path, 30)
@@ -223,7 +223,7 @@ def test_z6_ledger_that_a_lagging_server_does_not_show_yet_is_kept(tmp_path: Pat
         await leader.create(LedgerMetadata(1, 1, 1, (Fragment(0, (US,)),)), ledger_id=77)
         bench.put(77, range(1))
         bench.flush()
-        bench.cluster = _Lagging(census, follower, behind)
+        bench.cluster = _Lagging(metadata_view, follower, behind)
         report = await bench.run_passes(1 if is_forced else 3, is_forced=is_forced)
         assert 77 in bench.store.index.ledger_ids()
         bench.store.close()
@@ -233,21 +233,21 @@ def test_z6_ledger_that_a_lagging_server_does_not_show_yet_is_kept(tmp_path: Pat
 
 
 class _Lagging:
-    """A real census whose session falls behind before each round."""
+    """A real view whose session falls behind before each round."""
 
-    def __init__(self, census: Census, follower: Follower, behind: MemoryStore) -> None:
-        self._census = census
+    def __init__(self, metadata_view: LedgerMetadataView, follower: Follower, behind: MemoryStore) -> None:
+        self._metadata_view = metadata_view
         self._follower = follower
         self._behind = behind
-        self.is_deleted = census.is_deleted
-        self.elsewhere = census.elsewhere
+        self.is_deleted = metadata_view.is_deleted
+        self.elsewhere = metadata_view.elsewhere
 
     async def catch_up(self) -> None:
         self._follower.lagging = self._behind.session()
-        await self._census.catch_up()
+        await self._metadata_view.catch_up()
 
     async def listed(self) -> np.ndarray:
-        return await self._census.listed()
+        return await self._metadata_view.listed()
 
 
 # ---- the brake ----
@@ -265,7 +265,7 @@ def test_fences_of_ledgers_that_nobody_wrote_do_not_hold_the_brake() -> None:
         runs.serve(octets)
     twin.settle()
     twin.checkpoint()
-    report = twin.collect(DoubtfulCensus(set(range(16, 101))))  # 15 of the 100 were deleted
+    report = twin.collect(DoubtfulMetadataView(set(range(16, 101))))  # 15 of the 100 were deleted
     assert report.kept_because == ""
     assert report.dropped_ledgers >= 15
     assert twin.store.index.ledger_ids().tolist() == list(range(16, 101))

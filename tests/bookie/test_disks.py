@@ -10,8 +10,8 @@ from bookie_service.storage.disks import (
     LOOK_BYTES_MIN,
     DiskFacts,
     DiskLimits,
-    DiskSpace,
     DiskVerdict,
+    FileSystemSpace,
     directory_for_log,
     judge,
 )
@@ -20,8 +20,8 @@ GIB = 1 << 30
 LIMITS = DiskLimits(low_share=0.90, warn_share=0.80)
 
 
-def disk(used: float, device: int = 1, total: int = 100 * GIB) -> DiskSpace:
-    return DiskSpace(device, total, total - int(used * total))
+def disk(used: float, device: int = 1, total: int = 100 * GIB) -> FileSystemSpace:
+    return FileSystemSpace(device, total, total - int(used * total))
 
 
 def facts(ledgers: list[float], journals: list[float], **more: int) -> DiskFacts:
@@ -92,7 +92,7 @@ def test_recovery_adds_end_where_the_reserve_does() -> None:
     assert judge(LIMITS, DiskVerdict(), facts([0.985], [0.5])).takes_recovery_adds
     assert not judge(LIMITS, DiskVerdict(), facts([0.995], [0.5])).takes_recovery_adds
     assert not judge(LIMITS, DiskVerdict(), facts([0.96], [0.995])).takes_recovery_adds
-    small = DiskFacts({"/l0": DiskSpace(1, 64 << 20, 3 << 20)}, {})
+    small = DiskFacts({"/l0": FileSystemSpace(1, 64 << 20, 3 << 20)}, {})
     assert judge(LIMITS, DiskVerdict(), small).takes_recovery_adds
     asked = DiskLimits(high_priority_bytes_min=4 << 20)
     assert not judge(asked, DiskVerdict(), small).takes_recovery_adds
@@ -165,7 +165,7 @@ def test_full_directory_gets_no_new_log_while_another_is_not_full() -> None:
 def test_where_all_are_full_the_reserve_serves() -> None:
     """What was acknowledged must get into an entry log somewhere."""
     limits = DiskLimits(new_log_bytes_min=2 * GIB)
-    spaces = {"/a": disk(0.97, 1), "/b": DiskSpace(2, 20 * GIB, GIB // 2), "/c": disk(0.99, 3)}
+    spaces = {"/a": disk(0.97, 1), "/b": FileSystemSpace(2, 20 * GIB, GIB // 2), "/c": disk(0.99, 3)}
     assert directory_for_log(limits, spaces, 1) == "/a"
-    spaces = {"/a": disk(0.99, 1), "/b": DiskSpace(2, 20 * GIB, GIB // 2)}
+    spaces = {"/a": disk(0.99, 1), "/b": FileSystemSpace(2, 20 * GIB, GIB // 2)}
     assert directory_for_log(limits, spaces, 1) == "/a"

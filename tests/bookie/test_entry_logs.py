@@ -12,11 +12,11 @@ import pytest
 from bkspark.errors import StorageDamaged
 from bookie_service.formats import entry_log as log_format
 from bookie_service.formats.entry_log import HEADER_BYTES, LOG_ID_MAX, OFFSET_BITS
-from bookie_service.storage.disks import DiskSpace
+from bookie_service.storage.disks import FileSystemSpace
 from bookie_service.storage.io.files import LocalFiles
 from bookie_service.storage.logs.entry_log import EntryLogs
 from bookie_service.storage.logs.log_appender import AppendOptions, EntryLogAppender
-from bookie_service.storage.logs.log_writer import LogWriter
+from bookie_service.storage.logs.log_writer import EntryLogWriter
 from tests.crash.simulated_files import SimulatedDisk, SimulatedFiles
 
 ITEM = (56).to_bytes(4, "big") + (5).to_bytes(8, "big") + bytes(48)
@@ -75,8 +75,8 @@ class Spaces(SimulatedFiles):
         if code is not None:
             raise OSError(code, os.strerror(code), path)
 
-    def space(self, directory: str) -> DiskSpace:
-        return DiskSpace(hash(directory), 1 << 41, self.free[directory])
+    def space(self, directory: str) -> FileSystemSpace:
+        return FileSystemSpace(hash(directory), 1 << 41, self.free[directory])
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def disks() -> Disks:
     return Disks()
 
 
-def close(*writers: LogWriter) -> None:
+def close(*writers: EntryLogWriter) -> None:
     for writer in writers:
         writer.close()
 

@@ -8,7 +8,7 @@ import pytest
 
 from bkspark.errors import ConfigurationError
 from bkspark.metadata.cookies import Cookie
-from bookie_service.cluster.identity import DirectoryState, Verdict, judge
+from bookie_service.cluster.identity import DirectoryState, StartDecision, judge
 
 OURS = Cookie("b-1", ("/j",), ("/l1", "/l2"), "instance")
 STAMPED = DirectoryState(OURS, True)
@@ -22,15 +22,15 @@ def all_as(state: DirectoryState, **others: DirectoryState) -> dict[str, Directo
 
 
 def test_known_bookie_with_all_its_directories_starts() -> None:
-    assert judge(OURS, OURS, all_as(STAMPED)) is Verdict.OURS
-    assert judge(OURS, OURS, all_as(FRESH_STAMP)) is Verdict.OURS
+    assert judge(OURS, OURS, all_as(STAMPED)) is StartDecision.OURS
+    assert judge(OURS, OURS, all_as(FRESH_STAMP)) is StartDecision.OURS
 
 
 def test_new_bookie_and_interrupted_first_boot_are_stamped() -> None:
-    assert judge(OURS, None, all_as(EMPTY)) is Verdict.STAMP
-    assert judge(OURS, None, all_as(EMPTY, j=FRESH_STAMP)) is Verdict.STAMP
-    assert judge(OURS, None, all_as(FRESH_STAMP)) is Verdict.STAMP
-    assert judge(OURS, None, all_as(EMPTY, l1=EMPTIED)) is Verdict.STAMP
+    assert judge(OURS, None, all_as(EMPTY)) is StartDecision.STAMP
+    assert judge(OURS, None, all_as(EMPTY, j=FRESH_STAMP)) is StartDecision.STAMP
+    assert judge(OURS, None, all_as(FRESH_STAMP)) is StartDecision.STAMP
+    assert judge(OURS, None, all_as(EMPTY, l1=EMPTIED)) is StartDecision.STAMP
 
 
 @pytest.mark.parametrize(

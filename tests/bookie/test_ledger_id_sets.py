@@ -14,10 +14,10 @@ from bookie_service.storage.ledger_id_sets import common, union, unique, without
 
 ROOT = Path(__file__).parents[2]
 OF_ALL_LEDGERS = [
-    "gc/collection.py",
-    "gc/collector.py",
+    "gc/gc_policy.py",
+    "gc/garbage_collector.py",
     "gc/deletion_proofs.py",
-    "storage/index/file_index.py",
+    "storage/index/per_ledger.py",
     "storage/ledger_id_sets.py",
     "storage/ledgers/limbo.py",
 ]

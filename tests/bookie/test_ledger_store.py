@@ -240,7 +240,7 @@ def test_log_ids_that_are_used_up_are_said(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     assert read(store, 5, 0) == item(5, 0, 1)
     put(store, 5, {1: item(5, 1, 1)})
-    with pytest.raises(StorageDamaged, match="7fffffff has the highest id there is"):
+    with pytest.raises(StorageDamaged, match="7fffffff has the highest possible id"):
         flush(store)
     store.close()
 

@@ -24,7 +24,7 @@ from bookie_service.storage.index.index import LedgerUpdate
 from bookie_service.storage.index.per_ledger import FileIndex, PageOptions
 from bookie_service.storage.io.files import LocalFiles
 from bookie_service.storage.journal.journal import JournalOptions
-from bookie_service.storage.ledgers.base import LedgerStore, StoreOptions
+from bookie_service.storage.ledgers.base import BaseLedgerStorage, StoreOptions
 from bookie_service.storage.ledgers.factory import open_ledger_storage
 from bookie_service.storage.ledgers.limbo import DirtyMarker, Limbo
 from tests.bookie.faulty_files import FaultyFiles
@@ -170,11 +170,11 @@ def test_absence_in_limbo_is_never_certain() -> None:
 # ---- the end of limbo ----
 
 
-def store_with(directory: Path, ledger_id: int, entry_ids: Sequence[int]) -> LedgerStore:
+def store_with(directory: Path, ledger_id: int, entry_ids: Sequence[int]) -> BaseLedgerStorage:
     """Return a storage that holds empty entries of one ledger."""
     directory.mkdir(exist_ok=True)
     store = open_ledger_storage(LocalFiles(), [str(directory)], StoreOptions(cache_half_bytes=8 << 20))
-    assert isinstance(store, LedgerStore)
+    assert isinstance(store, BaseLedgerStorage)
     ledger = store.create_ledger(ledger_id, b"k" * 20)
     ids = np.array(entry_ids, np.int64)
     if len(ids):
@@ -242,7 +242,7 @@ def test_share_of_a_sparse_ledger_costs_what_is_held(tmp_path: Path, is_whole: b
 
 
 class Shares:
-    """A census that says of each ledger what it is told to, and notes what is reported."""
+    """A view of the metadata that says of each ledger what it is told to, and notes what is reported."""
 
     def __init__(self, shares: dict[int, LedgerShare]) -> None:
         self.answers = shares
@@ -263,7 +263,7 @@ WHOLE, LACKING = LedgerShare((HeldShare(0, 10, 0, 1, 1),)), LedgerShare((HeldSha
 DELETED, NOT_SETTLED = LedgerShare((), is_deleted=True), LedgerShare((), is_closed=False)
 
 
-def looked_at(store: LedgerStore, census: Shares, looks: int = 1) -> None:
+def looked_at(store: BaseLedgerStorage, metadata_view: Shares, looks: int = 1) -> None:
     """Look at all ledgers in limbo so many times."""
 
     async def flush() -> None:
@@ -273,7 +273,7 @@ def looked_at(store: LedgerStore, census: Shares, looks: int = 1) -> None:
         store.end_flush(flush)
 
     async def look() -> None:
-        checking = LimboCheck(store, census, 3600, 1_000_000, flush)
+        checking = LimboCheck(store, metadata_view, 3600, 1_000_000, flush)
         checking.cancel()
         for _ in range(looks):
             await checking.look()
@@ -295,8 +295,8 @@ def test_ledgers_leave_limbo_when_deleted_or_closed_and_whole(tmp_path: Path) ->
 def test_nothing_leaves_limbo_while_the_metadata_store_is_away_and_it_is_asked_again(tmp_path: Path) -> None:
     store = store_with(tmp_path / "current", 5, range(10))
     store.limbo.begin([5])
-    census = Shares({5: WHOLE})
-    census.failures = 3
+    metadata_view = Shares({5: WHOLE})
+    metadata_view.failures = 3
 
     async def flush() -> None:
         return None
@@ -309,13 +309,13 @@ def test_nothing_leaves_limbo_while_the_metadata_store_is_away_and_it_is_asked_a
         assert taken is not None
         store.write_flush(taken)
         store.end_flush(taken)
-        checking = LimboCheck(store, census, 0.001, 1_000_000, flush)
+        checking = LimboCheck(store, metadata_view, 0.001, 1_000_000, flush)
         while len(store.limbo):
             await asyncio.sleep(0.001)
         checking.cancel()
 
     asyncio.run(asyncio.wait_for(check(), 120))
-    assert census.failures == 0
+    assert metadata_view.failures == 0
     store.close()
 
 
@@ -324,9 +324,9 @@ def test_a4_what_is_lacking_is_reported_as_under_replicated_again_and_again(tmp_
     store = store_with(tmp_path / "current", 5, range(10))
     store.limbo.begin([4, 5, 6, 7])
     open_but_lacking = LedgerShare((HeldShare(0, 11, 0, 1, 1),), is_closed=False)
-    census = Shares({4: LACKING, 5: WHOLE, 6: NOT_SETTLED, 7: open_but_lacking})
-    looked_at(store, census, looks=2)
-    assert census.reported == [4, 7, 4, 7]
+    metadata_view = Shares({4: LACKING, 5: WHOLE, 6: NOT_SETTLED, 7: open_but_lacking})
+    looked_at(store, metadata_view, looks=2)
+    assert metadata_view.reported == [4, 7, 4, 7]
     assert store.limbo.ledger_ids().tolist() == [4, 6, 7]
     store.close()
 
@@ -337,9 +337,9 @@ def test_ledger_whose_index_cannot_be_read_is_reported_and_in_nobodys_way(tmp_pa
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(bytes(20_000))
     store.limbo.begin([4, 5])
-    census = Shares({4: WHOLE, 5: WHOLE})
-    looked_at(store, census)
-    assert census.reported == [4]
+    metadata_view = Shares({4: WHOLE, 5: WHOLE})
+    looked_at(store, metadata_view)
+    assert metadata_view.reported == [4]
     assert store.limbo.ledger_ids().tolist() == [4]
     store.close()
 
@@ -354,7 +354,7 @@ def test_x2_ledger_that_leaves_limbo_is_fenced_for_its_fence_may_be_lost(tmp_pat
     with Serving(options) as serving, serving.connect() as peer:
         assert peer.add(5, 0, [b"x"], RECOVERY) == [Status.EOK]
     store = open_ledger_storage(LocalFiles(), [str(tmp_path / "ledgers" / "current")], StoreOptions())
-    assert isinstance(store, LedgerStore)
+    assert isinstance(store, BaseLedgerStorage)
     store.limbo.begin([9])
     looked_at(store, Shares({5: LedgerShare((HeldShare(0, 1, 0, 1, 1),)), 9: LedgerShare(())}))
     assert len(store.limbo) == 0
@@ -373,13 +373,13 @@ def test_lost_index_files_are_in_limbo_from_the_start_on(tmp_path: Path, caplog:
     for path in (tmp_path / "ledgers" / "current").rglob("*.idx"):
         path.unlink()
     store = open_ledger_storage(LocalFiles(), [str(tmp_path / "ledgers" / "current")], StoreOptions())
-    census = Shares(dict.fromkeys(range(30), NOT_SETTLED))
+    metadata_view = Shares(dict.fromkeys(range(30), NOT_SETTLED))
 
     async def flush() -> None:
         return None
 
     async def check() -> None:
-        checking = LimboCheck(store, census, 3600, 1_000_000, flush)
+        checking = LimboCheck(store, metadata_view, 3600, 1_000_000, flush)
         while len(store.limbo) < 30:
             await asyncio.sleep(0.001)
         checking.cancel()

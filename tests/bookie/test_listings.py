@@ -9,21 +9,21 @@ from typing import Any
 
 import pytest
 
-from bookie_service.cluster.ledger_metadata_view import Census
+from bookie_service.cluster.ledger_metadata_view import LedgerMetadataView
 from tests.bookie.listings import MODES, collect_against, main
 from tests.planting import changed, replaced
 
 
-async def _nothing(self: Census) -> None:
+async def _nothing(self: LedgerMetadataView) -> None:
     """Check nothing."""
 
 
-async def _always(self: Census, ledger_id: int) -> bool:
+async def _always(self: LedgerMetadataView, ledger_id: int) -> bool:
     return True
 
 
 def _swallowing(old: Any) -> Any:
-    async def is_deleted(self: Census, ledger_id: int) -> bool:
+    async def is_deleted(self: LedgerMetadataView, ledger_id: int) -> bool:
         try:
             return await old(self, ledger_id)
         except Exception:
@@ -43,9 +43,9 @@ def test_no_live_ledger_is_dropped_whatever_the_metadata_store_tells(seed: int) 
 @pytest.mark.parametrize(
     "plant",
     [
-        replaced(Census, "_check_instance", _nothing),
-        replaced(Census, "is_deleted", _always),
-        changed(Census, "is_deleted", _swallowing),
+        replaced(LedgerMetadataView, "_check_instance", _nothing),
+        replaced(LedgerMetadataView, "is_deleted", _always),
+        changed(LedgerMetadataView, "is_deleted", _swallowing),
     ],
     ids=["another cluster's tree is believed", "one proof is enough", "a failed read is a proof"],
 )

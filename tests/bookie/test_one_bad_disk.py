@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bkspark.wire.status import Status
-from bookie_service.admin.check import Check
+from bookie_service.admin.check import BookieCheck
 from bookie_service.engine.disk_watch import DiskOptions
 from bookie_service.settings.service_options import ServiceOptions
 from bookie_service.storage.index.index import IndexPaths
@@ -205,6 +205,6 @@ def test_check_reads_index_files_where_they_moved_to(tmp_path: Path) -> None:
             write_all(peer, 40)
     files.fault = None
     ledgers = [str(tmp_path / each) for each in "abc"]
-    report = Check(files, [str(tmp_path / "journal")], ledgers).run()
+    report = BookieCheck(files, [str(tmp_path / "journal")], ledgers).run()
     assert all("cookie" in damage.reason for damage in report.damage), report.damage
     assert any("the ledger's index moved" in note for note in report.notes), "its disk did not let go of the old one"

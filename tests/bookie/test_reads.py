@@ -18,7 +18,7 @@ from bookie_service.engine.single_reads import SingleReads
 from bookie_service.engine.turns import ENDLESS
 from bookie_service.network.response_encoders import V2_RESPONSES
 from bookie_service.network.v2_batch_read import BatchRead
-from bookie_service.storage.disks import DiskSpace
+from bookie_service.storage.disks import FileSystemSpace
 from bookie_service.storage.io.byte_source import CachedSource, Fetched, NotCached, Place
 from bookie_service.storage.io.files import LocalFiles
 from bookie_service.storage.journal.journal import JournalOptions
@@ -173,7 +173,7 @@ class Taker:
         self.callbacks.append(callback)
 
 
-def no_space() -> DiskSpace:
+def no_space() -> FileSystemSpace:
     raise AssertionError("nothing asks for it")
 
 

@@ -35,9 +35,9 @@ from bookie_service.storage.logs.log_appender import AppendOptions
 from tests.bookie.folders import cut, flip
 from tests.bookie.serving import KEY, Serving, service_options, stored
 from tests.crash.audit import audit
-from tests.crash.census import DoubtfulCensus
 from tests.crash.history import History
 from tests.crash.images import Loss, crash_image
+from tests.crash.metadata_view import DoubtfulMetadataView
 from tests.crash.simulated_files import SimulatedDisk, SimulatedFiles
 from tests.crash.twins import BookieTwin, Setup
 
@@ -425,7 +425,7 @@ def test_compaction_that_a_crash_interrupted_and_a_rebuild_lose_nothing_together
         rebuild_on(image)
         again = BookieTwin(image, SETUP, history)
         assert [again.read(7, entry_id)[0] for entry_id in range(4)] == [Status.EOK] * 4
-        again.collect(DoubtfulCensus({7}))
+        again.collect(DoubtfulMetadataView({7}))
         assert [again.read(7, entry_id)[0] for entry_id in range(4)] == [Status.EOK] * 4
 
 
@@ -444,7 +444,7 @@ def test_index_is_lost_garbage_is_collected_and_everything_comes_back() -> None:
             SimulatedFiles(disk).open(index_path(7)).truncate(size)
         history = twin.history.after_crash()
         again = BookieTwin(disk, SETUP, history)
-        again.collect(DoubtfulCensus({7}))
+        again.collect(DoubtfulMetadataView({7}))
         again.stop()
         rebuild_on(disk)
         again = BookieTwin(disk, SETUP, history)

@@ -15,7 +15,7 @@ from bookie_service.storage.io.byte_source import CachedSource, Fetched, NotCach
 from bookie_service.storage.io.files import File, LocalFiles
 from bookie_service.storage.io.items import Items, contiguous_spans, ledger_sums, rows_by_ledger
 from bookie_service.storage.io.open_files import OpenFiles
-from bookie_service.storage.logs.log_writer import LogWriter
+from bookie_service.storage.logs.log_writer import EntryLogWriter
 from tests.bookie.faulty_files import FaultyFiles
 
 MORE_BYTES = 8192
@@ -219,10 +219,10 @@ def files() -> Recorded:
     return Recorded()
 
 
-def new_log(files: LocalFiles, directory: Path, *, reserves: bool = False) -> LogWriter:
+def new_log(files: LocalFiles, directory: Path, *, reserves: bool = False) -> EntryLogWriter:
     file = files.create(str(directory / log_format.file_name(7)))
     file.write([log_format.encode_header(7)], 0)
-    return LogWriter(7, file, reserves=reserves)
+    return EntryLogWriter(7, file, reserves=reserves)
 
 
 def read(directory: Path) -> bytes:
@@ -308,7 +308,7 @@ def test_no_space_is_reserved_unless_asked_for(tmp_path: Path) -> None:
     log.write([b"x"])
     assert (tmp_path / log_format.file_name(7)).stat().st_blocks * 512 <= 8192
     log.close()
-    plain = LogWriter(8, LocalFiles().create(str(tmp_path / "8.log")))
+    plain = EntryLogWriter(8, LocalFiles().create(str(tmp_path / "8.log")))
     plain.write([b"x"])
     assert (tmp_path / "8.log").stat().st_blocks * 512 <= 8192
     plain.close()
@@ -329,7 +329,7 @@ class NothingToReserve(File):
 
 def test_log_is_written_where_space_is_left_but_none_to_reserve(tmp_path: Path) -> None:
     file = NothingToReserve(LocalFiles().create(str(tmp_path / log_format.file_name(7))))
-    log = LogWriter(7, file, reserves=True)
+    log = EntryLogWriter(7, file, reserves=True)
     log.write([b"x"])
     assert read(tmp_path)[HEADER_BYTES:] == b"x"
     file.code = errno.EIO

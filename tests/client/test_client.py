@@ -54,6 +54,7 @@ def test_entries_are_read_back_as_appended(tmp_path, quorums, digest):
     run(tmp_path, test)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wire_protocol", ["v2", "v3"])
 @pytest.mark.parametrize("quorums", [(1, 1, 1), (3, 2, 2), (3, 1, 1)])
 def test_batches_stay_small_where_entries_are_suddenly_large(tmp_path, quorums, wire_protocol):
@@ -185,6 +186,7 @@ def test_recovery_fences_the_writer_and_both_agree_on_the_end(tmp_path):
     run(tmp_path, test)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("quorums", QUORUMS)
 @pytest.mark.parametrize("count", [0, 1, 3, 700])
 def test_ledger_left_open_is_recovered_with_every_entry(tmp_path, quorums, count):

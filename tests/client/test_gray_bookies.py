@@ -27,6 +27,8 @@ from tests.simulation.full_cluster import URI, Cluster, FullBookie
 from tests.simulation.full_links import Link
 from tests.simulation.virtual_loop import VirtualLoop
 
+pytestmark = pytest.mark.slow
+
 MILLISECOND = 1_000_000
 # The defaults, ten times as fast, so that six seconds are a minute.
 LIMITS = WriterLimits(

@@ -17,8 +17,7 @@ from bkspark.net import local_reads
 from bkspark.net.local_reads import LocalReads, read_all
 from bkspark.net.pool import NetOptions
 from bkspark.wire.local_reads import NOT_HERE, REPLY_BYTES_MAX, LocalRead, socket_name
-from bookie_service.network.local_reads import CONNECTIONS_MAX
-from bookie_service.network.local_reads import LocalReads as ServedLocalReads
+from bookie_service.network.local_reads import CONNECTIONS_MAX, LocalReadServer
 from bookie_service.storage.ledgers.base import StoreOptions
 from bookie_service.storage.ledgers.storage_class import StorageClass
 from tests.client.in_process import InProcessBookie, InProcessCluster, run
@@ -129,7 +128,7 @@ def test_an_error_in_a_local_read_ends_its_connection_and_the_entries_are_asked_
         ledger_id = await write(client, SMALL)
         await cluster.bookies[0].flush()
         with monkeypatch.context() as changed:
-            changed.setattr(ServedLocalReads, "_answer", broken)
+            changed.setattr(LocalReadServer, "_answer", broken)
             assert await scan(client, ledger_id) == SMALL
         assert not cluster.bookies[0].service.failed.done()
         assert sum("a local read failed" in record.message for record in caplog.records) == 1
@@ -214,6 +213,7 @@ def flip(paths: list[Path], payload: bytes) -> None:
     raise AssertionError("no log has it")
 
 
+@pytest.mark.slow
 def test_a_bookie_that_stops_in_the_middle_is_left_for_another(tmp_path, spy):
     async def test(cluster: InProcessCluster) -> None:
         client = cluster.client(net=PATIENT)

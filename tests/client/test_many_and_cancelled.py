@@ -21,6 +21,7 @@ TURNS = (0, 1, 2, 3, 5, 8, 13, 34)
 """After so many turns of the event loop a call is cancelled."""
 
 
+@pytest.mark.slow
 def test_a_thousand_open_writers_share_threads_and_connections(tmp_path):
     async def test(cluster: InProcessCluster) -> None:
         client = cluster.client()

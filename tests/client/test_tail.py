@@ -28,6 +28,7 @@ async def polled(cluster, ledger_id):
             await asyncio.sleep(0.005)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["v2", "v3"])
 @pytest.mark.parametrize("quorums", [(1, 1, 1), (3, 3, 2), (3, 2, 2), (3, 2, 1), (4, 2, 2)], ids=str)
 def test_long_polls_bring_every_entry_of_a_writer_that_goes_on(tmp_path, quorums, protocol):

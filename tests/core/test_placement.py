@@ -34,6 +34,7 @@ def arrangements(sizes, size):
             yield [f"/r{rack}" for rack in racks]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", RACK_SIZES)
 @pytest.mark.parametrize("racks_min", [2, 3])
 def test_every_write_set_stands_in_as_many_racks_as_any_ensemble_gives_all_of_them(sizes, racks_min):

@@ -9,8 +9,8 @@ from bkspark.wire.status import Status
 from bookie_service.formats import compaction as intent_format
 from bookie_service.formats import entry_log as log_format
 from bookie_service.formats import index as index_format
-from tests.crash.census import DoubtfulCensus
 from tests.crash.history import NEVER, History, LedgerHistory
+from tests.crash.metadata_view import DoubtfulMetadataView
 from tests.crash.twins import BookieTwin, Known, Remembered, is_sealed, lac_packet
 
 UNKNOWN_LEDGER = 1 << 40
@@ -57,7 +57,7 @@ def audit_space(twin: BookieTwin, existing: Collection[int]) -> None:
     Raises:
         Violation: a file that nothing needs is still there (B6), or a log of which too little is live.
     """
-    twin.collect(DoubtfulCensus(existing))
+    twin.collect(DoubtfulMetadataView(existing))
     for path in twin.disk.visible_files():
         name = path.rpartition("/")[2]
         log_id, ledger_id = log_format.parse_file_name(name), index_format.parse_file_name(name)

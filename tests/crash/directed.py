@@ -19,9 +19,9 @@ from bookie_service.storage.ledgers.storage_class import StorageClass
 from bookie_service.storage.logs.log_appender import AppendOptions
 from tests.crash.audit import Violation, audit, audit_space
 from tests.crash.campaign import reopened
-from tests.crash.census import DoubtfulCensus
 from tests.crash.history import History
 from tests.crash.images import Loss, crash_image
+from tests.crash.metadata_view import DoubtfulMetadataView
 from tests.crash.relaxed import DeferringClient, defer
 from tests.crash.simulated_files import SimulatedDisk, SimulatedFiles
 from tests.crash.twins import BookieTwin, Setup
@@ -255,8 +255,8 @@ def create_during_listing() -> None:
         twin.add(2, [(0, b"created meanwhile")])
         twin.checkpoint()
 
-    census = DoubtfulCensus(existing, after_listing=create, denies_all=True)
-    twin.collect(census)
+    metadata_view = DoubtfulMetadataView(existing, after_listing=create, denies_all=True)
+    twin.collect(metadata_view)
     audit(twin, twin.history)
 
 
@@ -265,7 +265,7 @@ def collect_without_metadata() -> None:
     twin = BookieTwin(_ROOMY.new_disk(), _ROOMY, History())
     twin.add(1, [(0, b"kept")])
     twin.checkpoint()
-    twin.collect(DoubtfulCensus({1}, is_down=True))
+    twin.collect(DoubtfulMetadataView({1}, is_down=True))
     audit(twin, twin.history)
 
 
@@ -275,7 +275,7 @@ def collect_open_log() -> None:
     twin.add(1, [(0, b"deleted")])
     twin.checkpoint()
     twin.history.delete(1)
-    twin.collect(DoubtfulCensus(()), is_forced=False)
+    twin.collect(DoubtfulMetadataView(()), is_forced=False)
     twin.add(2, [(0, b"written behind")])
     twin.checkpoint()
     history = twin.history.after_crash()
@@ -293,7 +293,7 @@ def read_during_collection() -> None:
         twin.store.seal_logs()
     twin.history.delete(2)
     twin.disk.before_operation = lambda operation, path: audit(twin, twin.history)
-    twin.collect(DoubtfulCensus({1, 3}))
+    twin.collect(DoubtfulMetadataView({1, 3}))
     twin.disk.before_operation = None
     audit(twin, twin.history)
 
@@ -372,7 +372,7 @@ def crash_flush_of_several_logs() -> None:
     audit(reopened(crash_image(twin.disk, Loss.LOST, Random(0)), setup, history), history)
 
 
-class _Renewing(DoubtfulCensus):
+class _Renewing(DoubtfulMetadataView):
     """Its listing misses all, and then the session expires: the next one begins with a server that lags behind."""
 
     async def listed(self) -> np.ndarray:
@@ -448,7 +448,7 @@ def crash_after_a_drop() -> None:
     twin.add(1, [(0, b"deleted")])
     twin.checkpoint()
     twin.history.delete(1)
-    twin.collect(DoubtfulCensus(()))
+    twin.collect(DoubtfulMetadataView(()))
     again = reopened(crash_image(twin.disk, Loss.LOST, Random(0)), _ROOMY, twin.history.after_crash())
     status, _ = again.batch_read(1, 0)
     if status != Status.ENOLEDGER:

@@ -9,9 +9,9 @@ from bkspark.wire.flags import RECOVERY_ADD
 from bookie_service.storage.journal.journal import JournalOptions
 from tests.crash.audit import Violation, audit
 from tests.crash.campaign import reopened
-from tests.crash.census import DoubtfulCensus
 from tests.crash.history import History
 from tests.crash.images import Loss, crash_image
+from tests.crash.metadata_view import DoubtfulMetadataView
 from tests.crash.simulated_files import os_error
 from tests.crash.twins import SILENT, BookieTwin, Setup
 
@@ -28,7 +28,7 @@ def drop_ledger_whose_fence_is_not_before_the_marks() -> None:
     twin.bookie.checkpoint(moves_mark=False)
     twin.settle()
     twin.history.delete(2)
-    twin.collect(DoubtfulCensus([1]), is_forced=False)
+    twin.collect(DoubtfulMetadataView([1]), is_forced=False)
     _cut_power(twin)
 
 
@@ -41,7 +41,7 @@ def drop_fenced_ledgers_one_after_another() -> None:
     twin = _with_fenced_ledgers(1, 2)
     for ledger_id in (1, 2):
         twin.history.delete(ledger_id)
-        twin.collect(DoubtfulCensus(sorted(twin.history.ledgers)))
+        twin.collect(DoubtfulMetadataView(sorted(twin.history.ledgers)))
     audit(twin, twin.history)
     _cut_power(twin)
 
@@ -55,7 +55,7 @@ def write_lac_behind_a_drop() -> None:
     twin = _with_fenced_ledgers(1)
     key = twin.history.ledger(1).master_key
     twin.history.delete(1)
-    twin.collect(DoubtfulCensus(()))
+    twin.collect(DoubtfulMetadataView(()))
     twin.serve_lac(SILENT, 1, 0, key)
     twin.settle()
     audit(twin, twin.history)

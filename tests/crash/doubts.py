@@ -43,9 +43,9 @@ from bookie_service.storage.ledgers.storage_class import StorageClass
 from bookie_service.storage.logs.log_appender import AppendOptions
 from tests.crash.audit import Violation, audit
 from tests.crash.campaign import reopened
-from tests.crash.census import DoubtfulCensus
 from tests.crash.history import NEVER, History
 from tests.crash.images import Fingerprint, Loss, crash_image, fingerprint
+from tests.crash.metadata_view import DoubtfulMetadataView
 from tests.crash.parallel import mapping, processor_seconds, rare_collections
 from tests.crash.simulated_files import SimulatedDisk, SimulatedFiles
 from tests.crash.twins import BookieTwin, Setup
@@ -197,7 +197,7 @@ class Doubts:
         self._collect(twin, tuple(twin.history.ledgers))
 
     def _collect(self, twin: BookieTwin, existing: tuple[int, ...]) -> None:
-        twin.collect(DoubtfulCensus(existing))
+        twin.collect(DoubtfulMetadataView(existing))
 
     def _crash(self, disk: SimulatedDisk, setup: Setup, history: History, loss: Loss, random: Random) -> None:
         image = crash_image(disk, loss, random)

@@ -21,7 +21,7 @@ from bookie_service.network import v2_batch_read
 from bookie_service.storage.journal import checkpoint
 from bookie_service.storage.journal.checkpoint import Checkpoint, Marks
 from bookie_service.storage.ledgers import opening
-from bookie_service.storage.ledgers.base import LedgerStore
+from bookie_service.storage.ledgers.base import BaseLedgerStorage
 from tests.crash.planting import ignoring_errors, skipping
 from tests.planting import Plant, both, changed, replaced
 
@@ -33,7 +33,7 @@ def early_fence_answer() -> Plant:
 
 
 def unflushed_fence() -> Plant:
-    return replaced(LedgerStore, "fence", lambda self, ledger: setattr(ledger, "fenced", True))
+    return replaced(BaseLedgerStorage, "fence", lambda self, ledger: setattr(ledger, "fenced", True))
 
 
 def unfenced_header() -> Plant:
@@ -47,22 +47,22 @@ def unfenced_header() -> Plant:
 
 
 def unflushed_lac() -> Plant:
-    def advance_lac(self: LedgerStore, ledger: Any, packet: bytes) -> bool:
+    def advance_lac(self: BaseLedgerStorage, ledger: Any, packet: bytes) -> bool:
         advances = index_format.decode_lac(packet)[1] > index_format.decode_lac(ledger.explicit_lac or bytes(16))[1]
         if advances or not ledger.explicit_lac:
             ledger.explicit_lac = packet
         return advances
 
-    return replaced(LedgerStore, "advance_lac", advance_lac)
+    return replaced(BaseLedgerStorage, "advance_lac", advance_lac)
 
 
 def receding_lac() -> Plant:
-    def advance_lac(self: LedgerStore, ledger: Any, packet: bytes) -> bool:
+    def advance_lac(self: BaseLedgerStorage, ledger: Any, packet: bytes) -> bool:
         ledger.explicit_lac = packet
         self._changed.add(ledger.ledger_id)
         return True
 
-    return replaced(LedgerStore, "advance_lac", advance_lac)
+    return replaced(BaseLedgerStorage, "advance_lac", advance_lac)
 
 
 def lacless_header() -> Plant:
@@ -85,14 +85,14 @@ def early_lac_answer() -> Plant:
 
 def unflushed_key() -> Plant:
     def make(old: Any) -> Any:
-        def create_ledger(self: LedgerStore, ledger_id: int, master_key: bytes) -> Any:
+        def create_ledger(self: BaseLedgerStorage, ledger_id: int, master_key: bytes) -> Any:
             ledger = old(self, ledger_id, master_key)
             self._changed.discard(ledger_id)
             return ledger
 
         return create_ledger
 
-    return changed(LedgerStore, "create_ledger", make)
+    return changed(BaseLedgerStorage, "create_ledger", make)
 
 
 def replay_drops_keys() -> Plant:
@@ -189,7 +189,7 @@ def shared_mark() -> Plant:
 
 
 def ignored_flush_error() -> Plant:
-    return changed(LedgerStore, "write_flush", ignoring_errors)
+    return changed(BaseLedgerStorage, "write_flush", ignoring_errors)
 
 
 def ignored_mark_error() -> Plant:
@@ -198,13 +198,13 @@ def ignored_mark_error() -> Plant:
 
 def half_forgotten_early() -> Plant:
     def make(old: Any) -> Any:
-        def write_flush(self: LedgerStore, flush: Any, **named: Any) -> None:
+        def write_flush(self: BaseLedgerStorage, flush: Any, **named: Any) -> None:
             self._flushing = None
             old(self, flush, **named)
 
         return write_flush
 
-    return changed(LedgerStore, "write_flush", make)
+    return changed(BaseLedgerStorage, "write_flush", make)
 
 
 # ---- answers ----

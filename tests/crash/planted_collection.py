@@ -17,12 +17,12 @@ from bookie_service.gc import gc_policy
 from bookie_service.gc.deletion_proofs import DeletionProofs
 from bookie_service.gc.garbage_collector import Collector
 from bookie_service.storage.index.per_ledger import FileIndex
-from bookie_service.storage.ledgers.base import LedgerStore
+from bookie_service.storage.ledgers.base import BaseLedgerStorage
 from bookie_service.storage.ledgers.tombstones import Tombstones
 from bookie_service.storage.logs import compaction
 from bookie_service.storage.logs.compaction import Compactor
 from bookie_service.storage.logs.entry_log import EntryLogs
-from tests.crash.census import DoubtfulCensus
+from tests.crash.metadata_view import DoubtfulMetadataView
 from tests.crash.planting import skipping
 from tests.crash.simulated_files import SimulatedFile
 from tests.planting import Plant, changed, replaced
@@ -127,38 +127,40 @@ def open_log_collected() -> Plant:
 def one_proof() -> Plant:
     async def round_of_proofs(self: DeletionProofs, pace: Any, now_s: float) -> np.ndarray:
         own = self._index.ledger_ids()
-        return gc_policy.missing_ledgers(own, await self._census.listed())
+        return gc_policy.missing_ledgers(own, await self._metadata_view.listed())
 
     return replaced(DeletionProofs, "_round", round_of_proofs)
 
 
 def failure_is_proof() -> Plant:
     class Trusting:
-        """A census whose failures count as "deleted"."""
+        """A view whose failures count as "deleted"."""
 
-        def __init__(self, census: Any) -> None:
-            self._census = census
-            self.elsewhere = census.elsewhere
+        def __init__(self, metadata_view: Any) -> None:
+            self._metadata_view = metadata_view
+            self.elsewhere = metadata_view.elsewhere
 
         async def listed(self) -> np.ndarray:
             try:
-                return await self._census.listed()
+                return await self._metadata_view.listed()
             except BookKeeperError:
                 return np.empty(0, np.int64)
 
         async def catch_up(self) -> None:
             with contextlib.suppress(BookKeeperError):
-                await self._census.catch_up()
+                await self._metadata_view.catch_up()
 
         async def is_deleted(self, ledger_id: int) -> bool:
             try:
-                return await self._census.is_deleted(ledger_id)
+                return await self._metadata_view.is_deleted(ledger_id)
             except BookKeeperError:
                 return True
 
     def make(old: Any) -> Any:
-        def init(self: Collector, store: Any, compactor: Any, census: Any, *arguments: Any, **named: Any) -> None:
-            old(self, store, compactor, Trusting(census), *arguments, **named)
+        def init(
+            self: Collector, store: Any, compactor: Any, metadata_view: Any, *arguments: Any, **named: Any
+        ) -> None:
+            old(self, store, compactor, Trusting(metadata_view), *arguments, **named)
 
         return init
 
@@ -168,12 +170,12 @@ def failure_is_proof() -> Plant:
 def listed_before_own() -> Plant:
     def make(old: Any) -> Any:
         async def deleted(self: DeletionProofs, pace: Any, *, is_forced: bool) -> np.ndarray:
-            listed = await self._census.listed()
+            listed = await self._metadata_view.listed()
 
             async def listing() -> np.ndarray:
                 return listed
 
-            with changed(type(self._census), "listed", lambda old: lambda census: listing()):
+            with changed(type(self._metadata_view), "listed", lambda old: lambda metadata_view: listing()):
                 return await old(self, pace, is_forced=is_forced)
 
         return deleted
@@ -195,14 +197,14 @@ def _catching_up(does: Callable[[int], bool]) -> Plant:
     def make(old: Any) -> Any:
         calls: Counter[Any] = Counter()
 
-        async def catch_up(self: DoubtfulCensus) -> None:
+        async def catch_up(self: DoubtfulMetadataView) -> None:
             calls[self] += 1
             if does(calls[self]):
                 await old(self)
 
         return catch_up
 
-    return changed(DoubtfulCensus, "catch_up", make)
+    return changed(DoubtfulMetadataView, "catch_up", make)
 
 
 # ---- ledgers that were fenced ----
@@ -241,7 +243,7 @@ def forgotten_fence() -> Plant:
     def make(old: Any) -> Any:
         return lambda self, ledger_ids: [(ledger_id, False) for ledger_id, _ in old(self, ledger_ids)]
 
-    return changed(LedgerStore, "droppable", make)
+    return changed(BaseLedgerStorage, "droppable", make)
 
 
 def removed_without_a_note() -> Plant:

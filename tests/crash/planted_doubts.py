@@ -9,7 +9,7 @@ import numpy as np
 
 from bookie_service.admin.rebuild import Rebuild
 from bookie_service.cluster.limbo_check import LimboCheck
-from bookie_service.storage.ledgers.base import LedgerStore
+from bookie_service.storage.ledgers.base import BaseLedgerStorage
 from bookie_service.storage.ledgers.limbo import Limbo
 from tests.crash.planting import skipping
 from tests.planting import Plant, both, changed, replaced
@@ -18,8 +18,8 @@ from tests.planting import Plant, both, changed, replaced
 def doubt_ignored() -> Plant:
     """Logs of ledgers in doubt are rewritten as any other: what has no position is left out."""
     return both(
-        replaced(LedgerStore, "in_doubt", lambda self, ledger_ids: np.empty(0, np.int64)),
-        replaced(LedgerStore, "any_in_doubt", lambda self: False),
+        replaced(BaseLedgerStorage, "in_doubt", lambda self, ledger_ids: np.empty(0, np.int64)),
+        replaced(BaseLedgerStorage, "any_in_doubt", lambda self: False),
     )
 
 
@@ -68,12 +68,12 @@ def rebuilt_without_doubt() -> Plant:
 def dropped_in_doubt_unfenced() -> Plant:
     """A ledger in doubt that is deleted and dropped may come back: that it may have been fenced is not remembered."""
 
-    def droppable(self: LedgerStore, ledger_ids: Sequence[int]) -> list[tuple[int, bool]]:
+    def droppable(self: BaseLedgerStorage, ledger_ids: Sequence[int]) -> list[tuple[int, bool]]:
         settled = [each for each in ledger_ids if self._is_settled(each)]
         found = [(each, self.ledger(each)) for each in settled]
         return [(each, ledger is not None and ledger.fenced) for each, ledger in found]
 
-    return replaced(LedgerStore, "droppable", droppable)
+    return replaced(BaseLedgerStorage, "droppable", droppable)
 
 
 def absence_certain() -> Plant:

@@ -17,7 +17,7 @@ from bookie_service.storage.journal import checkpoint, replay
 from bookie_service.storage.journal.checkpoint import Checkpoint, Marks
 from bookie_service.storage.journal.journal import Journal
 from bookie_service.storage.ledgers import opening
-from bookie_service.storage.ledgers.base import LedgerStore
+from bookie_service.storage.ledgers.base import BaseLedgerStorage
 from bookie_service.storage.ledgers.tombstones import Tombstones
 from bookie_service.storage.ledgers.write_cache import CacheHalf
 from bookie_service.storage.logs.compaction import Compactor
@@ -133,30 +133,30 @@ def spare_offered_twice() -> Plant:
 def dropped_before_marks() -> Plant:
     """A ledger is dropped whose flush is not before the marks yet."""
 
-    def is_settled(self: LedgerStore, ledger_id: int) -> bool:
+    def is_settled(self: BaseLedgerStorage, ledger_id: int) -> bool:
         return not any(ledger_id in ledgers for ledgers in (self.filling.ledgers, self._changed))
 
-    return replaced(LedgerStore, "_is_settled", is_settled)
+    return replaced(BaseLedgerStorage, "_is_settled", is_settled)
 
 
 def any_flush_moves_marks() -> Plant:
     """Ledgers count as before the marks after a flush that did not move them."""
 
     def make(old: Any) -> Any:
-        def end_flush(self: LedgerStore, flush: Any) -> None:
+        def end_flush(self: BaseLedgerStorage, flush: Any) -> None:
             old(self, flush)
             self._unmarked.clear()
 
         return end_flush
 
-    return changed(LedgerStore, "end_flush", make)
+    return changed(BaseLedgerStorage, "end_flush", make)
 
 
 def changed_headers_not_unmarked() -> Plant:
     """A ledger of which a flush has a header and no entries counts as before the marks."""
 
     def make(old: Any) -> Any:
-        def begin_flush(self: LedgerStore, **named: Any) -> Any:
+        def begin_flush(self: BaseLedgerStorage, **named: Any) -> Any:
             before = set(self._unmarked)
             flush = old(self, **named)
             if flush is not None:
@@ -165,7 +165,7 @@ def changed_headers_not_unmarked() -> Plant:
 
         return begin_flush
 
-    return changed(LedgerStore, "begin_flush", make)
+    return changed(BaseLedgerStorage, "begin_flush", make)
 
 
 def tombstones_replaced() -> Plant:
@@ -297,7 +297,7 @@ def flushing_half_first() -> Plant:
     """The half that is being flushed is asked before the one that fills."""
 
     def make(old: Any) -> Any:
-        def read_run(self: LedgerStore, *arguments: Any) -> Any:
+        def read_run(self: BaseLedgerStorage, *arguments: Any) -> Any:
             if self._flushing is None:
                 return old(self, *arguments)
             self.filling, self._flushing = self._flushing, self.filling
@@ -308,4 +308,4 @@ def flushing_half_first() -> Plant:
 
         return read_run
 
-    return changed(LedgerStore, "_read_run", make)
+    return changed(BaseLedgerStorage, "_read_run", make)

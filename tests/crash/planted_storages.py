@@ -8,24 +8,24 @@ import numpy as np
 
 from bookie_service.formats import key_value_index as index_format
 from bookie_service.storage.index.key_value_index import KeyValueIndex
-from bookie_service.storage.ledgers.base import LedgerStore
+from bookie_service.storage.ledgers.base import BaseLedgerStorage
 from bookie_service.storage.ledgers.db import DbLedgerStorage
 from bookie_service.storage.ledgers.read_ahead import ReadAheadCache
 from bookie_service.storage.logs.entry_log import EntryLogs
 from bookie_service.storage.logs.log_appender import EntryLogAppender
-from bookie_service.storage.logs.log_writer import LogWriter
+from bookie_service.storage.logs.log_writer import EntryLogWriter
 from tests.crash.simulated_key_values import SimulatedKeyValues
 from tests.planting import Plant, changed, replaced
 
 
 def unordered_positions() -> Plant:
     def make(old: Any) -> Any:
-        def append(self: LedgerStore, half: Any, addresses: np.ndarray) -> np.ndarray:
+        def append(self: BaseLedgerStorage, half: Any, addresses: np.ndarray) -> np.ndarray:
             return np.sort(old(self, half, addresses))
 
         return append
 
-    return changed(LedgerStore, "_append", make)
+    return changed(BaseLedgerStorage, "_append", make)
 
 
 def unsynced_store() -> Plant:
@@ -95,7 +95,7 @@ def read_ahead_in_front() -> Plant:
 
         return read_run
 
-    return changed(LedgerStore, "_read_run", make)
+    return changed(BaseLedgerStorage, "_read_run", make)
 
 
 def only_last_log_synced() -> Plant:
@@ -108,10 +108,10 @@ def only_last_log_synced() -> Plant:
 
 
 def unsynced_seal() -> Plant:
-    def seal(self: LogWriter, *, may_lack_map: bool = False) -> None:
+    def seal(self: EntryLogWriter, *, may_lack_map: bool = False) -> None:
         """Neither map nor sync."""
 
-    return replaced(LogWriter, "seal", seal)
+    return replaced(EntryLogWriter, "seal", seal)
 
 
 def active_logs_settled() -> Plant:

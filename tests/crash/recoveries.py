@@ -29,9 +29,9 @@ from bookie_service.storage.ledgers.storage_class import StorageClass
 from bookie_service.storage.logs.log_appender import AppendOptions
 from tests.crash.audit import Violation, audit
 from tests.crash.campaign import LOG_PER_LEDGER, reopened
-from tests.crash.census import DoubtfulCensus
 from tests.crash.history import History
 from tests.crash.images import Fingerprint, Loss, crash_image, every_image, fingerprint
+from tests.crash.metadata_view import DoubtfulMetadataView
 from tests.crash.parallel import mapping, processor_seconds, rare_collections
 from tests.crash.scripts import Script
 from tests.crash.simulated_files import SimulatedDisk
@@ -117,7 +117,7 @@ class RichScript(Script):
         assert self.twin is not None
         self._ledgers.remove(ledger_id)
         self.history.delete(ledger_id)
-        self.twin.collect(DoubtfulCensus(self._ledgers), is_forced=False)
+        self.twin.collect(DoubtfulMetadataView(self._ledgers), is_forced=False)
 
 
 class Recoveries:

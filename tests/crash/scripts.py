@@ -19,9 +19,9 @@ from bookie_service.storage.ledgers.base import ReadAheadOptions, StoreOptions
 from bookie_service.storage.ledgers.storage_class import StorageClass
 from bookie_service.storage.logs.log_appender import AppendOptions
 from tests.crash.audit import Violation, audit
-from tests.crash.census import DoubtfulCensus
 from tests.crash.history import History
 from tests.crash.images import Loss, crash_image
+from tests.crash.metadata_view import DoubtfulMetadataView
 from tests.crash.simulated_files import Fault
 from tests.crash.twins import SILENT, BookieTwin, Setup, add_frame, sealed
 
@@ -365,8 +365,8 @@ class Script:
         self._known_to_lagging = list(self._ledgers)
         if self.random.random() < 0.8:
             self._delete(self._ledger())
-        census = DoubtfulCensus(self._ledgers, self.random, lagging=lagging)
-        self.twin.collect(census, is_forced=self.random.random() < 0.7)
+        metadata_view = DoubtfulMetadataView(self._ledgers, self.random, lagging=lagging)
+        self.twin.collect(metadata_view, is_forced=self.random.random() < 0.7)
 
     def _delete(self, ledger_id: int) -> None:
         """Delete a ledger in the metadata store; another takes its place."""
@@ -387,7 +387,7 @@ class Script:
         self.twin.bookie.checkpoint(moves_mark=False)
         self.twin.settle()
         self._delete(ledger_id)
-        self.twin.collect(DoubtfulCensus(self._ledgers), is_forced=False)
+        self.twin.collect(DoubtfulMetadataView(self._ledgers), is_forced=False)
 
     def _revive(self) -> None:
         """Ask for something in a deleted ledger, as who has not heard of that: its writer, or a repair."""

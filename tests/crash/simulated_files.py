@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from bookie_service.storage.disks import DiskSpace
+from bookie_service.storage.disks import FileSystemSpace
 from bookie_service.storage.io.files import Buffer, File, FileSystem, LocalFiles
 from bookie_service.storage.io.key_values import KeyValueOptions
 from tests.crash.simulated_key_values import SimulatedKeyValues
@@ -101,7 +101,7 @@ def apply_pending(node: Inode | Directory) -> None:
             apply_names(node.durable, names)
 
 
-_EMPTY_DISK = DiskSpace(1, 1 << 40, 1 << 40)
+_EMPTY_DISK = FileSystemSpace(1, 1 << 40, 1 << 40)
 
 
 class SimulatedDisk:
@@ -112,7 +112,7 @@ class SimulatedDisk:
         self.operations = 0
         self.before_operation: OperationHook | None = None
         self.fault: Fault | None = None
-        self.spaces: dict[str, DiskSpace] = {}
+        self.spaces: dict[str, FileSystemSpace] = {}
         """How full the file system at a path is, and at all below it; others are empty."""
 
     def begin(self, operation: str, path: str) -> int:
@@ -348,7 +348,7 @@ class SimulatedFiles(LocalFiles):
     def open_key_values(self, path: str, options: KeyValueOptions) -> SimulatedKeyValues:
         return SimulatedKeyValues(self, path)
 
-    def space(self, directory: str) -> DiskSpace:
+    def space(self, directory: str) -> FileSystemSpace:
         self.disk.directory(directory)
         paths = [path for path in self.disk.spaces if f"{directory}/".startswith(f"{path}/")]
         return self.disk.spaces[max(paths, key=len)] if paths else _EMPTY_DISK

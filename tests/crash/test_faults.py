@@ -20,10 +20,10 @@ from bookie_service.storage.ledgers.base import StoreOptions
 from bookie_service.storage.ledgers.storage_class import StorageClass
 from tests.crash.audit import audit, audit_space
 from tests.crash.campaign import reopened
-from tests.crash.census import DoubtfulCensus
 from tests.crash.faults import Part, fail_every_call, flip_bytes, main
 from tests.crash.history import History
 from tests.crash.images import Loss, crash_image
+from tests.crash.metadata_view import DoubtfulMetadataView
 from tests.crash.simulated_files import SimulatedDisk, SimulatedFiles, os_error
 from tests.crash.twins import BookieTwin, Setup
 
@@ -145,13 +145,13 @@ def test_compaction_that_finds_no_space_for_the_index_goes_on_when_there_is_some
         return os_error(errno.ENOSPC, path) if calls > fails_at else None
 
     twin.disk.fault = fault
-    report = twin.collect(DoubtfulCensus({1}))
+    report = twin.collect(DoubtfulMetadataView({1}))
     assert report.compacted_logs == (calls <= fails_at)
     assert fails_at > 0 or calls, "the first write of the index fails"
     audit(twin, twin.history)
     audit(reopened(crash_image(twin.disk, Loss.LOST, Random(0)), twin.setup, twin.history), twin.history)
     twin.disk.fault = None
-    twin.collect(DoubtfulCensus({1}))
+    twin.collect(DoubtfulMetadataView({1}))
     audit(twin, twin.history)
     audit_space(twin, {1})
     audit(reopened(crash_image(twin.disk, Loss.LOST, Random(0)), twin.setup, twin.history), twin.history)
@@ -166,7 +166,7 @@ def test_start_without_space_leaves_a_compaction_that_was_killed_to_the_next_pas
     twin = twin_with_garbage(storage_class)
     killed: list[SimulatedDisk] = []
     twin.disk.before_operation = lambda operation, path: killed.append(crash_image(twin.disk, loss, Random(0)))
-    twin.collect(DoubtfulCensus({1}))
+    twin.collect(DoubtfulMetadataView({1}))
     assert len(killed) > 20
     for disk in killed:
         disk.fault = lambda operation, path: (
@@ -182,7 +182,7 @@ def test_start_without_space_leaves_a_compaction_that_was_killed_to_the_next_pas
         # The marks move with the next checkpoint that has something to do.
         again.add(1, [(6, b"behind")])
         again.checkpoint()
-        again.collect(DoubtfulCensus({1}))
+        again.collect(DoubtfulMetadataView({1}))
         audit_space(again, {1})
         audit(reopened(crash_image(disk, Loss.LOST, Random(0)), twin.setup, history), history)
 

@@ -25,7 +25,7 @@ from bookie_service.engine.reads import ReadOptions, ids_of
 from bookie_service.engine.single_reads import SingleReads
 from bookie_service.engine.turns import ENDLESS, Turn, Turns
 from bookie_service.gc import gc_policy
-from bookie_service.gc.garbage_collector import CollectionOptions, Collector, LedgerCensus, PassReport
+from bookie_service.gc.garbage_collector import CollectionOptions, Collector, GarbageView, PassReport
 from bookie_service.gc.gc_policy import LogUsage
 from bookie_service.network.add_decoders import v2_single_add
 from bookie_service.network.response_encoders import V2_RESPONSES
@@ -353,7 +353,7 @@ class BookieTwin:
         if intent is not None:
             compactor.forget_intent()
 
-    def collect(self, census: LedgerCensus, *, is_forced: bool = True) -> PassReport:
+    def collect(self, metadata_view: GarbageView, *, is_forced: bool = True) -> PassReport:
         """Run the real garbage collection: one pass as if somebody asked for it, or two that come by themselves.
 
         It has an event loop on a thread of its own, for another pass, which a crash image runs, may be inside this one.
@@ -367,7 +367,7 @@ class BookieTwin:
             collector = Collector(
                 self.store,
                 self._storage.compactor,
-                census,
+                metadata_view,
                 self.setup.collection,
                 flush,
                 _never,

@@ -15,7 +15,7 @@ from crc32c import crc32c
 
 from bkspark.errors import StorageDamaged
 from bkspark.wire.digest import DigestType
-from bookie_service.admin.inspection.digests import DigestJudge
+from bookie_service.admin.inspection.digests import DigestVerifier
 from bookie_service.admin.inspection.entry_log import read_entry_log
 from bookie_service.admin.inspection.findings import Damage, EntryRun, Fact, Finding
 from bookie_service.admin.inspection.journal import read_journal
@@ -243,7 +243,7 @@ def _log_file(data: bytes) -> list[Finding]:
         assert int((window.starts + window.sizes).max()) <= len(window.octets)
     assert entry_log.HEADER_BYTES <= scan.end <= len(text)
     file.close()
-    return list(read_entry_log(files, f"/l/{entry_log.file_name(5)}", DigestJudge(b"")))
+    return list(read_entry_log(files, f"/l/{entry_log.file_name(5)}", DigestVerifier(b"")))
 
 
 def _log_findings_hold(findings: list[Finding]) -> None:

@@ -229,6 +229,7 @@ async def test_of_two_drivers_that_commit_one_epoch_one_wins(world: World) -> No
     assert len(await world.ids()) == 1
 
 
+@pytest.mark.slow
 @in_world
 async def test_the_queries_that_published_last_are_remembered(world: World) -> None:
     for number in range(LAST_EPOCHS_MAX + 1):

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from bookie_service.replication.lost_bookies import LostBookies, Verdict, lost_in
+from bookie_service.replication.lost_bookies import AuditDecision, LostBookies, lost_in
 
 ALL = ("a", "b", "c", "d")
-NOTHING = Verdict(frozenset(), None)
+NOTHING = AuditDecision(frozenset(), None)
 
 
 def test_one_lost_bookie_gets_the_delay_to_come_back():
     lost = LostBookies()
     assert lost.look(ALL, ALL, 0, 60) == NOTHING
-    assert lost.look(ALL, "abc", 100, 60) == Verdict(frozenset(), 60)
-    assert lost.look(ALL, "abc", 130, 60) == Verdict(frozenset(), 30)
+    assert lost.look(ALL, "abc", 100, 60) == AuditDecision(frozenset(), 60)
+    assert lost.look(ALL, "abc", 130, 60) == AuditDecision(frozenset(), 30)
     assert lost.look(ALL, ALL, 140, 60) == NOTHING
-    assert lost.look(ALL, "abc", 150, 60) == Verdict(frozenset(), 60)
-    assert lost.look(ALL, "abc", 210, 60) == Verdict(frozenset("d"), None)
+    assert lost.look(ALL, "abc", 150, 60) == AuditDecision(frozenset(), 60)
+    assert lost.look(ALL, "abc", 210, 60) == AuditDecision(frozenset("d"), None)
 
 
 def test_without_a_delay_and_upon_a_second_lost_bookie_the_audit_is_at_once():
-    assert LostBookies().look(ALL, "abc", 0, 0) == Verdict(frozenset("d"), None)
+    assert LostBookies().look(ALL, "abc", 0, 0) == AuditDecision(frozenset("d"), None)
     lost = LostBookies()
     assert not lost.look(ALL, "abc", 0, 60).audit
-    assert lost.look(ALL, "ab", 1, 60) == Verdict(frozenset("cd"), None)
+    assert lost.look(ALL, "ab", 1, 60) == AuditDecision(frozenset("cd"), None)
 
 
 def test_bookies_restarted_one_after_the_other_are_never_audited():

@@ -6,7 +6,7 @@ What must hold (docs/reliability.md, A1 to A5, M2), looked at whenever a ledger'
     A1  a bookie that is newly named in a fragment has every entry of its slot, durably
     A2  no entry has fewer copies on named bookies than before the change
     A3  an open ledger whose last fragment names nobody who went away is not fenced, no other before the grace period
-    C7  nobody who is read-only gets copies; where bookies stand in racks, as many write sets as can span two
+    placement: no read-only bookie gets copies; where bookies are in racks, as many write sets as can span two
     A5  autorecovery ends: whatever can be repaired is, a bounded time after the faults
     M2  of a closed ledger nothing but names of bookies changes, of an open one no earlier fragment's beginning
     C1  what was acknowledged is read in the end, as it was written; Qw copies of it lie on named bookies
@@ -340,7 +340,7 @@ class RepairSchedule(FullSchedule):
         changed_slots = [slot for slot, name in enumerate(after) if name != before[slot]]
         for slot in changed_slots:
             if bookies[after[slot]].is_read_only:
-                self._complain(f"C7: ledger {ledger_id}: {after[slot]} is named, which takes no copies")
+                self._complain(f"placement: ledger {ledger_id}: {after[slot]} is named, which takes no copies")
         if not self.racks or not self._is_calm:
             return
         spare = [name for name in bookies if name not in before and not bookies[name].is_lost]

@@ -12,7 +12,7 @@ from bkspark.core.tail import Tail
 from bkspark.wire.status import Status
 from bookie_service.engine.bookie import Bookie
 from bookie_service.engine.deferrals import Deferrals, TakenAdds
-from bookie_service.network.v3_long_poll import LongPoll
+from bookie_service.network.v3_long_poll import LongPollRead
 from tests.planting import Plant, around, both
 
 
@@ -31,11 +31,11 @@ def _poll_that_tells_one_more_is_believed() -> Plant:
             self._learn(hint)
         return todo
 
-    def answer(old: Any, self: LongPoll) -> Any:
+    def answer(old: Any, self: LongPollRead) -> Any:
         self._lac += 1
         return old(self)
 
-    return both(around(LongPoll, "_answer", answer), around(Tail, "on_polled", believe))
+    return both(around(LongPollRead, "_answer", answer), around(Tail, "on_polled", believe))
 
 
 def _explicit_lac_of_what_comes_next() -> Plant:

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from bookie_service.storage.ledgers.base import LedgerStore
+from bookie_service.storage.ledgers.base import BaseLedgerStorage
 from tests.planting import around
 
 LOST_ENTRY = 1_000
@@ -33,17 +33,17 @@ EVERY_S = "BKSPARK_PLANTED_EVERY_S"
 
 
 def lose_an_entry() -> None:
-    def insert(old: Any, self: LedgerStore, ledger: Any, ids: np.ndarray, addresses: np.ndarray) -> None:
+    def insert(old: Any, self: BaseLedgerStorage, ledger: Any, ids: np.ndarray, addresses: np.ndarray) -> None:
         kept = ids != LOST_ENTRY
         if kept.any():
             old(self, ledger, ids[kept], addresses[kept])
 
-    def insert_one(old: Any, self: LedgerStore, ledger: Any, entry_id: int, address: int) -> None:
+    def insert_one(old: Any, self: BaseLedgerStorage, ledger: Any, entry_id: int, address: int) -> None:
         if entry_id != LOST_ENTRY:
             old(self, ledger, entry_id, address)
 
-    _PLANTED.enter_context(around(LedgerStore, "insert", insert))
-    _PLANTED.enter_context(around(LedgerStore, "insert_one", insert_one))
+    _PLANTED.enter_context(around(BaseLedgerStorage, "insert", insert))
+    _PLANTED.enter_context(around(BaseLedgerStorage, "insert_one", insert_one))
 
 
 def _again_and_again(act: Callable[[], object]) -> None:

@@ -143,6 +143,7 @@ def test_items_must_fill_their_span():
         split_items(b"\0\0\0\2a", 0, 5)
 
 
+@pytest.mark.slow
 def test_random_bytes_raise_nothing_but_protocol_errors():
     generator = np.random.default_rng(11)
     refused = 0

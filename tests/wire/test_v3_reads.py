@@ -189,6 +189,7 @@ def test_a_run_of_answers_ends_before_what_is_none():
     assert len(v3_reads.decode_read_responses(octets, table, 2001)) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(10))
 def test_damaged_answers_are_read_as_protobuf_reads_them_or_left_to_it(seed):
     """Bytes changed, lengths changed with the frame's, frames cut: no row that protobuf would read otherwise."""

@@ -24,7 +24,7 @@ _LEDGERS_MAX = 1_000_000
 """Ledgers remembered; more are found out about anew."""
 
 
-class DigestJudge:
+class DigestVerifier:
     """Judges entries of many ledgers; remembers what it found out."""
 
     def __init__(self, password: bytes) -> None:
@@ -51,7 +51,7 @@ class DigestJudge:
         entry_ids = np.array([int.from_bytes(restored[ENTRY_ID_AT:LAC_AT], "big", signed=True)])
         return _matches(digest, restored, np.zeros(1, np.int64), np.array([len(restored)]), ledger_id, entry_ids)
 
-    def judge(
+    def check(
         self,
         buffer: bytes | memoryview,
         starts: np.ndarray,

@@ -16,7 +16,7 @@ import numpy as np
 
 from bkspark.wire.framing import LENGTH_BYTES, gather_i32, gather_i64
 from bkspark.wire.layout import ENTRY_BYTES_MIN
-from bookie_service.admin.inspection.digests import DigestJudge
+from bookie_service.admin.inspection.digests import DigestVerifier
 from bookie_service.admin.inspection.findings import UNVERIFIED, WRONG, Damage, EntryRun, Fact, Finding, Incomplete
 from bookie_service.formats import entry_log as log_format
 from bookie_service.formats.entry_log import HEADER_BYTES
@@ -30,7 +30,7 @@ _MAP_LEDGER, _MAP_ENTRY = -1, -2
 _FRONT = struct.Struct(">iqq")
 
 
-def read_entry_log(files: ReadOnlyFiles, path: str, judge: DigestJudge) -> Iterator[Finding]:
+def read_entry_log(files: ReadOnlyFiles, path: str, verifier: DigestVerifier) -> Iterator[Finding]:
     """Yield what an entry log holds: its header, then runs of entries with what is between them."""
     log_id = log_format.parse_file_name(os.path.basename(path))
     if log_id is None:
@@ -38,7 +38,7 @@ def read_entry_log(files: ReadOnlyFiles, path: str, judge: DigestJudge) -> Itera
         return
     file = files.open(path)
     try:
-        yield from _EntryLog(file, log_id, judge).read()
+        yield from _EntryLog(file, log_id, verifier).read()
     finally:
         file.close()
 
@@ -53,11 +53,11 @@ class _Chain:
 
 
 class _EntryLog:
-    def __init__(self, file: File, log_id: int, judge: DigestJudge) -> None:
+    def __init__(self, file: File, log_id: int, verifier: DigestVerifier) -> None:
         self._file = file
         self._path = file.path
         self._log_id = log_id
-        self._judge = judge
+        self._verifier = verifier
         self._size = file.size()
         self._file_header: log_format.LogHeader | None = None
 
@@ -129,12 +129,12 @@ class _EntryLog:
     def _judged(self, data: bytes, chain: _Chain, offset: int) -> EntryRun:
         octets = np.frombuffer(data, np.uint8)
         ledger_ids, entry_ids = (gather_i64(octets, chain.starts + at) for at in (0, 8))
-        states = self._judge.judge(data, chain.starts, chain.ends, ledger_ids, entry_ids)
+        states = self._verifier.check(data, chain.starts, chain.ends, ledger_ids, entry_ids)
         for row in np.flatnonzero(states == UNVERIFIED).tolist():
             # An entry of no known ledger may be one of its neighbour's, with damage in the id itself.
             entry = memoryview(data)[int(chain.starts[row]) : int(chain.ends[row])]
             neighbours = {*ledger_ids[max(0, row - 1) : row + 2].tolist()} - {int(ledger_ids[row])}
-            if any(self._judge.belongs_to(ledger_id, entry) for ledger_id in neighbours):
+            if any(self._verifier.belongs_to(ledger_id, entry) for ledger_id in neighbours):
                 states[row] = WRONG
         offsets = chain.starts - LENGTH_BYTES + offset
         return EntryRun(self._path, offsets, chain.ends - chain.starts + LENGTH_BYTES, ledger_ids, entry_ids, states)
@@ -198,10 +198,10 @@ class _EntryLog:
         if self._map_record(offset) is not None:
             return True
         length, ledger_id, _ = _FRONT.unpack(self._file.read(_FRONT.size, offset))
-        if self._judge.verifies(self._file.read(length, offset + LENGTH_BYTES)):
+        if self._verifier.verifies(self._file.read(length, offset + LENGTH_BYTES)):
             return True
         end = offset + LENGTH_BYTES + length
-        return not self._judge.knows(ledger_id) and self._is_item(end)
+        return not self._verifier.knows(ledger_id) and self._is_item(end)
 
 
 def _chain(data: bytes) -> _Chain:

@@ -70,7 +70,7 @@ def is_key_value_index(path: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Bookie:
+class BookieFiles:
     """The `current` directories of one bookie, as far as known, in configured order."""
 
     journals: tuple[str, ...]
@@ -81,12 +81,12 @@ class Bookie:
         return self.journals.index(directory) if directory in self.journals else None
 
 
-def bookie_of(files: ReadOnlyFiles, directory: str, siblings: Sequence[str]) -> Bookie:
+def bookie_of(files: ReadOnlyFiles, directory: str, siblings: Sequence[str]) -> BookieFiles:
     """Return the bookie that a `current` directory belongs to, as the cookie in it says.
 
     Without a readable cookie, or in a copy that lies elsewhere, `siblings` are taken for its ledger directories.
     """
-    alone = Bookie((), tuple(siblings))
+    alone = BookieFiles((), tuple(siblings))
     path = os.path.join(directory, layout.COOKIE_NAME)
     if not files.exists(path):
         return alone
@@ -94,7 +94,7 @@ def bookie_of(files: ReadOnlyFiles, directory: str, siblings: Sequence[str]) -> 
         cookie = cookies.decode(files.read_all(path), path)
     except MetadataFormat:
         return alone
-    named = Bookie(
+    named = BookieFiles(
         tuple(map(layout.current, cookie.journal_directories)), tuple(map(layout.current, cookie.ledger_directories))
     )
     every = (*named.journals, *named.ledgers)

@@ -183,5 +183,5 @@ def _notices(known: IndexFilesWriter) -> list[str]:
         return []
     return [
         f"{known.path} offset {known.damaged_at}: torn by a crash, or damaged. Index files that are there were noted "
-        "anew; one that was lost before would not be missed"
+        "again; one that was lost before would not be noticed"
     ]

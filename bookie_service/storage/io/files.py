@@ -26,7 +26,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 
-from bookie_service.storage.disks import DiskSpace
+from bookie_service.storage.disks import FileSystemSpace
 from bookie_service.storage.io.key_values import KeyValueOptions, KeyValues
 
 Buffer = bytes | bytearray | memoryview
@@ -324,10 +324,12 @@ class ReadOnlyFiles:
         """
         return physical_block_bytes(os.stat(directory).st_dev) or _BLOCK_BYTES
 
-    def space(self, directory: str) -> DiskSpace:
+    def space(self, directory: str) -> FileSystemSpace:
         """Return how full the file system is that a directory lies on."""
         found = os.statvfs(directory)
-        return DiskSpace(os.stat(directory).st_dev, found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize)
+        return FileSystemSpace(
+            os.stat(directory).st_dev, found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+        )
 
     def lock(self, path: str) -> DirectoryLock:
         """Lock a directory against other processes.

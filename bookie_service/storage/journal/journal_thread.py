@@ -44,19 +44,19 @@ INLINE_SYNCS = 4
 """More than one: a thread that waited for a processor looks like a slow disk."""
 
 
-class Timer(Protocol):
+class TimerHandle(Protocol):
     """Something that will be called."""
 
     def cancel(self) -> None: ...
 
 
-class Turns(Protocol):
+class LoopTurns(Protocol):
     """What is needed of the event loop."""
 
     def call_soon(self, callback: Callable[[], None]) -> object:
         """Call at the end of this turn, behind the sockets that are ready now."""
 
-    def call_later(self, delay: float, callback: Callable[[], None]) -> Timer: ...
+    def call_later(self, delay: float, callback: Callable[[], None]) -> TimerHandle: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ class JournalThread:
         journal: Journal,
         limits: FlushLimits,
         events: JournalEvents,
-        turns: Turns,
+        turns: LoopTurns,
         name: str,
         *,
         commits_inline: bool = True,
@@ -147,7 +147,7 @@ class JournalThread:
         self._failure: BaseException | None = None
         self._carrying_out: _Group | None = None
         """The group that the thread has in its hands."""
-        self._settle_timer: Timer | None = None
+        self._settle_timer: TimerHandle | None = None
         self._settle_sequence = 0
         # The last deferred submission, and up to where a sync has been asked for.
         self._deferred = 0

@@ -92,7 +92,7 @@ class StoreOptions:
         return max(1, self.open_files_max // 2)
 
 
-class LedgerStore(ABC):
+class BaseLedgerStorage(ABC):
     """A `LedgerStorage`, but for the order in which entries go to the log; see there what each method guarantees."""
 
     def __init__(self, files: LocalFiles, directories: Sequence[str], options: StoreOptions) -> None:

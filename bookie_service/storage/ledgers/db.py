@@ -14,12 +14,12 @@ from bookie_service.storage.index.key_value_index import KeyValueIndex
 from bookie_service.storage.io.byte_source import ByteSource
 from bookie_service.storage.io.files import LocalFiles
 from bookie_service.storage.io.items import Items
-from bookie_service.storage.ledgers.base import LedgerStore, StoreOptions
+from bookie_service.storage.ledgers.base import BaseLedgerStorage, StoreOptions
 from bookie_service.storage.ledgers.interface import Flush, Ledger
 from bookie_service.storage.ledgers.read_ahead import ReadAheadCache, part_of
 
 
-class DbLedgerStorage(LedgerStore):
+class DbLedgerStorage(BaseLedgerStorage):
     """Each flush goes to the entry log sorted by (ledger, entry), its positions to the key-value store."""
 
     def __init__(self, files: LocalFiles, directories: Sequence[str], options: StoreOptions) -> None:

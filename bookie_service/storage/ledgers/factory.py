@@ -9,13 +9,13 @@ from bkspark.errors import ConfigurationError
 from bookie_service.formats import key_value_index
 from bookie_service.storage.index.index import IndexPaths
 from bookie_service.storage.io.files import LocalFiles, ReadOnlyFiles
-from bookie_service.storage.ledgers.base import LedgerStore, StoreOptions
+from bookie_service.storage.ledgers.base import BaseLedgerStorage, StoreOptions
 from bookie_service.storage.ledgers.db import DbLedgerStorage
 from bookie_service.storage.ledgers.interface import LedgerStorage
 from bookie_service.storage.ledgers.sorted_interleaved import InterleavedLedgerStorage, SortedLedgerStorage
 from bookie_service.storage.ledgers.storage_class import StorageClass
 
-_STORAGES: dict[StorageClass, Callable[[LocalFiles, Sequence[str], StoreOptions], LedgerStore]] = {
+_STORAGES: dict[StorageClass, Callable[[LocalFiles, Sequence[str], StoreOptions], BaseLedgerStorage]] = {
     StorageClass.SORTED: SortedLedgerStorage,
     StorageClass.INTERLEAVED: InterleavedLedgerStorage,
     StorageClass.DB: DbLedgerStorage,

@@ -13,10 +13,10 @@ import numpy as np
 
 from bookie_service.storage.index.per_ledger import FileIndex
 from bookie_service.storage.io.files import LocalFiles
-from bookie_service.storage.ledgers.base import LedgerStore, StoreOptions
+from bookie_service.storage.ledgers.base import BaseLedgerStorage, StoreOptions
 
 
-class _FileStorage(LedgerStore):
+class _FileStorage(BaseLedgerStorage):
     """A storage with index files, which move where the disk of one takes no writes."""
 
     def _open_index(self, files: LocalFiles, directories: Sequence[str], options: StoreOptions) -> FileIndex:

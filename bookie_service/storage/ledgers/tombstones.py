@@ -1,4 +1,4 @@
-"""Ledgers that were fenced and then dropped, remembered for longer than a writer lives (reliability P21).
+"""Ledgers that were fenced and then dropped, remembered for longer than a writer lives (P21).
 
 Ordinary adds to them are refused. A recovery add makes such a ledger anew, fenced: a repair may bring it back.
 """

@@ -38,7 +38,7 @@ from bookie_service.storage.io.items import contiguous_spans, ledger_sums, rows_
 from bookie_service.storage.ledgers.interface import IndexView, LedgerStorage
 from bookie_service.storage.logs.log_reader import EntryLogReader
 from bookie_service.storage.logs.log_scan import LogScan, LogWindow, incomplete, live_rows, stored_positions
-from bookie_service.storage.logs.log_writer import LogWriter
+from bookie_service.storage.logs.log_writer import EntryLogWriter
 
 _OPEN_FILES_MAX = 64
 _LEDGERS_PER_MOVE = 128
@@ -139,7 +139,7 @@ class Compactor:
             OSError: a file could not be read or written. Nothing is changed.
         """
         assert self.unfinished is None, "its intent would be overwritten"
-        writer: LogWriter | None = None
+        writer: EntryLogWriter | None = None
         outstanding = 0
         try:
             with self._reading(log_id) as (scan, index, path):
@@ -355,7 +355,7 @@ def _without_limits(entries: int, size: int) -> None:
     """Go on at once."""
 
 
-def _append(writer: LogWriter, window: LogWindow, live: np.ndarray) -> None:
+def _append(writer: EntryLogWriter, window: LogWindow, live: np.ndarray) -> None:
     """Write the chosen items of a window; they are durable once the log is sealed."""
     view = window.octets.data
     starts, sizes = window.starts[live], window.sizes[live]

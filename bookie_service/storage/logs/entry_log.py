@@ -15,9 +15,9 @@ from collections.abc import Iterable, Sequence
 
 from bkspark.errors import StorageDamaged
 from bookie_service.formats import entry_log as log_format
-from bookie_service.storage.disks import UNKNOWN_SPACE, DiskLimits, DiskSpace, directory_for_log
+from bookie_service.storage.disks import UNKNOWN_SPACE, DiskLimits, FileSystemSpace, directory_for_log
 from bookie_service.storage.io.files import File, LocalFiles, is_disk_failure, refuses_writes
-from bookie_service.storage.logs.log_writer import LogWriter
+from bookie_service.storage.logs.log_writer import EntryLogWriter
 
 _UNSEEN_LOGS_MAX = 1 << 20
 """Logs with higher numbers than all others that a directory may have which cannot be read."""
@@ -39,7 +39,7 @@ class EntryLogs:
         *,
         reserves: bool = False,
     ) -> None:
-        """`directories`: the `current` directories of all ledger directories; `reserves`: see `LogWriter`."""
+        """`directories`: the `current` directories of all ledger directories; `reserves`: see `EntryLogWriter`."""
         self.files = files
         self._reserves = reserves
         self._directories = directories
@@ -113,7 +113,7 @@ class EntryLogs:
 
     # ---- creating ----
 
-    def create(self) -> LogWriter:
+    def create(self) -> EntryLogWriter:
         """Create the next log, with its header written; it is unsettled.
 
         Raises:
@@ -125,7 +125,7 @@ class EntryLogs:
             self._directory_of[log_id] = directory
         return writer
 
-    def create_temporary(self, suffix: str) -> LogWriter:
+    def create_temporary(self, suffix: str) -> EntryLogWriter:
         """Create a log under its name and `suffix`, not yet one of the logs: `adopt` makes it one.
 
         Raises:
@@ -175,13 +175,13 @@ class EntryLogs:
         """Take a log out of the list; its file stays."""
         del self._directory_of[log_id]
 
-    def _create(self, suffix: str) -> tuple[int, str, LogWriter]:
+    def _create(self, suffix: str) -> tuple[int, str, EntryLogWriter]:
         """Create the next log in the best directory, or the next best while one has no space after all."""
         # A number is used once, also when creating its file failed in the middle.
         if self._last_id == log_format.LOG_ID_MAX:
             raise StorageDamaged(
-                f"entry log {self._last_id:x} has the highest id there is, so none can follow: stop this bookie and "
-                "remove lastId from its ledger directories if a wrong number stands there"
+                f"entry log {self._last_id:x} has the highest possible id, so no other can follow: stop this bookie, "
+                "and remove lastId from its ledger directories if it has a wrong number"
             )
         self._last_id += 1
         log_id = self._last_id
@@ -198,9 +198,9 @@ class EntryLogs:
                 continue
             # Space reserved on a small or nearly full disk would be missing there for what is acknowledged.
             reserves = self._reserves and spaces[directory].free_bytes >= self._limits.log_bytes_max
-            return log_id, directory, LogWriter(log_id, file, reserves=reserves)
+            return log_id, directory, EntryLogWriter(log_id, file, reserves=reserves)
 
-    def _spaces(self, directories: Iterable[str]) -> dict[str, DiskSpace]:
+    def _spaces(self, directories: Iterable[str]) -> dict[str, FileSystemSpace]:
         """Return how full the directories are whose disks tell it, all if none does."""
         spaces = {}
         for directory in directories:

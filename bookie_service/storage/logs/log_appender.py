@@ -20,7 +20,7 @@ from bookie_service.formats.entry_log import HEADER_BYTES, LOG_BYTES_MAX, OFFSET
 from bookie_service.storage.io.files import is_disk_failure
 from bookie_service.storage.io.items import contiguous_spans, rows_by_ledger
 from bookie_service.storage.logs.entry_log import EntryLogs
-from bookie_service.storage.logs.log_writer import LogWriter
+from bookie_service.storage.logs.log_writer import EntryLogWriter
 
 _SHARED = -1
 """Owner of the log that all ledgers share."""
@@ -59,9 +59,9 @@ class EntryLogAppender:
         self._logs = logs
         self._options = options
         self._clock_s = clock_s
-        self._active: OrderedDict[int, tuple[LogWriter, float]] = OrderedDict()
+        self._active: OrderedDict[int, tuple[EntryLogWriter, float]] = OrderedDict()
         """Logs and when they were written last, by ledger id, or by `_SHARED`; least recently written ones first."""
-        self._unsynced: dict[int, LogWriter] = {}
+        self._unsynced: dict[int, EntryLogWriter] = {}
         self._created: set[int] = set()
         """Logs created since the last `sync`."""
         self._synced_ends: dict[int, int] = {}
@@ -176,7 +176,7 @@ class EntryLogAppender:
         finally:
             file.close()
 
-    def _log_with_room(self, owner: int, size: int) -> LogWriter:
+    def _log_with_room(self, owner: int, size: int) -> EntryLogWriter:
         """Return the owner's log, or a new one where that is full, and note that it is written to."""
         if owner in self._active:
             log, _ = self._active[owner]
@@ -195,7 +195,7 @@ class EntryLogAppender:
             self._synced_ends.setdefault(log.log_id, log.end)
         return log
 
-    def _write(self, log: LogWriter, memory: np.ndarray, addresses: np.ndarray, sizes: np.ndarray) -> None:
+    def _write(self, log: EntryLogWriter, memory: np.ndarray, addresses: np.ndarray, sizes: np.ndarray) -> None:
         view = memory.data
         sync_bytes = self._options.sync_bytes
         self._unsynced[log.log_id] = log

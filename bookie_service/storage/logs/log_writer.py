@@ -15,7 +15,7 @@ _RESERVE_BYTES_MIN = 1024 * 1024
 _RESERVE_BYTES_MAX = 16 * 1024 * 1024
 
 
-class LogWriter:
+class EntryLogWriter:
     """Appends records to one log and counts whose they are. For one thread.
 
     After an OSError the log's end is unknown and the writer must not be used again.

@@ -14,7 +14,7 @@ _DOUBTS = ((0.0, 0.0), (0.0, 0.0), (0.0, 0.0), (0.0, 0.0), (0.5, 0.0), (1.0, 0.0
 """How much a listing misses, and how often a question fails."""
 
 
-class DoubtfulCensus:
+class DoubtfulMetadataView:
     """Knows which ledgers exist; a listing may lack some, and any question may fail."""
 
     def __init__(

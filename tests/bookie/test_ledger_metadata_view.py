@@ -15,22 +15,22 @@ from bkspark.metadata.ledgers import LedgerStore
 from bkspark.metadata.memory import MemoryStore, MemoryTree
 from bkspark.metadata.paths import underreplication_path
 from bkspark.metadata.uri import MetadataUri
-from bookie_service.cluster.ledger_metadata_view import Census
+from bookie_service.cluster.ledger_metadata_view import LedgerMetadataView
 from tests.bookie.test_deletion_proofs import Follower
 
 URI = MetadataUri.parse("zk://h/ledgers")
 US, OTHER = "us:1", "other:1"
 
 
-def with_cluster(test: Callable[[MemoryTree, LedgerStore, Census], Awaitable[None]]) -> None:
+def with_cluster(test: Callable[[MemoryTree, LedgerStore, LedgerMetadataView], Awaitable[None]]) -> None:
     """Run a test on a new cluster, as the bookie US."""
 
     async def run() -> None:
         tree = MemoryStore().session()
         await BookieRegistry(tree, URI).initialize_cluster()
-        census = Census(tree, URI, US)
-        await census.open()
-        await test(tree, LedgerStore(tree, URI), census)
+        metadata_view = LedgerMetadataView(tree, URI, US)
+        await metadata_view.open()
+        await test(tree, LedgerStore(tree, URI), metadata_view)
 
     asyncio.run(run())
 
@@ -41,20 +41,20 @@ def metadata(*bookies: str, closed: bool = True) -> LedgerMetadata:
 
 
 def test_listing_and_direct_read_agree_on_what_exists() -> None:
-    async def test(tree: MemoryTree, ledgers: LedgerStore, census: Census) -> None:
+    async def test(tree: MemoryTree, ledgers: LedgerStore, metadata_view: LedgerMetadataView) -> None:
         for ledger_id in (5, 1 << 40):
             await ledgers.create(metadata(US), ledger_id=ledger_id)
-        assert sorted((await census.listed()).tolist()) == [5, 1 << 40]
-        assert [await census.is_deleted(ledger_id) for ledger_id in (5, 6)] == [False, True]
+        assert sorted((await metadata_view.listed()).tolist()) == [5, 1 << 40]
+        assert [await metadata_view.is_deleted(ledger_id) for ledger_id in (5, 6)] == [False, True]
 
     with_cluster(test)
 
 
 def test_unreadable_metadata_are_no_proof() -> None:
-    async def test(tree: MemoryTree, ledgers: LedgerStore, census: Census) -> None:
+    async def test(tree: MemoryTree, ledgers: LedgerStore, metadata_view: LedgerMetadataView) -> None:
         await tree.create("/ledgers/00/0000/L0005", b"garbage", make_parents=True)
         with pytest.raises(MetadataFormat):
-            await census.is_deleted(5)
+            await metadata_view.is_deleted(5)
 
     with_cluster(test)
 
@@ -62,15 +62,15 @@ def test_unreadable_metadata_are_no_proof() -> None:
 def test_another_clusters_metadata_are_no_proof() -> None:
     """Scenario Z10: the store was wiped and set up again, or lost what it had."""
 
-    async def test(tree: MemoryTree, ledgers: LedgerStore, census: Census) -> None:
+    async def test(tree: MemoryTree, ledgers: LedgerStore, metadata_view: LedgerMetadataView) -> None:
         await tree.set("/ledgers/INSTANCEID", b"another", -1)
         with pytest.raises(MetadataError, match="instance id is another"):
-            await census.listed()
+            await metadata_view.listed()
         with pytest.raises(MetadataError, match="instance id is another"):
-            await census.is_deleted(5)
+            await metadata_view.is_deleted(5)
         await tree.delete("/ledgers/INSTANCEID")
         with pytest.raises(MetadataError, match="instance id is None"):
-            await census.listed()
+            await metadata_view.listed()
 
     with_cluster(test)
 
@@ -78,7 +78,7 @@ def test_another_clusters_metadata_are_no_proof() -> None:
 def test_s35_only_closed_ledgers_that_nobody_repairs_are_elsewhere() -> None:
     """Scenario S35."""
 
-    async def test(tree: MemoryTree, ledgers: LedgerStore, census: Census) -> None:
+    async def test(tree: MemoryTree, ledgers: LedgerStore, metadata_view: LedgerMetadataView) -> None:
         for ledger_id, stored in enumerate(
             [metadata(OTHER), metadata(OTHER, closed=False), metadata(US, OTHER), metadata(OTHER), metadata(OTHER)]
         ):
@@ -87,7 +87,7 @@ def test_s35_only_closed_ledgers_that_nobody_repairs_are_elsewhere() -> None:
         await tree.create("/ledgers/underreplication/locks/urL0000000004", make_parents=True)
         answers = []
         for ledger_id in range(6):
-            async with census.elsewhere(ledger_id) as answer:
+            async with metadata_view.elsewhere(ledger_id) as answer:
                 answers.append(answer)
         assert answers == [True, False, False, False, False, False]
         assert await tree.children("/ledgers/underreplication/locks") == ["urL0000000004"]
@@ -96,9 +96,9 @@ def test_s35_only_closed_ledgers_that_nobody_repairs_are_elsewhere() -> None:
 
 
 def test_s34_ledger_is_locked_against_repair_while_it_is_dropped() -> None:
-    async def test(tree: MemoryTree, ledgers: LedgerStore, census: Census) -> None:
+    async def test(tree: MemoryTree, ledgers: LedgerStore, metadata_view: LedgerMetadataView) -> None:
         await ledgers.create(metadata(OTHER), ledger_id=7)
-        async with census.elsewhere(7):
+        async with metadata_view.elsewhere(7):
             assert await tree.children("/ledgers/underreplication/locks") == ["urL0000000007"]
 
     with_cluster(test)
@@ -108,7 +108,7 @@ def test_s34_ledger_is_locked_against_repair_while_it_is_dropped() -> None:
 
 
 def test_share_is_of_the_fragments_that_get_no_more_entries() -> None:
-    async def test(tree: MemoryTree, ledgers: LedgerStore, census: Census) -> None:
+    async def test(tree: MemoryTree, ledgers: LedgerStore, metadata_view: LedgerMetadataView) -> None:
         for ledger_id, stored in enumerate(
             [
                 metadata(US, OTHER, US),
@@ -118,7 +118,7 @@ def test_share_is_of_the_fragments_that_get_no_more_entries() -> None:
             ]
         ):
             await ledgers.create(stored, ledger_id=ledger_id)
-        shares = [await census.share(ledger_id) for ledger_id in range(5)]
+        shares = [await metadata_view.share(ledger_id) for ledger_id in range(5)]
         parts = [[(part.first_entry, part.end_entry) for part in share.parts] for share in shares]
         assert parts == [[(0, 10), (20, 100)], [(0, 10)], [], [], []]
         assert [share.is_closed for share in shares[:4]] == [True, False, True, False]
@@ -128,11 +128,11 @@ def test_share_is_of_the_fragments_that_get_no_more_entries() -> None:
 
 
 def test_z6_ledger_that_only_a_lagging_server_lacks_is_not_deleted() -> None:
-    async def test(tree: MemoryTree, ledgers: LedgerStore, census: Census) -> None:
+    async def test(tree: MemoryTree, ledgers: LedgerStore, metadata_view: LedgerMetadataView) -> None:
         store = MemoryStore()
         await BookieRegistry(store.session(), URI).initialize_cluster()
         follower = Follower(store, store.session().session_id, 10.0)
-        lagging = Census(follower, URI, US)
+        lagging = LedgerMetadataView(follower, URI, US)
         await lagging.open()
         follower.lagging = copy.deepcopy(store).session()
         await LedgerStore(store.session(), URI).create(metadata(US), ledger_id=5)
@@ -144,9 +144,9 @@ def test_z6_ledger_that_only_a_lagging_server_lacks_is_not_deleted() -> None:
 
 
 def test_a4_report_is_a_node_of_apaches_list_that_names_this_bookie() -> None:
-    async def test(tree: MemoryTree, ledgers: LedgerStore, census: Census) -> None:
+    async def test(tree: MemoryTree, ledgers: LedgerStore, metadata_view: LedgerMetadataView) -> None:
         for _ in range(2):
-            await census.report(7, 1000)
+            await metadata_view.report(7, 1000)
         data, _ = await tree.get(f"/ledgers/underreplication/ledgers/{underreplication_path(7)}")
         assert data == b'replica: "us:1"\nctime: 1000\n'
         layout, _ = await tree.get("/ledgers/underreplication/LAYOUT")
