@@ -109,7 +109,7 @@ def test_p19_nothing_that_runs_on_the_event_loop_waits_in_place() -> None:
         ),
         (
             "bookie_service/engine/bookie.py",
-            "if TYPE_CHECKING:\n    from bookie_service.network.send_buffer import Outbox",
+            "if TYPE_CHECKING:\n    from bookie_service.network.send_buffer import SendBuffer",
             "bookie_service.engine imports bookie_service.network.send_buffer, which is above it",
         ),
         (

@@ -150,7 +150,7 @@ class LongPolls:
     def _wake(self, waiter: _Waiter, lac: int | None, turn: Turn) -> None:
         self._remove(waiter)
         waiter.poll.wake(lac)
-        self._reads.promise(waiter.poll, turn)
+        self._reads.enqueue(waiter.poll, turn)
         turn.spend()
 
     def _remove(self, waiter: _Waiter) -> None:
