@@ -211,6 +211,20 @@ def violations(root: Path) -> list[str]:
     return sorted(found) + [f"import cycle: {' -> '.join(cycle)}" for cycle in cycles(sources)]
 
 
+def shared_names(root: Path) -> dict[str, list[str]]:
+    """Return the public classes of the server that share their name with another class of the product, and where."""
+    places: dict[str, list[str]] = {}
+    for module in _read(root).values():
+        for node in module.tree.body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(module.name)
+    return {
+        name: modules
+        for name, modules in places.items()
+        if len(modules) > 1 and any(is_within(module, ("bookie_service",)) for module in modules)
+    }
+
+
 def is_within(name: str, packages: tuple[str, ...]) -> bool:
     """Return whether a module is one of these modules or lies in one of these packages."""
     return any(name == package or name.startswith(f"{package}.") for package in packages)

@@ -11,7 +11,7 @@ from bkspark.core.relaxed import confirmed_up_to
 from bkspark.core.slots import Slot
 from bkspark.core.writer import WriterCore
 from bkspark.wire.status import Status
-from bookie_service.engine.sync_cursor import Run, SyncCursor
+from bookie_service.engine.sync_cursor import EntryRange, SyncCursor
 from tests.planting import Plant, changed, replaced
 from tests.simulation.bookies import ModelBookie
 
@@ -117,14 +117,14 @@ def new_bookie_inherits() -> Plant:
 
 
 def cursor_over_a_hole() -> Plant:
-    def on_synced(self: SyncCursor, runs: Sequence[Run]) -> None:
+    def on_synced(self: SyncCursor, runs: Sequence[EntryRange]) -> None:
         self.last_synced = max([self.last_synced, *(last for _, last in runs)])
 
     return replaced(SyncCursor, "on_synced", on_synced)
 
 
 def cursor_when_taken() -> Plant:
-    def on_taken(self: SyncCursor, runs: Sequence[Run]) -> None:
+    def on_taken(self: SyncCursor, runs: Sequence[EntryRange]) -> None:
         self.on_synced(runs)
 
     return replaced(SyncCursor, "on_taken", on_taken)
