@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import queue
+from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ import pytest
 from bkspark.errors import StorageDamaged
 from bookie_service.formats import marks as mark_format
 from bookie_service.formats.marks import NO_JOURNAL, JournalPosition
-from bookie_service.storage.journal.checkpoint import Checkpoint, JournalFailed, Marks, carry_out
+from bookie_service.storage.journal.checkpoint import Checkpoint, CheckpointThread, JournalFailed, Marks, carry_out
 from tests.bookie.faulty_files import FaultyFiles
 
 LOW, HIGH = JournalPosition(3, 900), JournalPosition(4, 512)
@@ -151,3 +153,104 @@ def test_nothing_is_flushed_when_a_journal_failed() -> None:
         carry_out(checkpoint(moves_mark=True, error=OSError(errno.ENOSPC, "full")), steps, steps, [])  # type: ignore[arg-type]
     assert isinstance(failed.value.error, OSError)
     assert steps.done == []
+
+
+# ---- the thread ----
+
+
+class Running:
+    """A checkpoint thread whose parts note what they do; `error` is raised by the next flush."""
+
+    def __init__(self) -> None:
+        self.steps = Steps()
+        self.error: BaseException | None = None
+        self.happened: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.thread = CheckpointThread(
+            self,  # type: ignore[arg-type]
+            self.steps,  # type: ignore[arg-type]
+            [self.steps, self.steps],  # type: ignore[list-item]
+            lambda done: self.happened.put(("done", done)),
+            lambda error: self.happened.put(("stuck", error)),
+            lambda error: self.happened.put(("failed", error)),
+        )
+
+    def write_flush(self, flush: object) -> None:
+        if self.error is not None:
+            raise self.error
+        self.steps.write_flush(flush)
+
+    def next(self) -> Any:
+        return self.happened.get(timeout=60)
+
+
+@pytest.fixture
+def running() -> Iterator[Running]:
+    made = Running()
+    made.thread.start()
+    yield made
+    made.thread.stop()
+
+
+def test_checkpoints_are_carried_out_one_after_the_other(running: Running) -> None:
+    submitted = [checkpoint(moves_mark=moves_mark) for moves_mark in (True, False, True)]
+    for each in submitted:
+        running.thread.submit(each)
+    assert [running.next() for _ in submitted] == [("done", each) for each in submitted]
+    whole = ["flush", ("marks", [LOW, HIGH]), ("forget", LOW), ("forget", HIGH)]
+    assert running.steps.done == [*whole, "flush", *whole]
+
+
+def test_checkpoint_without_space_is_tried_again_when_there_may_be_some(running: Running) -> None:
+    running.error = OSError(errno.ENOSPC, "full")
+    submitted = checkpoint(moves_mark=True)
+    running.thread.submit(submitted)
+    assert running.next() == ("stuck", running.error)
+    running.thread.retry()
+    assert running.next() == ("stuck", running.error)
+    assert running.steps.done == []
+    running.error = None
+    running.thread.retry()
+    assert running.next() == ("done", submitted)
+    assert running.steps.done[0] == "flush"
+
+
+def test_checkpoint_that_is_stuck_is_left_to_the_journal_by_a_stop() -> None:
+    made = Running()
+    made.thread.start()
+    made.error = OSError(errno.ENOSPC, "full")
+    made.thread.submit(checkpoint(moves_mark=True))
+    assert made.next()[0] == "stuck"
+    made.thread.stop()
+    assert made.happened.empty() or made.next()[0] == "stuck"
+    assert made.happened.empty()
+    assert made.steps.done == []
+
+
+def test_stop_carries_out_what_was_submitted() -> None:
+    made = Running()
+    made.thread.start()
+    submitted = [checkpoint(moves_mark=True) for _ in range(3)]
+    for each in submitted:
+        made.thread.submit(each)
+    made.thread.stop()
+    assert [made.next() for _ in submitted] == [("done", each) for each in submitted]
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "the disk fails"), ValueError("an error of our own")])
+def test_any_other_error_ends_the_process_and_nothing_more_is_carried_out(error: Exception) -> None:
+    made = Running()
+    made.thread.start()
+    made.error = error
+    made.thread.submit(checkpoint(moves_mark=True))
+    assert made.next() == ("failed", error)
+    made.error = None
+    made.thread.submit(checkpoint(moves_mark=True))
+    made.thread.stop()
+    assert made.happened.empty()
+    assert made.steps.done == []
+
+
+def test_error_of_a_journal_ends_the_process_though_it_is_a_lack_of_space(running: Running) -> None:
+    error = OSError(errno.ENOSPC, "the journal's disk is full")
+    running.thread.submit(checkpoint(moves_mark=True, error=error))
+    assert running.next() == ("failed", error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bkspark.core.reader import GroupRead
+from bkspark.core.reader import GroupRead, ReadPace
 from bkspark.errors import BookieUnavailable, NoSuchEntry, ProtocolError, ReadFailed
 
 NOT_THERE = NoSuchEntry("not there")
@@ -76,3 +76,19 @@ def test_group_takes_no_more_entries_than_it_asked_for():
     group.next_replica()
     with pytest.raises(ProtocolError, match="gave 4 entries of ledger 5 from 3 on where 3 were asked for"):
         group.on_entries("b1", 4)
+
+
+def test_pace_goes_by_the_largest_entry_and_grows_to_twice_as_many_at_most() -> None:
+    pace = ReadPace(1000, 50)
+    assert pace.entries == 8
+    seen = []
+    for largest in (10, 10, 10, 10, 100, 2000, 1, 1, 0, 0, 0, 0, 0, 0, 999):
+        pace.on_entries(largest)
+        seen.append(pace.entries)
+    assert seen == [16, 32, 50, 50, 10, 1, 2, 4, 8, 16, 32, 50, 50, 50, 1]
+    assert ReadPace(1000, 3).entries == 3
+    assert ReadPace(1000, 500, 256).entries == 256
+    # Entries of no bytes are as many as there may be, and no division by nothing.
+    few = ReadPace(5, 50)
+    few.on_entries(0)
+    assert few.entries == 5

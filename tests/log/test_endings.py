@@ -8,14 +8,15 @@ import pytest
 
 from bkspark.client import Client
 from bkspark.entries import EntryBatch
-from bkspark.errors import LedgerFenced, MetadataError
-from bkspark.log import LedgerFacts, Log, Owner
+from bkspark.errors import ConfigurationError, LedgerClosed, LedgerFenced, MetadataError, VersionPublished
+from bkspark.log import LedgerFacts, Log, Owner, Position
 from bkspark.log.epochs import EpochCommitter, Output
 from bkspark.log.sharing import SharedLedger
 from bkspark.log.writer import LedgerOptions, RollLimits
 from bkspark.metadata.memory import MemoryTree
 from tests.client.in_process import URI, InProcessCluster, run
 from tests.log.logs import ONE, numbers, publish, read_all
+from tests.log.world import World, in_world
 
 run_on_one = partial(run, bookies=1)
 OPTIONS = LedgerOptions(1, 1, 1)
@@ -92,6 +93,49 @@ def test_log_whose_open_ledger_was_deleted_by_itself_can_be_opened_and_says_what
     run_on_one(tmp_path, test)
 
 
+def test_error_in_the_body_leaves_the_ledger_as_it_is_and_closes_nothing(tmp_path):
+    """Closing would say that all of it is there."""
+
+    async def test(cluster: InProcessCluster) -> None:
+        log = cluster.client().log("x")
+        writer = await log.open_for_writing(**ONE)
+
+        async def write() -> None:
+            async with writer:
+                await writer.append(b"a")
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            await write()
+        (shown,) = (await log.show())["ledgers"]
+        assert shown["state"] == "OPEN"
+        with pytest.raises(LedgerClosed, match="went away"):
+            await writer.append(b"b")
+        async with await log.open_for_writing(**ONE) as writer:
+            await writer.append(b"c")
+        assert await read_all(log) == [b"a", b"c"]
+
+    run_on_one(tmp_path, test)
+
+
+def test_log_is_not_truncated_behind_a_ledger_that_is_being_written(tmp_path):
+    async def test(cluster: InProcessCluster) -> None:
+        log = cluster.client().log("x")
+        writer = await log.open_for_writing(**ONE)
+        await writer.append(b"a")
+        await writer.append(b"b")
+        writer._stop_watching()  # it would close its ledger when a job publishes
+        (job,) = await publish(log, numbers(1, 3))
+        with pytest.raises(ConfigurationError, match="a ledger before that is being written"):
+            await log.truncate(Position(1, job, 1))
+        assert len((await log.show())["ledgers"]) == 2
+        await log.recover()
+        assert await log.truncate(Position(1, job, 1)) == 1
+        writer.abandon()
+
+    run_on_one(tmp_path, test)
+
+
 # ---- epochs ----
 
 
@@ -136,6 +180,8 @@ def test_epoch_of_empty_batches_makes_no_ledger(tmp_path):
         await log.create()
         assert await EpochCommitter(log, "q", OPTIONS, LIMITS).append([Output(entries=(rows(), rows()))], ("q", 0))
         assert await ledgers(client) == []
+        assert await EpochCommitter(log, "q", OPTIONS, LIMITS).append([Output(), Output()], ("q", 1))
+        assert await EpochCommitter(log, "q", OPTIONS, LIMITS).append([], ("q", 2))
 
     run_on_one(tmp_path, test)
 
@@ -184,3 +230,30 @@ def test_change_that_took_effect_is_no_failure_when_what_it_condemned_cannot_be_
         assert await ledgers(other) == []
 
     run_on_one(tmp_path, test)
+
+
+@in_world
+async def test_each_name_has_its_own_last_version(world: World) -> None:
+    """One that another name's made forgotten would be published twice."""
+    for publisher in (("a", 1), ("b", 1), ("a", 2, "q1"), ("b", 5), ("a", 3, "q1"), ("a", 4, "q2")):
+        assert (await world.store.append_ledgers("x", [], publisher=publisher)).is_new
+    head = (await world.store.snapshot("x")).head
+    assert head.last_epochs == (("a", 1), ("b", 5), ("a", 3, "q1"), ("a", 4, "q2"))
+    for publisher in (("b", 5), ("b", 1), ("a", 1), ("a", 3, "q1"), ("a", 4, "q2")):
+        assert not (await world.store.append_ledgers("x", [], publisher=publisher)).is_new
+    with pytest.raises(VersionPublished, match="by query q2"):
+        await world.store.append_ledgers("x", [], publisher=("a", 4, "q1"))
+
+
+@in_world
+async def test_sweep_goes_on_behind_a_list_that_another_sweep_has_worked_off(world: World) -> None:
+    await world.stage(1, 2, 3)
+    for ledger_id in (1, 2, 3):
+        await world.store.attempts.condemn("x", lambda pending, _, wanted=ledger_id: pending.ledger_id == wanted)
+    lists = (await world.store.snapshot("x")).head.condemned
+    assert len(lists) == 3
+    await world.server.session().delete(f"/bkspark/logs/x/condemned/{lists[0]}")
+    assert await world.store.attempts.sweep("x", world.delete) == 2
+    assert world.deleted == [2, 3]
+    assert (await world.store.snapshot("x")).head.condemned == ()
+    assert await world.nodes("condemned") == []

@@ -220,3 +220,45 @@ def test_a_publisher_that_cannot_be_remembered_is_refused(query_id: str, epoch: 
 def test_a_pending_node_not_named_after_a_ledger_is_refused(name: str) -> None:
     with pytest.raises(MetadataFormat, match="/p"):
         formats.parse_pending_name(name, "/p")
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"kind": "nonsense"}, "owner kind 'nonsense'"),
+        ({"owner": ""}, "is no pending ledger"),
+        ({"epoch": -1}, "epoch holds"),
+        ({"partition": True}, "partition holds"),
+        ({"since": None}, "since holds"),
+        ({"kind": 7}, "kind is not text"),
+    ],
+)
+def test_a_pending_node_of_no_known_owner_is_refused_by_name(changes: dict[str, object], reason: str) -> None:
+    data = json.loads(formats.encode_pending(Owner("query", "q", epoch=3), 40))
+    with pytest.raises(MetadataFormat, match=f"/p is no pending ledger: .*{reason}|{reason}"):
+        formats.decode_pending(json.dumps({**data, **changes}).encode(), "/p", 12, 0)
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        (-1,),
+        (1 << 63,),
+        (1, 5),
+        (1, None, 5),
+        (1, -2, 0),
+        (1, LARGEST, 0),
+        (1, 5, -1),
+        (1, 5, 10, 6),
+        (1, 5, 10, -1),
+        (1, None, None, 1),
+    ],
+)
+def test_facts_that_no_ledger_has_are_refused(facts: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="ledger"):
+        LedgerFacts(*facts)
+
+
+def test_facts_at_their_bounds_are_taken() -> None:
+    for facts in ((0,), (LARGEST,), (1, -1, 0), (1, LARGEST - 1, LARGEST), (1, 5, 10, 5), (1, 0, 0, 0)):
+        assert LedgerFacts(*facts).ledger_id == facts[0]

@@ -26,6 +26,9 @@ SETTINGS = {
     "zkTimeout": SESSION_TIMEOUT_MS,
     # All that goes on in hours, in minutes.
     "gcWaitTime": "15000",
+    # Most ledgers that a bookie ever held are deleted, and it is killed before it has missed them in twelve passes in a
+    # row: below 1, it would keep them all.
+    "gcDeletedShareMax": "1.0",
     "minorCompactionInterval": "30",
     "majorCompactionInterval": "90",
     "gcOverreplicatedLedgerWaitTime": str(1000 * OVERREPLICATED_S),

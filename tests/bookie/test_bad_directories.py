@@ -1,0 +1,260 @@
+"""Files that every ledger directory has, or that move between them, when the disk of one directory fails."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bookie_service.formats.index import LedgerHeader
+from bookie_service.storage.index.index import IndexPaths
+from bookie_service.storage.index.per_ledger import FileIndex, PageOptions
+from bookie_service.storage.io.files import LocalFiles
+from bookie_service.storage.ledgers.limbo import DirtyMarker
+from tests.bookie.faulty_files import FaultyFiles
+from tests.bookie.test_file_index import KEY, update
+
+
+@pytest.fixture
+def directories(tmp_path: Path) -> list[str]:
+    found = [str(tmp_path / name) for name in "abc"]
+    for each in found:
+        os.mkdir(each)
+    return found
+
+
+def at(names: str, *operations: str) -> Callable[[str, str], bool]:
+    """Return a fault of these operations in some of the directories."""
+    return lambda operation, path: operation in operations and any(f"/{name}/" in f"{path}/" for name in names)
+
+
+# ---- the marker of a run ----
+
+
+def marked(directories: list[str]) -> str:
+    """Return the names of the directories that have a marker."""
+    return "".join(Path(each).name for each in directories if os.listdir(each))
+
+
+def test_marker_is_read_where_a_disk_tells_and_says_too_much_where_none_does(directories: list[str]) -> None:
+    files = FaultyFiles()
+    assert not DirtyMarker(files, directories).is_journal_incomplete()
+    DirtyMarker(files, directories).set(journal_is_complete=True)
+    for bad, incomplete in (("", False), ("a", False), ("bc", False), ("abc", True)):
+        files.fault = at(bad, "read")
+        assert DirtyMarker(files, directories).is_journal_incomplete() == incomplete, bad
+    files.fault = None
+    DirtyMarker(files, directories[2:]).set(journal_is_complete=False)
+    for bad, incomplete in (("", True), ("a", True), ("c", False), ("abc", True)):
+        files.fault = at(bad, "read")
+        assert DirtyMarker(files, directories).is_journal_incomplete() == incomplete, bad
+    files.fault, files.code = at("a", "read"), errno.EACCES
+    with pytest.raises(PermissionError):
+        DirtyMarker(files, directories).is_journal_incomplete()
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EROFS])
+def test_run_with_an_incomplete_journal_begins_only_with_a_marker(directories: list[str], code: int) -> None:
+    files = FaultyFiles()
+    files.code = code
+    for bad in ("a", "bc", "abc"):
+        files.fault = at(bad, "create")
+        if bad == "abc":
+            with pytest.raises(OSError) as raised:
+                DirtyMarker(files, directories).set(journal_is_complete=False)
+            assert raised.value.errno == code
+        else:
+            DirtyMarker(files, directories).set(journal_is_complete=False)
+        files.fault = None
+        assert marked(directories) == "".join(sorted(set("abc") - set(bad)))
+        for each in directories:
+            for name in os.listdir(each):
+                os.remove(os.path.join(each, name))
+    files.fault = at("abc", "create")
+    DirtyMarker(files, directories).set(journal_is_complete=True)  # it would only say what its absence says
+    files.code = errno.EACCES
+    with pytest.raises(PermissionError):
+        DirtyMarker(files, directories).set(journal_is_complete=True)
+
+
+def test_marker_of_a_killed_run_is_made_durable_and_not_written_again(directories: list[str]) -> None:
+    files = FaultyFiles()
+    DirtyMarker(files, directories).set(journal_is_complete=False)
+    files.operations.clear()
+    files.fault = at("abc", "create")
+    DirtyMarker(files, directories).set(journal_is_complete=False)
+    assert [each for each in files.operations if each[0] == "sync_directory"] == [
+        ("sync_directory", each) for each in directories
+    ]
+    files.fault = None
+    DirtyMarker(files, directories).set(journal_is_complete=True)
+    assert not DirtyMarker(files, directories).is_journal_incomplete()
+
+
+def test_marker_goes_where_its_disk_lets_it_go(directories: list[str]) -> None:
+    files = FaultyFiles()
+    marker = DirtyMarker(files, directories)
+    marker.set(journal_is_complete=False)
+    files.fault = at("b", "remove")
+    marker.clear()
+    assert marked(directories) == "b"
+    files.code = errno.EACCES
+    with pytest.raises(PermissionError):
+        marker.clear()
+    files.fault = None
+    files.operations.clear()
+    marker.clear()
+    assert [operation for operation, _ in files.operations if operation != "read"] == ["remove", "sync_directory"]
+    assert marked(directories) == ""
+
+
+# ---- index files that move ----
+
+
+class Moving:
+    """An index over three directories, and the ledgers that it put into limbo."""
+
+    def __init__(self, directories: list[str], files: LocalFiles | None = None) -> None:
+        self.doubted: list[int] = []
+        self.headers: dict[int, LedgerHeader] = {}
+        self.index = FileIndex(
+            files or LocalFiles(), directories, PageOptions(), 4, self._doubt, lambda each: self.headers.get(each)
+        )
+
+    def _doubt(self, ledger_ids: Collection[int]) -> None:
+        self.doubted += ledger_ids
+
+    def held(self, ledger_id: int, count: int = 10) -> list[int]:
+        return self.index.positions(ledger_id, 0, count).tolist()
+
+
+def files_of(directories: list[str]) -> list[str]:
+    """Return each index file as its directory's name and its own."""
+    found = [(Path(each).name, path) for each in directories for path in Path(each).rglob("*.idx")]
+    return sorted(f"{name}/{path.name}" for name, path in found)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+@pytest.mark.parametrize("operation", ["write", "create"])
+def test_index_file_moves_with_all_its_positions_and_the_old_one_goes(
+    directories: list[str], code: int, operation: str
+) -> None:
+    files = FaultyFiles()
+    files.code = code
+    moving = Moving(directories, files)
+    known = [3, 4] if operation == "write" else []  # 3 belongs to directory a, 4 to b
+    for ledger_id in known:
+        moving.index.hold([update(ledger_id, 0, [7, 8], generation=1)])
+        moving.index.sync()
+    files.fault = at("a", operation)
+    for ledger_id in (3, 4):
+        generation = 0 if ledger_id in known else 1
+        moving.index.hold([update(ledger_id, 2, [9], generation=generation)])
+    moving.index.sync()
+    first = [7, 8] if known else [0, 0]
+    assert moving.held(3)[:3] == moving.held(4)[:3] == [*first, 9]
+    assert moving.index.header(3) == moving.index.header(3)
+    assert files_of(directories) == ["b/3.idx", "b/4.idx"]
+    assert moving.doubted == []
+    # It stays there, when the disk takes writes again, too.
+    files.fault = None
+    moving.index.hold([update(3, 3, [10])])
+    moving.index.sync()
+    moving.index.close()
+    again = Moving(directories)
+    assert again.held(3)[:4] == [*first, 9, 10]
+    header = again.index.header(3)
+    assert header is not None
+    assert (header.ledger_id, header.master_key) == (3, KEY)
+    assert again.index.ledger_ids().tolist() == [3, 4]
+    assert again.index.all_lost() == []
+    again.index.remove(3)
+    assert files_of(directories) == ["b/4.idx"]
+    assert not again.index.has(3)
+    again.index.close()
+
+
+def test_index_file_moves_on_when_the_next_directory_refuses_it_as_well(directories: list[str]) -> None:
+    files = FaultyFiles()
+    moving = Moving(directories, files)
+    moving.index.hold([update(3, 0, [7], generation=1)])
+    moving.index.sync()
+    files.fault = at("ab", "write", "create")
+    moving.index.hold([update(3, 1, [8])])
+    moving.index.sync()
+    assert files_of(directories) == ["c/3.idx"]
+    assert moving.held(3)[:2] == [7, 8]
+    files.fault = at("abc", "write", "create")
+    moving.index.hold([update(3, 2, [9])])
+    with pytest.raises(OSError, match="Input/output"):
+        moving.index.sync()
+    # Nothing is lost: it is held, and written once a disk takes it.
+    assert moving.held(3)[:3] == [7, 8, 9]
+    files.fault = None
+    moving.index.sync()
+    moving.index.close()
+    assert Moving(directories).held(3)[:3] == [7, 8, 9]
+
+
+def test_copy_that_fails_in_the_middle_leaves_no_file(directories: list[str]) -> None:
+    files = FaultyFiles()
+    moving = Moving(directories, files)
+    moving.index.hold([update(3, 0, [7], generation=1)])
+    moving.index.sync()
+    files.fault = at("abc", "write")
+    moving.index.hold([update(3, 1, [8])])
+    with pytest.raises(OSError, match="Input/output"):
+        moving.index.sync()
+    files.fault = None
+    assert files_of(directories) == ["a/3.idx"]
+    moving.index.sync()
+    assert files_of(directories) == ["a/3.idx"]
+    moving.index.close()
+    assert Moving(directories).held(3)[:2] == [7, 8]
+
+
+def test_file_whose_disk_cannot_be_read_either_moves_with_what_memory_has_and_its_ledger_is_in_doubt(
+    directories: list[str],
+) -> None:
+    files = FaultyFiles()
+    moving = Moving(directories, files)
+    moving.index.hold([update(3, 0, [7, 8], generation=1)])
+    moving.index.sync()
+    moving.index.close()
+    moving = Moving(directories, files)
+    moving.headers[3] = LedgerHeader(3, 5, True, KEY)
+    moving.index.hold([update(3, 4, [9])])
+    files.fault = at("a", "write", "read")
+    moving.index.sync()
+    assert moving.doubted == [3]
+    assert files_of(directories)[-1] == "b/3.idx"
+    files.fault = None
+    assert moving.held(3)[4] == 9
+    header = moving.index.header(3)
+    assert header is not None
+    assert header.fenced
+    moving.index.close()
+
+
+def test_of_two_files_of_a_ledger_the_noted_one_counts(directories: list[str]) -> None:
+    """A crash may leave both."""
+    files = FaultyFiles()
+    moving = Moving(directories, files)
+    moving.index.hold([update(3, 0, [7], generation=1)])
+    moving.index.sync()
+    old = Path(IndexPaths(directories).path(3))
+    left = old.read_bytes()
+    files.fault = at("a", "write")
+    moving.index.hold([update(3, 0, [8])])
+    moving.index.sync()
+    moving.index.close()
+    old.write_bytes(left)
+    again = Moving(directories)
+    assert again.held(3)[0] == 8
+    assert again.index.ledger_ids().tolist() == [3]
+    assert np.array_equal(again.index.holding_entries(np.array([3, 4])), [3])
+    again.index.close()
