@@ -16,9 +16,10 @@ from bookie_service.formats import index_files as file_format
 from bookie_service.formats.index import LAYOUT, POSITION_BYTES
 from bookie_service.settings.service_options import ServiceOptions
 from bookie_service.storage.index import manifest
-from bookie_service.storage.index.manifest import IndexFiles, IndexFilesWriter
+from bookie_service.storage.index.manifest import IndexManifest, IndexManifestWriter
 from bookie_service.storage.io.files import LocalFiles
 from bookie_service.storage.ledgers.limbo import Limbo
+from tests.bookie.faulty_files import FaultyFiles
 from tests.bookie.folders import cut, flip
 from tests.bookie.serving import Serving, service_options, stored
 
@@ -134,19 +135,59 @@ def test_list_says_what_a_dictionary_would(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(manifest, "_ROWS_BESIDE", 30)
     random = Random(1)
     model: dict[int, int] = {}
-    known = IndexFilesWriter(LocalFiles(), [str(tmp_path)])
+    known = IndexManifestWriter(LocalFiles(), [str(tmp_path)])
     for step in range(300):
         changed = random.sample(range(50), random.randrange(9))
         changes = {ledger_id: random.choice((0, random.randrange(1, 9999))) for ledger_id in changed}
         known.note(changes)
         model |= changes
         if step % 40 == 39:
-            known = IndexFilesWriter(LocalFiles(), [str(tmp_path)])
+            known = IndexManifestWriter(LocalFiles(), [str(tmp_path)])
             assert known.is_complete
         assert [known.least_bytes(each) for each in range(50)] == [model.get(each, 0) for each in range(50)]
-    ledger_ids, file_bytes = IndexFiles(LocalFiles(), [str(tmp_path)]).all()
+    ledger_ids, file_bytes = IndexManifest(LocalFiles(), [str(tmp_path)]).all()
     assert dict(zip(ledger_ids.tolist(), file_bytes.tolist())) == {each: size for each, size in model.items() if size}
     assert (tmp_path / file_format.FILE_NAME).stat().st_size < 10_000, "rows that say nothing any more are left out"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_list_with_places_says_what_a_dictionary_would_while_disks_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """What was refused by all disks is written with the next change."""
+    monkeypatch.setattr(manifest, "_RECENT_MAX", 10)
+    monkeypatch.setattr(manifest, "_ROWS_BESIDE", 20)
+    random, files = Random(seed), FaultyFiles()
+    directories = [str(tmp_path / name) for name in "abc"]
+    for each in directories:
+        Path(each).mkdir()
+    sizes: dict[int, int] = {}
+    places: dict[int, int] = {}
+    known, is_waiting = IndexFilesWriter(files, directories), False
+    for step in range(150):
+        bad = random.choice(["", "", "a", "b", "ac", "abc"])
+        files.fault = lambda operation, path: operation != "read" and any(f"/{name}/" in path for name in bad)  # noqa: B023
+        changed = random.sample(range(30), random.randrange(1, 7))
+        changes = {ledger_id: random.choice((0, random.randrange(1, 9999))) for ledger_id in changed}
+        moved = {each: random.randrange(3) for each in changed if random.random() < 0.4}
+        try:
+            known.note(changes, moved)
+            is_waiting = False
+        except OSError:
+            is_waiting = True
+        sizes |= changes
+        places = {each: place for each, place in places.items() if each not in changes} | moved
+        assert [known.least_bytes(each) for each in range(30)] == [sizes.get(each, 0) for each in range(30)]
+        assert known.are_noted(np.arange(31)).tolist() == [bool(sizes.get(each)) for each in range(31)]
+        held = {each for each, size in sizes.items() if size}
+        assert known.all()[0].tolist() == sorted(held)
+        assert known.moved() == {each: place for each, place in places.items() if each in held}
+        assert all(known.place(each) == places.get(each, each % 3) for each in held)
+        if step % 20 == 19 and not is_waiting:
+            files.fault = None
+            known = IndexFilesWriter(files, directories)
+            assert known.is_complete
+            assert known.damaged_at is None
 
 
 def test_every_damaged_byte_ends_the_rows_that_are_believed() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import copy
 from collections.abc import Awaitable, Callable
 
+import numpy as np
 import pytest
 
 from bkspark.core.metadata import Fragment, LedgerMetadata
@@ -16,6 +17,7 @@ from bkspark.metadata.memory import MemoryStore, MemoryTree
 from bkspark.metadata.paths import underreplication_path
 from bkspark.metadata.uri import MetadataUri
 from bookie_service.cluster.ledger_metadata_view import LedgerMetadataView
+from bookie_service.cluster.ledger_shares import HeldShare, LedgerShare
 from tests.bookie.test_deletion_proofs import Follower
 
 URI = MetadataUri.parse("zk://h/ledgers")
@@ -151,5 +153,41 @@ def test_a4_report_is_a_node_of_apaches_list_that_names_this_bookie() -> None:
         assert data == b'replica: "us:1"\nctime: 1000\n'
         layout, _ = await tree.get("/ledgers/underreplication/LAYOUT")
         assert layout.startswith(b'type: "BASIC"')
+
+    with_cluster(test)
+
+
+def test_ledgers_of_this_bookie_are_those_that_name_it_in_any_ensemble() -> None:
+    async def test(tree: MemoryTree, ledgers: LedgerStore, metadata_view: LedgerMetadataView) -> None:
+        for ledger_id, bookies in ((1, (US,)), (2, (OTHER,)), (3, (OTHER, US)), (4, (US, OTHER))):
+            await ledgers.create(metadata(*bookies), ledger_id=ledger_id)
+        assert await metadata_view.ledgers_on_bookie() == [1, 3, 4]
+        listed = await metadata_view.listed()
+        assert listed.dtype == np.int64
+        assert listed.tolist() == [1, 2, 3, 4]
+
+        async def with_deleted() -> np.ndarray:
+            return np.array([1, 2, 3, 4, 77])
+
+        metadata_view.listed = with_deleted  # type: ignore[method-assign]
+        assert await metadata_view.ledgers_on_bookie() == [1, 3, 4], "77 was deleted since it was listed"
+
+    with_cluster(test)
+
+
+def test_share_names_each_fragment_that_gets_no_more_entries_and_this_bookies_place_in_it() -> None:
+    async def test(tree: MemoryTree, ledgers: LedgerStore, metadata_view: LedgerMetadataView) -> None:
+        fragments = (
+            Fragment(0, ("x:1", US, "y:1")),
+            Fragment(10, ("x:1", "z:1", "y:1")),
+            Fragment(30, ("x:1", "z:1", US)),
+        )
+        opened = LedgerMetadata(3, 2, 2, fragments)
+        await ledgers.create(opened, ledger_id=5)
+        await ledgers.create(opened.closed(49, 99), ledger_id=6)
+        first = HeldShare(0, 10, 1, 3, 2)
+        assert await metadata_view.share(5) == LedgerShare((first,), is_closed=False)
+        assert await metadata_view.share(6) == LedgerShare((first, HeldShare(30, 50, 2, 3, 2)), is_closed=True)
+        assert await metadata_view.share(7) == LedgerShare((), is_deleted=True)
 
     with_cluster(test)

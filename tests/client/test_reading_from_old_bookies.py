@@ -7,6 +7,8 @@ from collections.abc import Iterable
 import pytest
 
 from bkspark.client import recovery
+from bkspark.client.reader import SnapshotReader
+from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.errors import ReadFailed
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v2
@@ -51,6 +53,43 @@ def test_end_of_an_open_ledger_is_unknown_where_its_bookies_answer_with_errors(s
             ledger_id = await world.ledger(bookie)
             with pytest.raises(ReadFailed):
                 await world.client().open(ledger_id, recover=False)
+
+    play(test)
+
+
+def test_end_of_an_open_ledger_is_unknown_where_no_bookie_answers():
+    def silent(asked: Asked) -> bytes:
+        raise ConnectionError
+
+    async def test(world: World) -> None:
+        async with HostileBookie(silent, closes_connection) as one, HostileBookie(silent, closes_connection) as two:
+            ledger_id = await world.ledger(one, two, quorums=(2, 2, 1))
+            with pytest.raises(ReadFailed) as failed:
+                await world.client().open(ledger_id, recover=False)
+            assert failed.value.ledger_id == ledger_id
+
+    play(test)
+
+
+@pytest.mark.parametrize("known", [0, 1])
+def test_planned_read_goes_to_the_bookies_that_had_an_address(known: int):
+    async def test(world: World) -> None:
+        async with HostileBookie(holds_up_to(4)) as one, HostileBookie(holds_up_to(4)) as two:
+            bookies = (one.id, two.id)
+            metadata = LedgerMetadata(2, 2, 1, (Fragment(0, bookies),)).closed(4, 100)
+            host, port = bookies[known].split(":")
+            for ledger_id in (6, 7):  # whichever is asked first
+                addresses = {bookies[known]: (host, int(port))}
+                reader = SnapshotReader(ledger_id=ledger_id, metadata=metadata, addresses=addresses)
+                try:
+                    entries = [entry async for batch in reader.batches(0, 5) for entry in batch]
+                finally:
+                    await reader.close()
+                assert len(entries) == 5
+                reader = SnapshotReader(ledger_id=ledger_id, metadata=metadata, addresses={})
+                with pytest.raises(ReadFailed, match="had no address when the read was planned"):
+                    [batch async for batch in reader.batches(0, 5)]
+                await reader.close()
 
     play(test)
 

@@ -173,6 +173,22 @@ def test_rows_of_all_tasks_between_two_ledgers_travel_as_one_append(tmp_path):
     run_on_one(tmp_path, test)
 
 
+def test_shared_ledger_is_kept_while_it_is_neither_large_nor_old(tmp_path):
+    async def test(cluster: InProcessCluster) -> None:
+        client = cluster.client()
+        log = client.log("x")
+        await log.create()
+        commit = EpochCommitter(log, "q", OPTIONS, RollLimits(1 << 30, 600.0))
+        for epoch in range(5):
+            assert await commit.append([Output(entries=(rows(b"x"),))], ("q", epoch))
+        assert len(await ledgers(client)) == 1
+        assert len(await pending(log)) == 1
+        await commit.close()
+        assert await pending(log) == set()
+
+    run_on_one(tmp_path, test)
+
+
 def test_epoch_of_empty_batches_makes_no_ledger(tmp_path):
     async def test(cluster: InProcessCluster) -> None:
         client = cluster.client()
