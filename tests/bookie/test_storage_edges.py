@@ -450,3 +450,53 @@ def test_large_copies_are_synced_on_the_way(tmp_path: Path, monkeypatch: pytest.
     assert len(syncs) > len(unhurried) > 0
     bench.store.close()
     other.store.close()
+
+
+def test_log_without_a_map_whose_entries_end_in_damage_is_not_rewritten(tmp_path: Path) -> None:
+    """The index points to entries behind the damage, which a copy would leave out."""
+    bench = Bench(tmp_path)
+    bench.put(1, range(20))
+    bench.put(2, range(20))
+    bench.flush()
+    bench.store.close()
+    (path,) = bench.log_paths
+    content = bytearray(Path(path).read_bytes())
+    content[1024 + 23 * 120] ^= 0xFF  # the length of an entry of ledger 2
+    Path(path).write_bytes(content)
+    bench.open()
+    bench.drop(1)
+    (log_id,) = log_ids(bench)
+    with pytest.raises(StorageDamaged, match="no entry begins there"):
+        bench.compactor.copy(log_id, without_limits)
+    assert log_ids(bench) == [log_id]
+    assert not list(tmp_path.rglob(f"*{SUFFIX}"))
+    assert bench.holds(2, range(4, 20))
+    bench.store.close()
+
+
+def test_extents_begin_and_end_with_a_position(tmp_path: Path) -> None:
+    index = new_index(LocalFiles(), tmp_path, PageOptions())
+    index.hold([update(5, 0, [7, 8], generation=1), update(5, 60, [9])])
+    for sync in (False, True):
+        if sync:
+            index.sync()
+        found = [(first, positions.tolist()) for first, positions in index.extents(5, 0, 10)]
+        assert found == [(0, [7, 8])]
+        found = [(first, positions.tolist()) for first, positions in index.extents(5, 1, 61)]
+        assert found == [(1, [8, *[0] * 58, 9])]
+        assert list(index.extents(5, 2, 60)) == []
+    index.close()
+
+
+def test_ledgers_that_hold_entries_are_told_before_and_after_the_sync_whatever_their_order(tmp_path: Path) -> None:
+    index = new_index(LocalFiles(), tmp_path, PageOptions())
+    asked = np.array([2, 3, 5, 7, 9])
+    for first in ((9, 3, 7), (5, 2)):
+        index.hold([update(ledger_id, 0, [1], generation=1) for ledger_id in first])
+        index.hold([update(8, 0, [], generation=1)])
+        expected = [3, 7, 9] if first[0] == 9 else [2, 3, 5, 7, 9]
+        assert index.holding_entries(asked).tolist() == expected
+        index.sync()
+        assert index.holding_entries(asked).tolist() == expected
+        assert index.holding_entries(np.array([8])).tolist() == []
+    index.close()
