@@ -34,11 +34,11 @@ from bkspark.metadata.uri import MetadataUri
 from bkspark.wire.digest import master_key
 from bookie_service.cluster.ledger_metadata_view import LedgerMetadataView
 from bookie_service.formats import index as index_format
-from bookie_service.gc.garbage_collector import CollectionOptions, Collector
+from bookie_service.gc.garbage_collector import CollectionOptions, GarbageCollector
 from bookie_service.gc.gc_policy import CompactionLevel
 from bookie_service.storage.index.index import IndexPaths, LedgerUpdate
-from bookie_service.storage.index.manifest import IndexFilesWriter
-from bookie_service.storage.index.per_ledger import FileIndex
+from bookie_service.storage.index.manifest import IndexManifestWriter
+from bookie_service.storage.index.per_ledger import PerLedgerIndex
 from bookie_service.storage.io.files import LocalFiles
 from bookie_service.storage.ledgers.base import StoreOptions
 from bookie_service.storage.ledgers.factory import open_ledger_storage
@@ -88,13 +88,13 @@ def build(files: LocalFiles, directory: str, options: StoreOptions, ledgers: int
     key = master_key(b"")
     store = open_ledger_storage(files, [directory], options)
     updates: list[LedgerUpdate] = []
-    if isinstance(store.index, FileIndex):
+    if isinstance(store.index, PerLedgerIndex):
         store.index.hold, store.index.sync = updates.extend, lambda names_are_durable: None  # type: ignore[method-assign]
     for begin in range(0, ledgers, _LEDGERS_PER_FLUSH):
         for ledger_id in range(begin, min(ledgers, begin + _LEDGERS_PER_FLUSH)):
             ids = ledger_id.to_bytes(8, "big") + bytes(8)
             item = (len(ids) + _ENTRY_BYTES).to_bytes(4, "big") + ids + bytes(_ENTRY_BYTES)
-            at = store.filling.place(np.frombuffer(item, np.uint8), np.zeros(1, np.int64), np.array([len(item)]))
+            at = store.active.place(np.frombuffer(item, np.uint8), np.zeros(1, np.int64), np.array([len(item)]))
             store.insert(store.create_ledger(ledger_id, key), np.zeros(1, np.int64), at)
         flush = store.begin_flush()
         assert flush is not None, "one flush after the other"
@@ -105,9 +105,9 @@ def build(files: LocalFiles, directory: str, options: StoreOptions, ledgers: int
         print(f"{begin + _LEDGERS_PER_FLUSH:,} ledgers", file=sys.stderr)
     store.seal_logs()
     store.close()
-    if isinstance(store.index, FileIndex):
+    if isinstance(store.index, PerLedgerIndex):
         size = index_format.LAYOUT.position_at(1)
-        IndexFilesWriter(files, [directory]).note(dict.fromkeys(range(ledgers), size))
+        IndexManifestWriter(files, [directory]).note(dict.fromkeys(range(ledgers), size))
 
 
 def _write_index_files(files: LocalFiles, paths: IndexPaths, updates: Sequence[LedgerUpdate]) -> None:
@@ -148,7 +148,7 @@ async def measure(store: LedgerStorage, compactor: Compactor, listed: int, passe
         entries_per_s=0,
         bytes_per_s=0,
     )
-    collector = Collector(store, compactor, metadata_view, options, flush, fail)
+    collector = GarbageCollector(store, compactor, metadata_view, options, flush, fail)
     clock, took_s, reports = Clock(), [], []
     for number in range(passes):
         began, before_s = time.monotonic(), time.process_time()

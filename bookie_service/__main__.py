@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import sys
 
-from bookie_service.admin.shutdown import Ending
+from bookie_service.admin.shutdown import ShutdownSignals
 
 _COMMANDS = ("--ch", "--coll")
 """How --check and --collect begin, with which no bookie runs; arguments are not parsed yet."""
 
 if __name__ == "__main__":
-    ending = Ending(is_command=any(argument.startswith(_COMMANDS) for argument in sys.argv[1:]))
-    ending.begin()
+    signals = ShutdownSignals(is_command=any(argument.startswith(_COMMANDS) for argument in sys.argv[1:]))
+    signals.begin()
     # numpy and kazoo take a good part of a second, in which a signal must not find Python's own handlers.
     from bookie_service.process import main
 
-    sys.exit(main(sys.argv[1:], ending))
+    sys.exit(main(sys.argv[1:], signals))

@@ -27,7 +27,7 @@ from bkspark.metadata.registration import BookieAddress
 from bkspark.metadata.tree import Tree
 from bkspark.metadata.zookeeper import open_tree
 from bookie_service.admin import check, control, rebuild
-from bookie_service.admin.shutdown import SIGNALS, Ending
+from bookie_service.admin.shutdown import SIGNALS, ShutdownSignals
 from bookie_service.cluster.identity import Identity
 from bookie_service.cluster.ledger_metadata_view import LedgerMetadataView
 from bookie_service.cluster.peers import ClusterPeers
@@ -52,8 +52,8 @@ _PROGRAM = "bookie"
 _LOG_FLUSH_S = 1.0
 
 
-def main(argv: Sequence[str], ending: Ending) -> int:
-    """Run a bookie until `ending` stops it; return the exit code."""
+def main(argv: Sequence[str], signals: ShutdownSignals) -> int:
+    """Run a bookie until `signals` stops it; return the exit code."""
     limiter = _log_to_stderr()
     # kazoo tells every attempt to connect; what comes of them is told by the errors here.
     logging.getLogger("bkspark.kazoo").setLevel(logging.ERROR)
@@ -81,7 +81,7 @@ def main(argv: Sequence[str], ending: Ending) -> int:
         logger.warning("%s", danger)
     try:
         try:
-            event_loop.run(_run(configuration, ending, arguments.json, limiter), recorder)
+            event_loop.run(_run(configuration, signals, arguments.json, limiter), recorder)
         finally:
             limiter.finish()
     except (BookKeeperError, OSError) as error:
@@ -138,14 +138,14 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-async def _run(configuration: Configuration, ending: Ending, as_json: bool, limiter: LogLimiter) -> None:
+async def _run(configuration: Configuration, signals: ShutdownSignals, as_json: bool, limiter: LogLimiter) -> None:
     """Serve until a signal comes, or raise what makes going on impossible."""
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     Repeating(loop, _LOG_FLUSH_S, limiter.flush)
     for number in SIGNALS:
         # The loop's own way wakes it, whichever thread takes the signal.
-        loop.add_signal_handler(number, ending.ask)
+        loop.add_signal_handler(number, signals.request)
     bound = address.bind(configuration.address)
     try:
         async with contextlib.AsyncExitStack() as held:
@@ -156,7 +156,7 @@ async def _run(configuration: Configuration, ending: Ending, as_json: bool, limi
             metadata_view = LedgerMetadataView(tree, configuration.metadata_uri, bound.bookie_id)
             await metadata_view.open()
             await service.start(bound.listener, metadata_view.ledgers_on_bookie)
-            ending.stop_by(stopping.set)
+            signals.stop_by(stopping.set)
             registration = Registration(
                 registry,
                 bound.bookie_id,

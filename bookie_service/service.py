@@ -22,14 +22,14 @@ from bookie_service.cluster.limbo_check import LedgerShareView, LimboCheck
 from bookie_service.engine.bookie import Bookie
 from bookie_service.engine.disk_watch import DiskWatch
 from bookie_service.engine.turns import Turns
-from bookie_service.gc.garbage_collector import Collector, GarbageView, PassReport
+from bookie_service.gc.garbage_collector import GarbageCollector, GarbageView, PassReport
 from bookie_service.network.connection import Connection
 from bookie_service.network.connections import Connections
 from bookie_service.network.event_loop import turn_began
 from bookie_service.network.listener import Listener
 from bookie_service.network.local_reads import LocalReadServer
 from bookie_service.network.log_limit import no_digits
-from bookie_service.network.memory_budget import Admission
+from bookie_service.network.memory_budget import MemoryBudget
 from bookie_service.settings.service_options import ServiceOptions
 from bookie_service.storage import layout
 from bookie_service.storage.io.fetching import FetchThreads
@@ -63,10 +63,10 @@ class BookieService:
             options.disks,
         )
         self._disks.on_change = self._on_disks_change
-        self._collector: Collector | None = None
+        self._collector: GarbageCollector | None = None
         self._limbo_check: LimboCheck | None = None
         self._flushed: list[asyncio.Future[None]] = []
-        self._admission = Admission(self._loop, options.received_bytes_max, options.reply_bytes_max)
+        self._memory_budget = MemoryBudget(self._loop, options.received_bytes_max, options.reply_bytes_max)
         # asyncio calls timers that are due after what became ready.
         call_last = functools.partial(self._loop.call_later, 0)
         self._turns = Turns(call_last, time.monotonic, loop_turn_began=turn_began(self._loop))
@@ -158,7 +158,7 @@ class BookieService:
         self._limbo_check = LimboCheck(
             storage.store, metadata_view, collection.interval_s, collection.metadata_ops_per_s, self._flush
         )
-        self._collector = Collector(
+        self._collector = GarbageCollector(
             storage.store,
             storage.compactor,
             metadata_view,
@@ -261,7 +261,7 @@ class BookieService:
             self._local_reads.close()
         for connection in self._connections.all():
             connection.close()
-        self._admission.close()
+        self._memory_budget.close()
         self._fetches.stop()
 
     def _start_threads(self, storage: Storage) -> None:
@@ -370,7 +370,7 @@ class BookieService:
             accepted.close()
             return
         connection = Connection(
-            accepted, address, self._bookie, self._admission, self._turns, self._options.connection, self
+            accepted, address, self._bookie, self._memory_budget, self._turns, self._options.connection, self
         )
         self._connections.add(connection, now)
 

@@ -128,6 +128,9 @@ PURE_MAY_IMPORT = _words(
 )
 """A list of what is allowed, so that a new way to reach the world does not slip past a list of what is forbidden."""
 
+CORES = ("bkspark.core", "bookie_service.replication.repair")
+"""Where the classes that decide are: composed of others, and never inherited from."""
+
 HOME_OF = {
     "kazoo": ("bkspark.metadata.zookeeper",),
     "rocksdict": ("bookie_service.storage.io.rocks",),
@@ -206,6 +209,20 @@ def violations(root: Path) -> list[str]:
         for rule in _RULES:
             found += [f"{module.path.relative_to(root)}:{line}: {reason}" for line, reason in rule(module)]
     return sorted(found) + [f"import cycle: {' -> '.join(cycle)}" for cycle in cycles(sources)]
+
+
+def shared_names(root: Path) -> dict[str, list[str]]:
+    """Return the public classes of the server that share their name with another class of the product, and where."""
+    places: dict[str, list[str]] = {}
+    for module in _read(root).values():
+        for node in module.tree.body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(module.name)
+    return {
+        name: modules
+        for name, modules in places.items()
+        if len(modules) > 1 and any(is_within(module, ("bookie_service",)) for module in modules)
+    }
 
 
 def is_within(name: str, packages: tuple[str, ...]) -> bool:
@@ -334,6 +351,25 @@ def _decides_without_protocol(module: Module) -> Broken:
                 yield imported.line, f"imports {imported.target}; a core knows no wire protocol, only Status"
 
 
+def _nothing_inherits_from_a_core(module: Module) -> Broken:
+    classes = [node for node in ast.walk(module.tree) if isinstance(node, ast.ClassDef)]
+    homes = {alias.asname or alias.name: source for source, alias in _imported_names(module.tree)}
+    if is_within(module.name, CORES):
+        homes |= {node.name: module.name for node in classes}
+    for node in classes:
+        for base in node.bases:
+            name = ast.unparse(base)
+            if is_within(homes.get(name.split(".")[0].split("[")[0], ""), CORES):
+                yield node.lineno, f"{node.name} inherits from {name}, which is part of a core; compose it"
+
+
+def _imported_names(tree: ast.Module) -> Iterator[tuple[str, ast.alias]]:
+    """Yield (module, name) for each name that is imported from a package or module."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            yield from ((f"{node.module}.{alias.name}", alias) for alias in node.names)
+
+
 def _server_files_have_one_door(module: Module) -> Broken:
     if not is_within(module.name, ("bookie_service",)) or is_within(module.name, SERVER_FILE_MODULES):
         return
@@ -389,6 +425,7 @@ _RULES: tuple[Callable[[Module], Broken], ...] = (
     _pure_is_pure,
     _claim_of_purity_is_checked,
     _decides_without_protocol,
+    _nothing_inherits_from_a_core,
     _server_files_have_one_door,
     _readings_change_nothing,
 )

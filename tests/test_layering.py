@@ -44,6 +44,19 @@ def test_the_rooms_of_the_server_are_those_that_the_architecture_page_shows() ->
     assert [room for room in shown if not room.endswith("__main__")] == rooms
 
 
+def test_no_class_of_the_server_shares_its_name_with_another() -> None:
+    shared = layering.shared_names(ROOT)
+    # Both are places in a queue: for the event loop at the bookie, for a log or ledger in the client.
+    assert set(shared) == {"Turn", "Turns"}, shared
+
+
+def test_a_name_given_twice_is_found(tmp_path: Path) -> None:
+    _plant(
+        tmp_path, {"bookie_service/engine/bookie.py": "class Client: ...", "bkspark/client/x.py": "class Client: ..."}
+    )
+    assert set(layering.shared_names(tmp_path)) == {"Client"}
+
+
 @pytest.mark.parametrize("module", ["bkspark", "bkspark.cli.__main__", "bkspark.wire.v2", "bkspark.core.writer"])
 def test_importing_it_loads_neither_spark_nor_zookeeper(module: str) -> None:
     program = f"import sys, {module}; print(*{{'pyspark', 'kazoo'}} & set(sys.modules))"
@@ -81,6 +94,21 @@ def test_p19_nothing_that_runs_on_the_event_loop_waits_in_place() -> None:
         ("bkspark/ids.py", "from bkspark.entries import x", "bkspark.ids imports bkspark.entries, which stands above"),
         ("bkspark/client.py", "from bkspark.log import x", "bkspark.client imports bkspark.log, which stands above it"),
         ("bkspark/net/pool.py", "import kazoo.client", "imports kazoo.client, which only bkspark.metadata.zookeeper"),
+        (
+            "bkspark/client/writer.py",
+            "from bkspark.core.writer import WriterCore\nclass Mine(WriterCore):\n    pass",
+            "Mine inherits from WriterCore, which is part of a core",
+        ),
+        (
+            "bkspark/client/writer.py",
+            "from bkspark.core import writer\nclass Mine(writer.WriterCore):\n    pass",
+            "Mine inherits from writer.WriterCore, which is part of a core",
+        ),
+        (
+            "bkspark/core/relaxed.py",
+            "class Core:\n    pass\nclass Relaxed(Core):\n    pass",
+            "Relaxed inherits from Core, which is part of a core",
+        ),
         ("bkspark/cli/demo.py", "import pyspark.sql", "imports pyspark.sql, which only bkspark.spark and"),
         ("bkspark/cli/local.py", "import bookie_service", "imports bookie_service, which only bookie_service may"),
         ("bookie_service/server.py", "from bkspark.client import x", "the server imports bkspark.client"),
@@ -109,7 +137,7 @@ def test_p19_nothing_that_runs_on_the_event_loop_waits_in_place() -> None:
         ),
         (
             "bookie_service/engine/bookie.py",
-            "if TYPE_CHECKING:\n    from bookie_service.network.send_buffer import Outbox",
+            "if TYPE_CHECKING:\n    from bookie_service.network.send_buffer import SendBuffer",
             "bookie_service.engine imports bookie_service.network.send_buffer, which is above it",
         ),
         (

@@ -10,7 +10,7 @@ from bkspark.blocking.logs import Log
 from bkspark.blocking.loop import iterate, run
 from bkspark.client.bookies import PlacementOptions
 from bkspark.client.writer_options import WriterOptions
-from bkspark.core.add_pipeline import WriterLimits
+from bkspark.core.limits import WriterLimits
 from bkspark.core.metadata import LedgerMetadata
 from bkspark.core.relaxed import RelaxedDurability
 from bkspark.net.pool import NetOptions

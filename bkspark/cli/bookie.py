@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bkspark.cli.arguments import add_json, key_value
-from bkspark.cli.becoming import become
+from bkspark.cli.exec_process import exec_replacing_process
 from bkspark.errors import ConfigurationError
 
 
@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     command += [option for option in ("--check", "--collect") if getattr(arguments, option[2:])]
     if arguments.rebuild_index is not None:
         command += ["--rebuild-index", *arguments.rebuild_index]
-    become(command)
+    exec_replacing_process(command)
 
 
 def bookie_command(settings: dict[str, str], *, json: bool, python_options: Sequence[str] = ()) -> list[str]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from bkspark.cli.arguments import add_cluster, cluster_uri, key_value
-from bkspark.cli.becoming import become
+from bkspark.cli.exec_process import exec_replacing_process
 from bkspark.cli.output import print_facts, print_json, print_table
 from bkspark.errors import ConfigurationError
 
@@ -82,7 +82,7 @@ def repair(arguments: argparse.Namespace) -> int:
     command = repair_command(arguments.cluster_command, *bookie, settings=settings, json=arguments.json)
     if arguments.config is not None:
         command[4:4] = ["--config", str(arguments.config)]
-    become(command)
+    exec_replacing_process(command)
 
 
 def repair_command(name: str, *bookie: str, settings: dict[str, str], json: bool) -> list[str]:

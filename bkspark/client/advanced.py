@@ -60,16 +60,23 @@ class AdvancedLedgerWriter:
                 f"the writer of ledger {writer.ledger_id} has chosen entry ids already: create another one"
             )
         self._writer = writer
+        """What appends. Constant."""
         self._loop = asyncio.get_running_loop()
-        # Ids below `_end` were given without a gap; `_queue` holds those of them that the writer has not taken yet.
+        """Constant."""
         self._end = 0
+        """The first id of the lowest gap: all ids below were given. Grows."""
         self._queue: deque[_Held] = deque()
+        """What has no gap below it and the writer has not taken yet, in order; it ends at `_end`."""
         self._pump: asyncio.Task[None] | None = None
-        # Above a gap, by first entry; `_firsts` are the sorted keys.
+        """Gives the writer what is in `_queue`; done when that is empty."""
         self._ahead: dict[int, _Held] = {}
+        """What is above a gap, by first entry."""
         self._firsts: list[int] = []
+        """The keys of `_ahead`, sorted."""
         self._ahead_bytes = 0
+        """The bytes in `_ahead`, at most AHEAD_BYTES_MAX."""
         self._is_closing = False
+        """Whether `close` was called. Set once."""
         writer.on_failed(self._fail)
 
     @property

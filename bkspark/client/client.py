@@ -17,8 +17,8 @@ from bkspark.client.reader import LedgerReader, LedgerTimes, last_entries
 from bkspark.client.recovery import recover
 from bkspark.client.writer import LedgerWriter, Services
 from bkspark.client.writer_options import WriterOptions
-from bkspark.core.add_pipeline import WriterLimits
 from bkspark.core.last_confirmed import LastEntries
+from bkspark.core.limits import WriterLimits
 from bkspark.core.metadata import Fragment, LedgerMetadata, LedgerState
 from bkspark.core.placement import choose_ensemble
 from bkspark.core.relaxed import RelaxedDurability

@@ -36,4 +36,4 @@ async def tell_lac(
     while True:
         await asyncio.sleep(interval_s)
         todo = core.on_interval(writer.lac, writer.ensemble)
-        await asyncio.gather(*(tell(effect) for effect in todo if isinstance(effect, effects.WriteLac)))
+        await asyncio.gather(*(tell(effect) for effect in todo))

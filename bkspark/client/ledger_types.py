@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from bkspark.core.add_pipeline import WriterLimits
+from bkspark.core.limits import WriterLimits
 from bkspark.core.metadata import LEDGER_TYPE_KEY, LedgerMetadata, LedgerType
 from bkspark.core.placement import RandomSource
 from bkspark.core.relaxed import RelaxedDurability
-from bkspark.core.relaxed_writer import RelaxedWriterCore
 from bkspark.core.writer import WriterCore
 from bkspark.errors import ConfigurationError
 from bkspark.wire.adds import AddFlags
@@ -80,4 +79,4 @@ def new_core(
     if ledger_type is LedgerType.VD_BYPASS_JOURNAL:
         # A sync there moves everything into entry log and index: not before somebody wants it.
         relaxed = replace(relaxed, force_interval_ns=0)
-    return RelaxedWriterCore(ledger_id, metadata, version, random, limits, relaxed)
+    return WriterCore(ledger_id, metadata, version, random, limits, relaxed=relaxed)

@@ -26,9 +26,13 @@ class Link:
 
     def __init__(self, bookie: str) -> None:
         self.bookie = bookie
+        """Constant."""
         self.channel: Channel | None = None
+        """The connection; None until it may be used. Set once, by `Fanout`."""
         self.backlog: list[bytes | memoryview] = []
+        """What was sent before there was a connection, in order; empty from then on."""
         self.connecting: asyncio.Task[None] | None = None
+        """Makes the connection. Set once, by `Fanout`."""
 
 
 async def reach(links: Iterable[Link]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from bkspark.core import effects
 from bkspark.core.metadata import LedgerMetadata
@@ -19,15 +19,17 @@ from bkspark.errors import (
 )
 from bkspark.metadata.ledgers import LedgerStore
 
+_Effect = TypeVar("_Effect")
 
-class MetadataWriting(Protocol):
+
+class MetadataWriting(Protocol[_Effect]):
     """A core whose `WriteMetadata` effects are performed here."""
 
-    def on_metadata_written(self, metadata: LedgerMetadata, version: int) -> list[effects.Effect]: ...
+    def on_metadata_written(self, metadata: LedgerMetadata, version: int) -> list[_Effect]: ...
 
-    def on_metadata_conflict(self, current: LedgerMetadata, version: int) -> list[effects.Effect]: ...
+    def on_metadata_conflict(self, current: LedgerMetadata, version: int) -> list[_Effect]: ...
 
-    def on_metadata_failed(self, error: BookKeeperError) -> list[effects.Effect]: ...
+    def on_metadata_failed(self, error: BookKeeperError) -> list[_Effect]: ...
 
 
 def is_away(error: BookKeeperError) -> bool:
@@ -42,11 +44,11 @@ def may_pass(error: BookKeeperError) -> bool:
 
 async def write_metadata(
     ledgers: LedgerStore,
-    core: MetadataWriting,
+    core: MetadataWriting[_Effect],
     ledger_id: int,
     effect: effects.WriteMetadata,
     has_patience: Callable[[], Awaitable[bool]] | None = None,
-) -> list[effects.Effect]:
+) -> list[_Effect]:
     """Perform a compare-and-set, look at what stands there where it lost, and tell the core; return what it wants.
 
     Args:

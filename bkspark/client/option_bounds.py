@@ -9,7 +9,7 @@ from typing import Any
 from bkspark.client.arguments import flag, instance, seconds, whole_number
 from bkspark.client.bookies import PlacementOptions
 from bkspark.client.writer_options import WriterOptions
-from bkspark.core.add_pipeline import WriterLimits
+from bkspark.core.limits import WriterLimits
 from bkspark.net.pool import NetOptions
 from bkspark.wire.framing import FRAME_BYTES_MAX
 

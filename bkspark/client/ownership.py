@@ -21,10 +21,15 @@ class Ownership:
 
     def __init__(self, ledgers: LedgerStore, ledger_id: int, now: Callable[[], float]) -> None:
         self._ledgers = ledgers
+        """The client's."""
         self._ledger_id = ledger_id
+        """Constant."""
         self._now = now
+        """Constant."""
         self._known_at = now()
+        """When the metadata were last asked for, or the ledger was created. Grows, by `confirm` alone."""
         self._asking = asyncio.Lock()
+        """Held while the store is asked: others share the answer."""
 
     async def confirm(self, connected_at: float) -> LedgerMetadata | None:
         """Return the metadata as they stood after `connected_at`; None where it was asked since then already.

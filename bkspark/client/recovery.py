@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any
+from typing import assert_never
 
 import numpy as np
 
+from bkspark.client.driver import Driver, Work
 from bkspark.client.metadata_steps import write_metadata
 from bkspark.client.range_reader import RangeReader, read_error, report_damage
 from bkspark.client.writer import LedgerWriter, Services
 from bkspark.client.writer_options import WriterOptions
 from bkspark.core import effects
-from bkspark.core.add_pipeline import WriterLimits
+from bkspark.core.limits import WriterLimits
 from bkspark.core.metadata import LedgerMetadata
 from bkspark.core.reader import spans
 from bkspark.core.recovery import RecoveryCore
@@ -64,15 +64,25 @@ class _RecoveryRun:
         lane: int,
     ) -> None:
         self._services = services
+        """The client's."""
         self._ledger_id = ledger_id
+        """Constant."""
         self._password = password
+        """Constant."""
         self._limits = limits
+        """Of the writer that rewrites entries. Constant."""
         self._lane = lane
+        """The connections that are used. Constant."""
         self._master_key = master_key(password)
+        """Constant."""
         self._core = RecoveryCore(ledger_id, stored.metadata, stored.version)
+        """The decisions."""
+        self._driver = Driver[effects.RecoveryEffect](self._begin, broke=self._end)
+        """Performs the core's effects."""
         self._writer: LedgerWriter | None = None
+        """Rewrites entries, from the first one found until the recovery ends or begins again."""
         self._done: asyncio.Future[LedgerMetadata] = asyncio.get_running_loop().create_future()
-        self._tasks: set[asyncio.Task[None]] = set()
+        """The closed ledger, or why it could not be closed."""
 
     @property
     def _digest(self) -> EntryDigest:
@@ -80,77 +90,70 @@ class _RecoveryRun:
         return EntryDigest(metadata.digest, self._password, metadata.lac_bounds)
 
     async def result(self) -> LedgerMetadata:
-        self._perform(self._core.start())
+        self._driver.perform(self._core.start())
         return await self._done
 
     def stop(self) -> None:
         self._abandon_writer()
-        for task in self._tasks:
-            task.cancel()
+        self._driver.stop()
 
     def _abandon_writer(self) -> None:
         if self._writer is not None:
             self._writer.abandon()
             self._writer = None
 
-    def _perform(self, todo: list[effects.Effect]) -> None:
-        for effect in todo:
-            if isinstance(effect, effects.Fence):
-                self._spawn(self._fence(effect))
-            elif isinstance(effect, effects.RecoveryRead):
-                self._spawn(self._read(effect))
-            elif isinstance(effect, effects.Rest):
-                self._spawn(self._rest(effect))
-            elif isinstance(effect, effects.RewriteEntries):
-                self._spawn(self._rewrite(effect))
-            elif isinstance(effect, effects.AbandonRewriting):
+    def _begin(self, effect: effects.RecoveryEffect) -> Work[effects.RecoveryEffect] | None:
+        match effect:
+            case effects.Fence():
+                return self._fence(effect)
+            case effects.RecoveryRead():
+                return self._read(effect)
+            case effects.Rest():
+                return self._rest(effect)
+            case effects.RewriteEntries():
+                return self._rewrite(effect)
+            case effects.AbandonRewriting():
                 self._abandon_writer()
-            elif isinstance(effect, effects.ReadLength):
-                self._spawn(self._read_length(effect.entry_id))
-            elif isinstance(effect, effects.WriteMetadata):
-                self._spawn(self._write_metadata(effect))
-            elif isinstance(effect, effects.Recovered):
+            case effects.ReadLength():
+                return self._read_length(effect.entry_id)
+            case effects.WriteMetadata():
+                return write_metadata(self._services.ledgers, self._core, self._ledger_id, effect)
+            case effects.Recovered():
                 if not self._done.done():
                     self._done.set_result(effect.metadata)
-            elif isinstance(effect, effects.Fail) and not self._done.done():
-                self._done.set_exception(effect.error)
+            case effects.Fail():
+                self._end(effect.error)
+            case _:
+                assert_never(effect)
+        return None
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
+    def _end(self, error: BaseException) -> None:
+        """The recovery failed, or a step of it has a defect: that must not leave the caller waiting."""
+        if not self._done.done():
+            self._done.set_exception(error)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        # A defect in a step must end the recovery, not leave its caller waiting.
-        if not task.cancelled() and task.exception() is not None and not self._done.done():
-            self._done.set_exception(task.exception())  # type: ignore[arg-type]
-
-    async def _fence(self, effect: effects.Fence) -> None:
+    async def _fence(self, effect: effects.Fence) -> list[effects.RecoveryEffect]:
         try:
             channel = await self._services.pool.channel(effect.bookie, self._lane)
             answer = await channel.read_last_entry(self._ledger_id, self._digest, v2.DO_FENCING, self._master_key)
         except ClientClosed:
             raise
         except BookKeeperError as error:
-            self._perform(self._core.on_fence_answer(effect.slot, Answer.FAILED, error=error))
-            return
+            return self._core.on_fence_answer(effect.slot, Answer.FAILED, error=error)
         if answer.entry is not None:
             entry = answer.entry
-            todo = self._core.on_fence_answer(
+            return self._core.on_fence_answer(
                 effect.slot, Answer.FOUND, entry.lac, entry.length, last_entry=entry.entry_id
             )
-        elif answer.status in _NEGATIVE:
-            todo = self._core.on_fence_answer(effect.slot, Answer.NEGATIVE)
-        elif answer.status == v2.Status.ETOOMANYREQUESTS:
-            todo = self._core.on_fence_answer(effect.slot, Answer.REFUSED)
-        else:
-            refusal = self._error(answer.status, v2.LAST_ENTRY, effect.bookie)
-            report_damage(refusal)
-            todo = self._core.on_fence_answer(effect.slot, Answer.FAILED, error=refusal)
-        self._perform(todo)
+        if answer.status in _NEGATIVE:
+            return self._core.on_fence_answer(effect.slot, Answer.NEGATIVE)
+        if answer.status == v2.Status.ETOOMANYREQUESTS:
+            return self._core.on_fence_answer(effect.slot, Answer.REFUSED)
+        refusal = self._error(answer.status, v2.LAST_ENTRY, effect.bookie)
+        report_damage(refusal)
+        return self._core.on_fence_answer(effect.slot, Answer.FAILED, error=refusal)
 
-    async def _read(self, effect: effects.RecoveryRead) -> None:
+    async def _read(self, effect: effects.RecoveryRead) -> list[effects.RecoveryEffect]:
         flags, ids = v2.DO_FENCING | v2.HIGH_PRIORITY, effect.entry_ids
         try:
             channel = await self._services.pool.channel(effect.bookie, self._lane)
@@ -159,8 +162,7 @@ class _RecoveryRun:
             raise
         except BookKeeperError as failure:
             nothing = np.full(len(ids), Answer.FAILED, np.uint8)
-            self._perform(self._core.on_read_answers(effect.slot, ids, nothing, error=failure))
-            return
+            return self._core.on_read_answers(effect.slot, ids, nothing, error=failure)
         answers = _answers_of(read.statuses)
         error: BookKeeperError | None = None
         failed = np.flatnonzero(answers == Answer.FAILED)
@@ -171,13 +173,11 @@ class _RecoveryRun:
             error = self._error(int(read.statuses[at]), int(ids[at]), effect.bookie)
             for damaged in np.flatnonzero(read.statuses == BAD_DIGEST).tolist():
                 report_damage(self._error(BAD_DIGEST, int(ids[damaged]), effect.bookie))
-        self._perform(
-            self._core.on_read_answers(effect.slot, read.entry_ids, answers, read.payloads, read.lengths, error)
-        )
+        return self._core.on_read_answers(effect.slot, read.entry_ids, answers, read.payloads, read.lengths, error)
 
-    async def _rest(self, effect: effects.Rest) -> None:
+    async def _rest(self, effect: effects.Rest) -> list[effects.RecoveryEffect]:
         await asyncio.sleep(effect.delay_ns / 1e9)
-        self._perform(self._core.on_rested(effect.slot))
+        return self._core.on_rested(effect.slot)
 
     def _error(self, status: int, entry_id: int, bookie: str) -> BookKeeperError:
         if status == v2.Status.EUA:
@@ -188,7 +188,7 @@ class _RecoveryRun:
             )
         return read_error(status, self._ledger_id, entry_id, bookie)
 
-    async def _rewrite(self, effect: effects.RewriteEntries) -> None:
+    async def _rewrite(self, effect: effects.RewriteEntries) -> list[effects.RecoveryEffect]:
         if self._writer is None:
             core = WriterCore(
                 self._ledger_id,
@@ -212,15 +212,14 @@ class _RecoveryRun:
         try:
             await (await self._writer.submit_batch(effect.payloads, effect.length_before))
         except BookKeeperError as error:
-            self._perform(self._core.on_rewrite_failed(error))
-            return
+            return self._core.on_rewrite_failed(error)
         # The close names a bookie that took a lost one's place: closed before it is connected, the ledger would lack
         # its copies until they are repaired.
         await self._writer.reach_others_than(self._core.metadata.last_fragment.bookies)
         self._core.on_ensemble_changed(self._writer.core.fragments)
-        self._perform(self._core.on_rewritten())
+        return self._core.on_rewritten()
 
-    async def _read_length(self, entry_id: int) -> None:
+    async def _read_length(self, entry_id: int) -> list[effects.RecoveryEffect]:
         reader = RangeReader(self._services.pool, self._ledger_id, self._core.metadata, self._digest, None)
         span = next(spans(self._core.metadata, entry_id, entry_id + 1, 1))
         length: int | None = None
@@ -240,10 +239,7 @@ class _RecoveryRun:
             for task in asked:
                 task.cancel()
                 task.add_done_callback(forget_failure)
-        self._perform(self._core.on_length(length, unheard))
-
-    async def _write_metadata(self, effect: effects.WriteMetadata) -> None:
-        self._perform(await write_metadata(self._services.ledgers, self._core, self._ledger_id, effect))
+        return self._core.on_length(length, unheard)
 
 
 def _answers_of(statuses: np.ndarray) -> np.ndarray:

@@ -39,7 +39,9 @@ class Turns:
 
     def __init__(self) -> None:
         self._waiting: deque[asyncio.Future[None]] = deque()
+        """Callers whose turn has not come, in the order of their calls."""
         self.is_taken = False
+        """Whether a caller has its turn; no one waits while it is False."""
 
     def take(self) -> Turn:
         """Return the next turn."""
@@ -75,10 +77,15 @@ class Singles(Generic[_T]):
 
     def __init__(self, turn: Turn, send: Callable[[Turn, list[bytes]], Awaitable[_T]]) -> None:
         self.entries: list[bytes] = []
+        """The entries so far, in the order of calls. Callers add to it until `is_closed`."""
         self.is_closed = False
+        """Whether entries that come now belong to a later batch. Set once."""
         self._turn = turn
+        """Constant."""
         self._send = send
+        """Constant."""
         self.sent: asyncio.Task[_T] = start_shared(self._send_soon())
+        """What `send` returned."""
 
     async def _send_soon(self) -> _T:
         await asyncio.sleep(0)  # one turn of the loop: entries that are added in it join this batch

@@ -1,4 +1,7 @@
-"""What a core asks its driver to do. Effects are data; a driver performs a list of them in order."""
+"""What a core asks its driver to do. Effects are data; a driver performs a list of them in order.
+
+Each core has its own closed union of effects, at the end of this module.
+"""
 
 from __future__ import annotations
 
@@ -181,25 +184,13 @@ class WriteLac:
     lac: int
 
 
-Effect = (
-    SendAdds
-    | Acknowledge
-    | Confirm
-    | Force
-    | CallAfter
-    | DropIfSilent
-    | FindBookies
-    | WriteMetadata
-    | Fail
-    | Fence
-    | RecoveryRead
-    | Rest
-    | RewriteEntries
-    | AbandonRewriting
-    | ReadLength
-    | Recovered
-    | LongPoll
-    | ProveLac
-    | LookAgain
-    | WriteLac
+WriterEffect = SendAdds | Acknowledge | Confirm | Force | CallAfter | DropIfSilent | FindBookies | WriteMetadata | Fail
+"""What a `WriterCore` asks for."""
+RecoveryEffect = (
+    Fence | RecoveryRead | Rest | RewriteEntries | AbandonRewriting | ReadLength | WriteMetadata | Recovered | Fail
 )
+"""What a `RecoveryCore` asks for."""
+TailEffect = LongPoll | ProveLac | LookAgain | CallAfter | Fail
+"""What a `Tail` asks for."""
+LacEffect = WriteLac
+"""What an `ExplicitLac` asks for."""

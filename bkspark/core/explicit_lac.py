@@ -20,17 +20,23 @@ class ExplicitLac:
 
     def __init__(self, ensemble_size: int, write_quorum: int, ack_quorum: int) -> None:
         self._quorums = (ensemble_size, write_quorum, ack_quorum)
+        """Constant."""
         self._told = NO_ENTRY
+        """The LAC that adds carried, or that is durable at Qa bookies of every write set. Falls for a new ensemble."""
         self._telling = NO_ENTRY
+        """The LAC of the last round."""
         self._ensemble: tuple[str, ...] = ()
+        """The bookies at the last interval; () before the first."""
         self._unanswered = 0
+        """How many bookies owe an answer of the round. No other round begins before it is 0."""
         self._durable_at: set[int] = set()
+        """Slots that have `_telling` durably."""
 
     def on_sealed(self, lac: int) -> None:
         """Adds that carry this LAC are on their way."""
         self._told = max(self._told, lac)
 
-    def on_interval(self, lac: int, ensemble: Sequence[str]) -> list[effects.Effect]:
+    def on_interval(self, lac: int, ensemble: Sequence[str]) -> list[effects.LacEffect]:
         """An interval is over; `lac` is the writer's."""
         if self._unanswered:
             return []

@@ -1,269 +1,207 @@
-"""LeftOutBookies: bookies of an ensemble that a writer goes on without, and how they take part again.
+"""LeftOutBookies: when a bookie holds callers back for too long, and how one that was left out comes back.
 
-Why a bookie is left out, when it is probed, and what its trial is, `WriterCore` says.
+Decisions only. The rules:
+
+* A bookie that lags holds callers back, and only for so long: once it is `hold_back_ns_max` behind the acknowledgements
+  it is left out, where every write set has Qa others. One that is merely slower than the others sets the pace.
+* A bookie that is left out is probed: it gets one entry, in an ordinary add, which goes through its journal and is the
+  same in V2 and V3. It takes part again only when it has acknowledged that in `add_timeout_ns`; a registration proves
+  nothing, as a bookie that hangs stays registered. The pause before the next probe doubles up to a limit, also when a
+  bookie that came back is left out again soon. A bookie that registers again is probed at once. Only where the writer
+  would fail without it is a registered bookie taken back unasked.
+* A bookie that answered its probe is on trial for `trial_ns`. It gets new entries while few are on their way to it, and
+  holds no caller back, nor the bytes of any entry. It is left out again as soon as it refuses load or is silent for
+  `hold_back_ns_max`, and when it has skipped an entry or answered for too few. Then it gets all that is pending, and
+  what comes. What was acknowledged before that it never gets from the writer: those entries have Qa copies or more,
+  and the periodic check of autorecovery finds and copies what it lacks (docs/autorecovery.md). A bookie without which
+  the writer would fail is on trial no longer.
 """
 
 from __future__ import annotations
 
-import enum
-from abc import abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
 import numpy as np
 
 from bkspark.core import effects
-from bkspark.core.add_pipeline import AddPipeline, WriterLimits
-from bkspark.core.metadata import LedgerMetadata
-from bkspark.core.probing import Pauses, Probe, Trial
-from bkspark.core.striping import mask_of, write_set_masks
+from bkspark.core.limits import WriterLimits
+from bkspark.core.pending import PendingEntries
+from bkspark.core.probing import Pauses, Probe
+from bkspark.core.slots import Phase, Slot, Slots
 from bkspark.wire.digest import SealedEntries
 
 
-class WriterState(enum.Enum):
-    ACTIVE = enum.auto()
-    CHANGING = enum.auto()
-    CLOSING = enum.auto()
-    CLOSED = enum.auto()
-    FAILED = enum.auto()
+class LeftOutBookies:
+    """Judges the bookies of one writer: which lag or hang, which are probed, which pass their trial."""
 
-
-class LeftOutBookies(AddPipeline):
-    """Who takes no part, who is on trial, and what is due for them."""
-
-    def __init__(self, metadata: LedgerMetadata, limits: WriterLimits, lac: int) -> None:
-        super().__init__(metadata, limits, lac)
-        self.state = WriterState.ACTIVE
-        self._probes: dict[int, Probe] = {}
+    def __init__(self, slots: Slots, pending: PendingEntries, limits: WriterLimits) -> None:
+        self._slots = slots
+        """The writer's. This class changes their `probe` and `was_unregistered` alone."""
+        self._pending = pending
+        """The writer's; read only."""
+        self._limits = limits
+        """Constant."""
         self._pauses = Pauses(limits.probe_pause_ns_min, limits.probe_pause_ns_max)
-        # What probes are taken from while a slot is absent: the batch that was added last.
+        """Constant."""
         self._recent: SealedEntries | None = None
-        self._failed: dict[int, str] = {}
-        self._lag_since: dict[int, int] = {}
-        self._reported: dict[int, str] = {}
-        self._finding_bookies = False
-        # Bookies are looked up in search of a spare one only; nothing waits for that.
-        self._is_seeking = False
-        # When a spare is looked for in place of bookies that were left out because they lag, by slot.
-        self._sought_from_ns: dict[int, int] = {}
-        # Those of the absent that were not registered when last looked up.
-        self._unregistered: frozenset[str] = frozenset()
-        self._absent_checked_ns = 0
+        """The batch that probes are taken from: the newest while a bookie is left out, else None."""
+        self._sought_ns = 0
+        """When a spare bookie was last looked for, or a delay began."""
         self._is_delaying = False
+        """Whether bookies were left out by `delay_ensemble_change`, and no spare one was looked for since."""
 
-    def has_outstanding(self, slot: int) -> bool:
-        """Whether the bookie in `slot` owes an answer, to a probe too."""
-        return super().has_outstanding(slot) or (slot in self._probes and self._probes[slot].is_under_way)
+    # ---- who is too slow ----
 
-    @abstractmethod
-    def _release(self) -> list[effects.Effect]:
-        """Acknowledge what Qa bookies have."""
-
-    @abstractmethod
-    def _resume(self, resend_to: set[int]) -> list[effects.Effect]:
-        """Send what is pending to some slots, and go on."""
-
-    @abstractmethod
-    def _find_bookies(self, sought: Mapping[int, str] | None = None) -> list[effects.Effect]:
-        """Look bookies up, in place of those that failed or of others that are named."""
-
-    @abstractmethod
-    def _take_in(self, slot: int, *, is_new: bool) -> None:
-        """A bookie begins to take part in a slot, or takes part again."""
-
-    def _leaves_too_few(self, missing: Collection[int]) -> bool:
-        """Whether a write set without the missing slots has less than Qa bookies."""
-        quorum, size = self.metadata.write_quorum, len(self._ensemble)
-        gone = write_set_masks(np.arange(size), size, quorum) & np.uint64(mask_of(tuple(missing)))
-        return bool((np.bitwise_count(gone) > quorum - self.metadata.ack_quorum).any())
-
-    def _has_hung(self, slot: int) -> bool:
-        """Whether the bookie in `slot` is silent, or has skipped an entry, for longer than an answer may take."""
-        if not self._outstanding[slot]:
+    def has_hung(self, slot: Slot, now_ns: int) -> bool:
+        """Return whether a bookie is silent, or has skipped an entry, for longer than an answer may take."""
+        oldest = slot.oldest_owed
+        if oldest is None:
             return False
         limit_ns = self._limits.add_timeout_ns
-        if self._now_ns - self._progress_ns[slot] > limit_ns:
+        if now_ns - slot.progress_ns > limit_ns:
             return True
-        oldest = self._oldest_owed(slot)
-        return oldest is not None and self._has_skipped(slot, oldest) and self._waited_ns(slot, oldest) > limit_ns
+        return slot.has_skipped(oldest) and now_ns - self._sent_ns(slot, oldest, now_ns) > limit_ns
 
-    def _has_skipped(self, slot: int, entry_id: int) -> bool:
-        """Whether the bookie in `slot`, which owes an answer for an entry, has answered for later ones."""
-        return slot not in self._refusals and entry_id <= self._answered_to[slot]
-
-    def _can_do_without(self, slot: int) -> bool:
-        return not self._leaves_too_few({*self._absent, *self._failed, slot})
-
-    def _leave_out_lagging(self) -> list[effects.Effect]:
-        """Go on without bookies that hold callers back for too long."""
-        if self.state is not WriterState.ACTIVE:
-            return []
-        done: list[effects.Effect] = []
-        for slot in range(len(self._ensemble)):
-            if not self.may_hold_back(slot) or not self._lags(slot):
-                continue
-            if self._behind_ns(slot) > self._limits.hold_back_ns_max and self._can_do_without(slot):
-                done += self._leave_out_slot(slot)
-        return done
-
-    def _leave_out_slot(self, slot: int) -> list[effects.Effect]:
-        """Go on without a bookie that has not failed; a spare is looked for when it stays away for `slow_lag_ns`."""
-        bookie = self._ensemble[slot]
-        self._refusals.pop(slot, None)
-        self._lag_since.pop(slot, None)
-        self._trials.pop(slot, None)
-        self._forgive(slot)
-        self._sought_from_ns[slot] = self._now_ns + self._limits.slow_lag_ns
-        if self._pending:
-            self._recent = self._pending[-1]
-        self._absent[slot] = bookie
-        self._forget()
-        return [effects.DropIfSilent(bookie), *self._release()]
-
-    def _end_trials(self) -> list[effects.Effect]:
-        """Judge the bookies on trial: those that pass, or are needed, get all that is pending; others are left out."""
-        done: list[effects.Effect] = []
-        for slot, trial in tuple(self._trials.items()):
-            if self.state is not WriterState.ACTIVE:
-                continue
-            if not self._can_do_without(slot) or self._passes(slot, trial):
-                self._take_back(slot)
-                done += self._resume({slot})
-            elif self._fails(slot, trial):
-                done += self._leave_out_slot(slot)
-        return done
-
-    def _passes(self, slot: int, trial: Trial) -> bool:
-        """Whether the bookie in `slot` kept up with the others until its trial is over, and skipped nothing."""
-        if self._now_ns - trial.since_ns < self._limits.trial_ns or slot in self._congested:
+    def lags(self, slot: Slot, lac: int) -> bool:
+        """Return whether a bookie owes answers for too much of what is acknowledged."""
+        limits, outstanding, slots = self._limits, slot.outstanding, self._slots
+        if not outstanding:
             return False
-        oldest = self._oldest_owed(slot)
-        if oldest is not None and self._has_skipped(slot, oldest):
+        if slot.is_congested:
+            return True
+        if outstanding < limits.slow_lag_entries and self._pending.kept_bytes < limits.slow_lag_bytes:
             return False
-        return trial.has_kept_up(self._stripes[slot].rank(self.next_entry), self._outstanding[slot])
+        reached = slot.reached
+        if (lac - reached) * slots.write_quorum >= limits.slow_lag_entries * len(slots.all):
+            return True
+        return self._pending.bytes_between(reached, lac) >= limits.slow_lag_bytes
 
-    def _fails(self, slot: int, trial: Trial) -> bool:
-        """Whether the bookie in `slot` is silent on trial, or did not pass in twice the time that it takes."""
-        is_silent = self._outstanding[slot] > 0 and (
-            self._now_ns - self._progress_ns[slot] > self._limits.hold_back_ns_max
+    def is_held_back(self, slot: Slot, lac: int, now_ns: int) -> bool:
+        """Return whether a bookie lags, and callers have waited for it for too long."""
+        return (
+            slot.takes_part and self.lags(slot, lac) and self._behind_ns(slot, now_ns) > self._limits.hold_back_ns_max
         )
-        return is_silent or slot in self._congested or self._now_ns - trial.since_ns >= 2 * self._limits.trial_ns
 
-    def _send_on_trials(self, entries: SealedEntries) -> list[effects.SendAdds]:
-        return [send for slot in self._trials for send in self._send_on_trial(slot, entries)]
+    def _behind_ns(self, slot: Slot, now_ns: int) -> int:
+        """Return how far a bookie is behind the acknowledgements, in the time of adds."""
+        oldest, pending = slot.oldest_owed, self._pending
+        if oldest is None or oldest > pending.acknowledged:
+            return 0
+        front_ns = pending.added_ns(pending.acknowledged + 1, now_ns) if pending.count else now_ns
+        return front_ns - self._sent_ns(slot, oldest, now_ns)
 
-    def _send_on_trial(self, slot: int, entries: SealedEntries) -> list[effects.SendAdds]:
-        """Return the send of entries to a bookie on trial, if there is room for them on their way."""
-        trial = self._trials[slot]
-        if not trial.has_room(self._outstanding[slot], len(entries), len(entries.buffer)):
-            return []
-        before = self._outstanding[slot]
-        sends = self._send(slot, entries)
-        self._trials[slot] = trial.with_sent(self._outstanding[slot] - before)
-        return sends
+    def _sent_ns(self, slot: Slot, entry_id: int, now_ns: int) -> int:
+        """Return when an entry was last sent to a bookie."""
+        return max(self._pending.added_ns(entry_id, now_ns), slot.resent_ns)
 
-    def _look_after_absent(self) -> list[effects.Effect]:
-        """Probe the bookies that are left out, and look for spare ones every now and then."""
-        if not self._absent or self.state not in (WriterState.ACTIVE, WriterState.CHANGING):
-            return []
-        done = [effect for slot in self._absent for effect in self._probe_absent(slot)]
+    # ---- leaving out, and looking for spare ones ----
+
+    def on_added(self, entries: SealedEntries) -> None:
+        """Entries were added while a bookie is left out."""
+        self._recent = entries
+
+    def on_left_out(self, slot: Slot) -> None:
+        """A bookie is left out."""
+        slot.leave_out()
+        if self._pending.batches:
+            self._recent = self._pending.batches[-1]
+
+    def on_taken_back(self) -> None:
+        """A bookie takes part again."""
+        if not self._slots.left_out:
+            self._recent = None
+
+    def on_ended(self) -> None:
+        """The writer has ended."""
+        self._recent = None
+
+    def begin_delay(self, now_ns: int) -> None:
+        """The first bookie is left out; look for spare ones as late as `delay_ensemble_change` says."""
+        self._sought_ns = now_ns
+        self._is_delaying = True
+
+    def note_search(self, now_ns: int) -> None:
+        """Spare bookies were looked for, and there are too few."""
+        self._sought_ns = now_ns
+
+    def begin_search(self, now_ns: int) -> None:
+        """Spare bookies are looked for."""
+        self._sought_ns = now_ns
+        self._is_delaying = False
+
+    def is_search_due(self, now_ns: int) -> bool:
+        """Return whether it is time to look for spare bookies again."""
         limits = self._limits
         pause_ns = limits.ensemble_change_delay_ns_max if self._is_delaying else limits.replacement_retry_ns
-        is_due = self.state is WriterState.ACTIVE and self._now_ns - self._absent_checked_ns > pause_ns
-        if not is_due or self._finding_bookies:
-            return done
-        if self._leaves_too_few(self._absent):
-            # Others have failed since: those that are registered are needed, whether or not they answer probes.
-            self._failed = dict(self._absent)
-            self.state = WriterState.CHANGING
-        elif self._sought():
-            self._is_seeking = True
-        else:
-            return done
-        self._absent_checked_ns = self._now_ns
-        self._is_delaying = False
-        return done + self._find_bookies(self._sought() if self._is_seeking else None)
+        return now_ns - self._sought_ns > pause_ns
 
-    def _sought(self) -> dict[int, str]:
-        """Return the absent bookies in whose place a spare is looked for now."""
-        return {
-            slot: bookie for slot, bookie in self._absent.items() if self._sought_from_ns.get(slot, 0) <= self._now_ns
-        }
+    def sought(self, now_ns: int) -> list[Slot]:
+        """Return the slots whose bookie is left out and in whose place a spare one is looked for now."""
+        return [slot for slot in self._slots.left_out if slot.sought_from_ns <= now_ns]
 
-    def _probe_absent(self, slot: int) -> list[effects.Effect]:
-        """Send an absent bookie one entry when that is due; note that it did not answer the last one in time."""
-        probe = self._probes.get(slot)
+    # ---- probes ----
+
+    def probe(self, slot: Slot, now_ns: int) -> list[effects.WriterEffect]:
+        """Send a bookie that is left out one entry when that is due; note that it did not answer the last in time."""
+        probe = slot.probe
         if probe is None or probe.returned_ns is not None:
-            probe = self._probes[slot] = Probe.begun(probe, self._pauses, self._now_ns)
+            probe = slot.probe = Probe.begun(probe, self._pauses, now_ns)
         if probe.is_under_way:
-            is_over = self._now_ns - probe.sent_ns > self._limits.add_timeout_ns
-            return self._on_probe_failed(slot) if is_over else []
+            is_over = now_ns - probe.sent_ns > self._limits.add_timeout_ns
+            return self.on_probe_failed(slot, now_ns) if is_over else []
         batch = self._recent
-        if probe.due_ns > self._now_ns or batch is None:
+        if probe.due_ns > now_ns or batch is None:
             return []
         first = batch.first_entry
-        stored = self._stripes[slot].ranks(np.arange(first, first + len(batch)))
+        stored = slot.stripe.ranks(np.arange(first, first + len(batch)))
         if not len(stored):
             return []
-        entry_id = self._stripes[slot].entry(stored.item(-1))
-        self._probes[slot] = probe.sent(entry_id, self._now_ns)
-        return [effects.SendAdds(slot, self._ensemble[slot], batch, np.array([entry_id - first]))]
+        entry_id = slot.stripe.entry(stored.item(-1))
+        slot.probe = probe.sent(entry_id, now_ns)
+        return [effects.SendAdds(slot.number, slot.bookie, batch, np.array([entry_id - first]))]
 
-    def _on_probe_failed(self, slot: int) -> list[effects.Effect]:
-        """An absent bookie did not take its probe: it cannot be reached, refused it, or did not answer."""
-        probe = self._probes.get(slot)
+    def on_probe_failed(self, slot: Slot, now_ns: int) -> list[effects.WriterEffect]:
+        """A bookie that is left out did not take its probe: it cannot be reached, refused it, or did not answer."""
+        probe = slot.probe
         if probe is None or not probe.is_under_way:
             return []
-        self._probes[slot] = probe.failed(self._pauses, self._now_ns)
-        return [effects.DropIfSilent(self._ensemble[slot])]
+        slot.probe = probe.failed(self._pauses, now_ns)
+        return [effects.DropIfSilent(slot.bookie)]
 
-    def _on_probe_answered(self, slot: int, entry_ids: np.ndarray) -> list[effects.Effect]:
-        """An absent bookie has these entries; with the probe's among them it takes part again, on trial."""
-        probe = self._probes.get(slot)
-        if probe is None or not probe.is_under_way or not (entry_ids == probe.entry_id).any():
-            return []
-        if self.state is not WriterState.ACTIVE:
-            self._probes[slot] = probe.failed(self._pauses, self._now_ns)
-            return []
-        self._probes[slot] = probe.answered(self._now_ns)
-        self._take_back(slot)
-        self._trials[slot] = Trial(self._now_ns, self._stripes[slot].rank(self.next_entry))
-        return []
+    def is_probe_answered(self, slot: Slot, entry_ids: np.ndarray) -> bool:
+        """Return whether the probe of a bookie that is left out is among the entries that it has."""
+        probe = slot.probe
+        return probe is not None and probe.is_under_way and bool((entry_ids == probe.entry_id).any())
 
-    def _take_back(self, slot: int) -> None:
-        """A bookie that was left out takes part again: its votes count from what it gets now on."""
-        self._absent.pop(slot, None)
-        self._trials.pop(slot, None)
-        self._failed.pop(slot, None)
-        self._reported.pop(slot, None)
-        self._sought_from_ns.pop(slot, None)
-        if not self._absent:
-            self._recent = None
-        self._votes[: self._pending_count] &= ~np.uint64(1 << slot)
-        self._take_in(slot, is_new=False)
+    def on_probe_answered(self, slot: Slot, now_ns: int, *, may_return: bool) -> None:
+        """A bookie took its probe; with `may_return` it takes part again, else it is probed again later."""
+        assert slot.probe is not None
+        slot.probe = slot.probe.answered(now_ns) if may_return else slot.probe.failed(self._pauses, now_ns)
 
-    def _forget_absence(self, slot: int) -> None:
-        """Another bookie has the slot."""
-        self._absent.pop(slot, None)
-        self._reported.pop(slot, None)
-        self._sought_from_ns.pop(slot, None)
-        self._probes.pop(slot, None)
-        self._trials.pop(slot, None)
-        self._lag_since.pop(slot, None)
+    def note_registered(self, writable: Collection[str], now_ns: int) -> None:
+        """Probe those soon that are left out and have registered since bookies were looked up last."""
+        for slot in self._slots.all:
+            is_absent, is_registered = slot.phase is Phase.LEFT_OUT, slot.bookie in writable
+            if is_absent and is_registered and slot.was_unregistered and slot.probe is not None:
+                slot.probe = slot.probe.due(now_ns)
+            slot.was_unregistered = is_absent and not is_registered
 
-    def _note_registered(self, writable: Collection[str]) -> None:
-        """Probe absent bookies soon that have registered since bookies were looked up last."""
-        for slot, bookie in self._absent.items():
-            if bookie in writable and bookie in self._unregistered and slot in self._probes:
-                self._probes[slot] = self._probes[slot].due(self._now_ns)
-        self._unregistered = frozenset(bookie for bookie in self._absent.values() if bookie not in writable)
+    # ---- trials ----
 
-    def _refused(self, slot: int, entry_ids: np.ndarray) -> list[effects.Effect]:
-        """The bookie in `slot` refuses load (TOOMANYREQUESTS)."""
-        if slot in self._absent:
-            return self._on_probe_failed(slot)
-        if slot not in self._trials:
-            return self._hold_back(slot, entry_ids)
-        if self._can_do_without(slot):
-            return self._leave_out_slot(slot)
-        # It is needed: it gets all that is pending, or will when the change of the ensemble is over.
-        return self._end_trials()
+    def passes(self, slot: Slot, now_ns: int) -> bool:
+        """Return whether a bookie kept up with the others until its trial is over, and skipped nothing."""
+        trial = slot.trial
+        assert trial is not None
+        if now_ns - trial.since_ns < self._limits.trial_ns or slot.is_congested:
+            return False
+        oldest = slot.oldest_owed
+        if oldest is not None and slot.has_skipped(oldest):
+            return False
+        return trial.has_kept_up(slot.stripe.rank(self._pending.next_entry), slot.outstanding)
+
+    def fails(self, slot: Slot, now_ns: int) -> bool:
+        """Return whether a bookie is silent on trial, or did not pass in twice the time that it takes."""
+        trial = slot.trial
+        assert trial is not None
+        is_silent = bool(slot.owed) and now_ns - slot.progress_ns > self._limits.hold_back_ns_max
+        return is_silent or slot.is_congested or now_ns - trial.since_ns >= 2 * self._limits.trial_ns

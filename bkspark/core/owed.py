@@ -22,6 +22,8 @@ class Stripe:
     """The entries that one slot of an ensemble stores, in order: ids to ranks and back."""
 
     def __init__(self, slot: int, ensemble_size: int, write_quorum: int) -> None:
+        self.is_whole = write_quorum == ensemble_size
+        """Whether the slot stores every entry: ranks are ids then. Constant."""
         self._size = ensemble_size
         self._quorum = write_quorum
         self._residues = [entry for entry in range(ensemble_size) if (slot - entry) % ensemble_size < write_quorum]
@@ -34,15 +36,26 @@ class Stripe:
         >>> [Stripe(0, 3, write_quorum=2).rank(entry) for entry in range(6)]  # it stores 0, 2, 3, 5
         [0, 1, 1, 2, 3, 3]
         """
-        if self._quorum == self._size:
+        if self.is_whole:
             return entry_id
         return entry_id // self._size * self._quorum + self._below.item(entry_id % self._size)
 
     def entry(self, rank: int) -> int:
         """Return the id of the entry of this rank."""
-        if self._quorum == self._size:
+        if self.is_whole:
             return rank
         return rank // self._quorum * self._size + self._residues[rank % self._quorum]
+
+    def part(self, first_entry: int, begin: int, end: int) -> tuple[int, np.ndarray]:
+        """Return what the slot stores of the entries `first_entry` + [begin, end).
+
+        Returns:
+            The rank of the first of them, and where they are, counted from `first_entry` on.
+        """
+        if self.is_whole:
+            return first_entry + begin, np.arange(begin, end)
+        ids = np.arange(first_entry + begin, first_entry + end)
+        return self.rank(first_entry + begin), np.flatnonzero(self._is_stored[ids % self._size]) + begin
 
     def run(self, entry_ids: np.ndarray) -> tuple[int, int] | None:
         """Return (first rank, after the last) of ascending entries that are all that the slot stores in their range.
@@ -55,7 +68,7 @@ class Stripe:
 
     def ranks(self, entry_ids: np.ndarray) -> np.ndarray:
         """Return the ranks of those of the entries that the slot stores."""
-        if self._quorum == self._size:
+        if self.is_whole:
             return entry_ids
         residues = entry_ids % self._size
         stored = self._is_stored[residues]

@@ -77,32 +77,51 @@ class RecoveryCore:
 
     def __init__(self, ledger_id: int, metadata: LedgerMetadata, version: int) -> None:
         self.ledger_id = ledger_id
+        """Constant."""
         self._begin(metadata, version)
 
     def _begin(self, metadata: LedgerMetadata, version: int) -> None:
+        """Begin, or begin again with what is stored now: every field is as new."""
         self.metadata = metadata
+        """The metadata as they were last stored or read. Changed when a compare-and-set is decided."""
         self.version = version
+        """The version of `metadata`; they change together."""
         self.state = RecoveryState.CLAIMING
+        """See the module's text. DONE and FAILED are final."""
         self.lac = metadata.last_fragment.first_entry - 1
+        """The recovery LAC: grows with answers to fences while FENCING, and is frozen from then on."""
         self.length = 0
+        """Payload bytes up to the last entry that was given out for rewriting; while CLOSING, those of the ledger."""
         self._ensemble = metadata.last_fragment.bookies
+        """The last fragment's bookies when recovery began: those that are asked, whatever rewriting changes."""
         self._fragments: tuple[Fragment, ...] = metadata.fragments
+        """What the close publishes. Changed by `on_ensemble_changed` alone."""
         self._known: set[int] = set()
+        """Slots that gave a certain answer to their fence. Grows while FENCING, until coverage."""
         self._fences_waiting: set[int] = set()
+        """Slots that owe the answer to a fence, those that refuse load included."""
         self._dead: set[int] = set()
-        # Those of them that a time-out has been spent on.
+        """Slots that are not asked again: they could not be reached, or were silent. Grows, by `_bury` alone."""
         self._silent: dict[int, str] = {}
-        # Bookies that refuse load and are left alone now; how long each was, when last it was.
+        """Those of the dead, with their bookies, that a time-out was spent on. The rewriting does not wait for them."""
         self._resting: set[int] = set()
+        """Slots that refuse load and are left alone now. `_rest` adds, `on_rested` takes away."""
         self._rest_ns: dict[int, int] = {}
+        """How long each slot was left alone when it last refused; gone once it answers."""
         self._first_error: BookKeeperError | None = None
+        """The first error of a bookie, to explain a failure. Set once."""
         self._heard_length = 0
-        # The last entry that any bookie told of, and the cumulative length that it carries.
+        """The cumulative length that the entry with the highest LAC carries. Informative only."""
         self._reaches = (-1, 0)
+        """The highest entry that an answer to a fence named, and the cumulative length that it carries."""
         self._next_entry = 0
+        """The entry that is read next, once FENCING is over; all before it exist."""
         self._window: RecoveryWindow | None = None
+        """The entries that are being read. Not None exactly while READING."""
         self._window_entries = WINDOW_FIRST
+        """How many the next window has where it is not known how far the ledger reaches. See WINDOW_FIRST."""
         self._at_end = False
+        """Whether the last window ended with an entry that does not exist."""
 
     @property
     def last_entry(self) -> int:
@@ -111,7 +130,7 @@ class RecoveryCore:
 
     # ---- events ----
 
-    def start(self) -> list[effects.Effect]:
+    def start(self) -> list[effects.RecoveryEffect]:
         """Begin: claim the ledger, or go straight to fencing where an earlier recovery claimed it."""
         if self.metadata.is_closed:
             self.state = RecoveryState.DONE
@@ -131,7 +150,7 @@ class RecoveryCore:
             return self._fence()
         return [effects.WriteMetadata(self.metadata.in_recovery(), self.version)]
 
-    def on_metadata_written(self, metadata: LedgerMetadata, version: int) -> list[effects.Effect]:
+    def on_metadata_written(self, metadata: LedgerMetadata, version: int) -> list[effects.RecoveryEffect]:
         """The compare-and-set took effect."""
         if self.state is RecoveryState.FAILED:
             return []
@@ -142,7 +161,7 @@ class RecoveryCore:
         self.state = RecoveryState.DONE
         return [effects.Recovered(metadata)]
 
-    def on_metadata_conflict(self, current: LedgerMetadata, version: int) -> list[effects.Effect]:
+    def on_metadata_conflict(self, current: LedgerMetadata, version: int) -> list[effects.RecoveryEffect]:
         """The compare-and-set lost. Closed by somebody: take that. Otherwise begin again from what is stored now.
 
         Beginning again is always right: what was rewritten so far only adds copies of entries that exist.
@@ -155,7 +174,7 @@ class RecoveryCore:
         self._begin(current, version)
         return [effects.AbandonRewriting(), *self.start()]
 
-    def on_metadata_failed(self, error: BookKeeperError) -> list[effects.Effect]:
+    def on_metadata_failed(self, error: BookKeeperError) -> list[effects.RecoveryEffect]:
         """The metadata store could not be asked."""
         return self._fail(error)
 
@@ -167,7 +186,7 @@ class RecoveryCore:
         length: int = 0,
         error: BookKeeperError | None = None,
         last_entry: int = -1,
-    ) -> list[effects.Effect]:
+    ) -> list[effects.RecoveryEffect]:
         """The bookie in `slot` answered the fencing read of its last entry.
 
         Args:
@@ -212,7 +231,7 @@ class RecoveryCore:
         payloads: Sequence[bytes | memoryview | None] = (),
         lengths: np.ndarray = _NO_LENGTHS,
         error: BookKeeperError | None = None,
-    ) -> list[effects.Effect]:
+    ) -> list[effects.RecoveryEffect]:
         """The bookie in `slot` answered fencing reads of the window.
 
         Args:
@@ -235,7 +254,7 @@ class RecoveryCore:
             self._rest_ns.pop(slot, None)
         return (self._rest(slot) if refused.any() else []) + self._decide()
 
-    def on_rested(self, slot: int) -> list[effects.Effect]:
+    def on_rested(self, slot: int) -> list[effects.RecoveryEffect]:
         """The bookie in `slot` was left alone for long enough: ask it again what it refused."""
         if slot not in self._resting:
             return []
@@ -244,12 +263,12 @@ class RecoveryCore:
             return [effects.Fence(slot, self._ensemble[slot])]
         return self._decide() if self.state is RecoveryState.READING else []
 
-    def on_rewritten(self) -> list[effects.Effect]:
+    def on_rewritten(self) -> list[effects.RecoveryEffect]:
         """Every entry given out for rewriting is acknowledged by Qa bookies."""
         assert self.state is RecoveryState.REWRITING
         return self._finish() if self._at_end else self._read_window()
 
-    def on_rewrite_failed(self, error: BookKeeperError) -> list[effects.Effect]:
+    def on_rewrite_failed(self, error: BookKeeperError) -> list[effects.RecoveryEffect]:
         """An entry that exists could not be written to Qa bookies. Later failures of that writer change nothing."""
         return self._fail(error) if self.state is RecoveryState.REWRITING else []
 
@@ -257,7 +276,7 @@ class RecoveryCore:
         """The rewriting replaced bookies; published by the closing compare-and-set only."""
         self._fragments = fragments
 
-    def on_length(self, length: int | None, error: BookKeeperError | None = None) -> list[effects.Effect]:
+    def on_length(self, length: int | None, error: BookKeeperError | None = None) -> list[effects.RecoveryEffect]:
         """Answer to ReadLength; None: no bookie gave the entry.
 
         Args:
@@ -273,7 +292,7 @@ class RecoveryCore:
 
     # ---- decisions ----
 
-    def _fence(self) -> list[effects.Effect]:
+    def _fence(self) -> list[effects.RecoveryEffect]:
         self.state = RecoveryState.FENCING
         self._fences_waiting = set(range(len(self._ensemble)))
         return [effects.Fence(slot, bookie) for slot, bookie in enumerate(self._ensemble)]
@@ -286,14 +305,14 @@ class RecoveryCore:
             self._silent[slot] = self._ensemble[slot]
         self._first_error = self._first_error or error
 
-    def _rest(self, slot: int) -> list[effects.Effect]:
+    def _rest(self, slot: int) -> list[effects.RecoveryEffect]:
         if slot in self._resting:
             return []
         self._resting.add(slot)
         delay_ns = self._rest_ns[slot] = min(2 * self._rest_ns.get(slot, REST_NS_MIN // 2), REST_NS_MAX)
         return [effects.Rest(slot, delay_ns)]
 
-    def _read_window(self) -> list[effects.Effect]:
+    def _read_window(self) -> list[effects.RecoveryEffect]:
         """Ask one replica for each entry of the next window; the first one alive."""
         self.state = RecoveryState.READING
         size, quorum = len(self._ensemble), self.metadata.write_quorum
@@ -308,13 +327,13 @@ class RecoveryCore:
         # No entry can follow the highest id.
         return min(known if is_known else self._window_entries, LAST_ENTRY_MAX + 1 - self._next_entry)
 
-    def _ask(self, rows: np.ndarray | slice, replicas: int) -> list[effects.Effect]:
+    def _ask(self, rows: np.ndarray | slice, replicas: int) -> list[effects.RecoveryEffect]:
         """Return reads of each row of the window from up to `replicas` of its unasked bookies, one per bookie."""
         assert self._window is not None
         chosen = self._window.choose(rows, replicas, mask_of(tuple(self._dead)), mask_of(tuple(self._resting)))
         return [effects.RecoveryRead(slot, self._ensemble[slot], ids) for slot, ids in chosen.items()]
 
-    def _decide(self) -> list[effects.Effect]:
+    def _decide(self) -> list[effects.RecoveryEffect]:
         """Take the window once every entry up to the first missing one is decided; ask on where one replica did not do.
 
         An entry is asked on as soon as whoever was asked has answered: a bookie that is silent about a later one holds
@@ -332,7 +351,7 @@ class RecoveryCore:
             return self._fail(self._undecided(f"too few bookies answered for entry {window.entry_ids[first]}"))
         return asked
 
-    def _take_window(self) -> list[effects.Effect]:
+    def _take_window(self) -> list[effects.RecoveryEffect]:
         """Every entry up to the first missing one was found: rewrite them."""
         window, self._window = self._window, None
         assert window is not None
@@ -351,14 +370,14 @@ class RecoveryCore:
         self.state = RecoveryState.REWRITING
         return [effects.RewriteEntries(payloads, length_before, self.lac, dict(self._silent))]
 
-    def _finish(self) -> list[effects.Effect]:
+    def _finish(self) -> list[effects.RecoveryEffect]:
         if self.length == 0 and self.last_entry >= 0:
             # Nothing was rewritten, so no entry at hand carries the length at the end.
             self.state = RecoveryState.MEASURING
             return [effects.ReadLength(self.last_entry)]
         return self._close()
 
-    def _close(self) -> list[effects.Effect]:
+    def _close(self) -> list[effects.RecoveryEffect]:
         self.state = RecoveryState.CLOSING
         closed = self.metadata.closed(self.last_entry, self.length, self._fragments)
         return [effects.WriteMetadata(closed, self.version)]
@@ -372,7 +391,7 @@ class RecoveryCore:
             bookie=self._first_error.bookie if self._first_error else None,
         )
 
-    def _fail(self, error: BookKeeperError) -> list[effects.Effect]:
+    def _fail(self, error: BookKeeperError) -> list[effects.RecoveryEffect]:
         if self.state in (RecoveryState.DONE, RecoveryState.FAILED):
             return []
         self.state = RecoveryState.FAILED

@@ -28,16 +28,25 @@ class RecoveryWindow:
 
     def __init__(self, first_entry: int, count: int, ensemble_size: int, write_quorum: int) -> None:
         self.first_entry = first_entry
+        """Constant."""
         self.entry_ids = np.arange(first_entry, first_entry + count)
-        # The slots that owe an answer for each entry, and those that may be asked for it yet.
+        """Constant; the other arrays are in step with it."""
         self.waiting = np.zeros(count, np.uint64)
+        """The slots that owe an answer for each entry. `choose` adds, `take` takes away."""
         self.unasked = write_set_masks(self.entry_ids, ensemble_size, write_quorum)
+        """The slots that may yet be asked for each entry. `choose` takes away, `take` gives back those that refuse."""
         self.negatives = np.zeros(count, np.uint8)
+        """How many slots said of each entry that they do not have it. Grows, by `take` alone."""
         self.found = np.zeros(count, bool)
+        """Whether a slot returned the entry. Set by `take` alone, once."""
         self.lengths = np.zeros(count, np.int64)
+        """The cumulative length of each entry that was found, else 0."""
         self.payloads: list[bytes | memoryview] = [b""] * count
+        """The payload of each entry that was found, else empty."""
         self._ensemble_size = ensemble_size
+        """Constant."""
         self._write_quorum = write_quorum
+        """Constant."""
 
     def __len__(self) -> int:
         return len(self.entry_ids)

@@ -9,11 +9,10 @@ docs/relaxed-durability.md has the whole protocol, and the proof for striped led
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bkspark.core.striping import write_set
-from bkspark.ids import NO_ENTRY
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,76 +70,3 @@ def confirmed_up_to(last_synced: Sequence[int], write_quorum: int, ack_quorum: i
         # The first entry above the bound that this write set stores.
         ends.append(bound + (residue - bound - 1) % size)
     return min(ends)
-
-
-class SyncProgress:
-    """What is known to be synced in each slot, the LAC that follows, and the force that is under way.
-
-    A force asks every slot that takes part; once a slot has answered, what it had acknowledged when it was asked is
-    synced there. That counts only as far as the slot's bookie has had everything since the LAC on one connection: one
-    that went away may have lost what it had acknowledged.
-    """
-
-    def __init__(self, ensemble_size: int, write_quorum: int, ack_quorum: int) -> None:
-        self.lac = NO_ENTRY
-        self.target = NO_ENTRY
-        """The entry up to which somebody wants all synced."""
-        self._quorums = (write_quorum, ack_quorum)
-        self._last_synced = [NO_ENTRY] * ensemble_size
-        self._complete_from = [0] * ensemble_size
-        self._forced: dict[int, int] = {}
-        self._forced_to = NO_ENTRY
-        self.round = 0
-        """How many forces were begun; answers to earlier ones than the last count for nothing."""
-
-    @property
-    def is_forcing(self) -> bool:
-        """Whether a slot owes an answer to a force."""
-        return bool(self._forced)
-
-    @property
-    def is_wanted(self) -> bool:
-        """Whether somebody waits for entries that are not confirmed yet."""
-        return self.target > self.lac
-
-    @property
-    def is_asked(self) -> bool:
-        """Whether the last force asked for all that is wanted."""
-        return self._forced_to >= self.target
-
-    def may_lose(self, slot: int, answered_to: int) -> bool:
-        """Whether the bookie in `slot` has acknowledged entries of which nobody knows that they are synced there."""
-        return answered_to > self._last_synced[slot]
-
-    def on_last_synced(self, slot: int, entry_id: int) -> None:
-        """The bookie in `slot` said that all up to `entry_id` is synced."""
-        self._last_synced[slot] = max(self._last_synced[slot], entry_id)
-
-    def take_in(self, slot: int, first_entry: int, *, is_new: bool) -> None:
-        """The slot gets entries from `first_entry` on, on a new connection; `is_new`: to another bookie."""
-        if is_new:
-            self._last_synced[slot] = self.lac
-        self._complete_from[slot] = first_entry
-
-    def force(self, answered: Mapping[int, int], acknowledged: int) -> None:
-        """A force goes to the slots in `answered`: what each has acknowledged; -1 where that has gaps."""
-        self.round += 1
-        self._forced_to = acknowledged
-        self._forced = dict(answered)
-
-    def on_forced(self, slot: int) -> None:
-        """The bookie in `slot` answered the force."""
-        answered_to = self._forced.pop(slot, NO_ENTRY)
-        if self._complete_from[slot] <= self.lac + 1:
-            self.on_last_synced(slot, answered_to)
-
-    def drop(self, slot: int) -> None:
-        """The bookie in `slot` will not answer the force; it takes another one to have asked all."""
-        if self._forced.pop(slot, None) is not None:
-            self._forced_to = NO_ENTRY
-
-    def advance(self, acknowledged: int) -> bool:
-        """Move the LAC to what is synced, at most to `acknowledged`; return whether it moved."""
-        before = self.lac
-        self.lac = max(before, min(confirmed_up_to(self._last_synced, *self._quorums), acknowledged))
-        return self.lac > before

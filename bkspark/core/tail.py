@@ -64,24 +64,33 @@ class Tail:
             first_slot: where the search for bookies to ask begins, so that readers spread over an ensemble.
         """
         self.metadata = metadata
+        """The ledger's metadata, as the last look found them. Changed by `on_looked` alone."""
         self.lac = lac
+        """The highest LAC that was proven. Grows."""
         self._first_slot = first_slot
+        """Constant."""
         self._limits = limits
+        """Constant."""
         self._is_waiting = False
+        """Whether `wait` was called and the LAC has not grown since."""
         self._is_looking = False
-        # The metadata may have changed since they were last asked for.
+        """Whether a `LookAgain` is not answered."""
         self._is_stale = False
-        # Long polls that owe an answer, by bookie: when each was sent, and the LAC that it named.
+        """Whether the metadata may have changed since they were last asked for."""
         self._polls: dict[str, tuple[int, int]] = {}
-        # Bookies that were asked to prove a hint and owe the answer.
+        """Long polls that owe an answer, by bookie: when each was sent, and the LAC that it named. One a bookie."""
         self._proving: set[str] = set()
-        # Bookies that are not asked before a time.
+        """Bookies that were asked to prove a hint and owe the answer. They get no poll meanwhile."""
         self._resting: dict[str, int] = {}
+        """Bookies that are not asked before a time."""
         self._pause_ns = limits.pause_ns_min
+        """The next pause, between the limits: doubles each time, and is the shortest again when the LAC grows."""
         self._looked_ns: int | None = None
-        # When somebody last answered, and whether the last look failed.
+        """When the last look ended, or the first caller began to wait; None before that."""
         self._heard_ns = 0
+        """When anything last answered, a look or a poll."""
         self._is_failing = False
+        """Whether the last look failed."""
 
     @property
     def is_closed(self) -> bool:
@@ -93,14 +102,14 @@ class Tail:
         """Whether the LAC has not grown, nor the ledger been closed, since `wait`."""
         return self._is_waiting and not self.is_closed
 
-    def wait(self, now_ns: int) -> list[effects.Effect]:
+    def wait(self, now_ns: int) -> list[effects.TailEffect]:
         """Somebody waits for the LAC to grow."""
         self._is_waiting = True
         if self._looked_ns is None:
             self._looked_ns = self._heard_ns = now_ns
         return self._ask(now_ns)
 
-    def on_polled(self, bookie: str, hint: int | None, now_ns: int) -> list[effects.Effect]:
+    def on_polled(self, bookie: str, hint: int | None, now_ns: int) -> list[effects.TailEffect]:
         """A bookie answered a long poll; `hint` is the LAC that it told, None where it told none."""
         sent_ns, named = self._polls.pop(bookie, (now_ns, self.lac))
         self._heard_ns = now_ns
@@ -113,7 +122,7 @@ class Tail:
             self._resting[bookie] = now_ns + self._next_pause()
         return self._ask(now_ns)
 
-    def on_proven(self, bookie: str, lac: int | None, now_ns: int) -> list[effects.Effect]:
+    def on_proven(self, bookie: str, lac: int | None, now_ns: int) -> list[effects.TailEffect]:
         """A bookie was asked to prove its hint; `lac` is what digests prove, None where it proved nothing."""
         self._proving.discard(bookie)
         if lac is not None and lac > self.lac:
@@ -123,18 +132,18 @@ class Tail:
             self._is_stale = True
         return self._ask(now_ns)
 
-    def on_poll_failed(self, bookie: str, now_ns: int) -> list[effects.Effect]:
+    def on_poll_failed(self, bookie: str, now_ns: int) -> list[effects.TailEffect]:
         """A long poll came to nothing: the bookie is away, refused it, or knows no such thing."""
         self._polls.pop(bookie, None)
         self._resting[bookie] = now_ns + self._limits.retry_ns
         return self._ask(now_ns)
 
-    def on_metadata_changed(self, now_ns: int) -> list[effects.Effect]:
+    def on_metadata_changed(self, now_ns: int) -> list[effects.TailEffect]:
         """The ledger's metadata may be another: closed, or with other bookies."""
         self._is_stale = True
         return self._ask(now_ns)
 
-    def on_looked(self, metadata: LedgerMetadata, lac: int, now_ns: int) -> list[effects.Effect]:
+    def on_looked(self, metadata: LedgerMetadata, lac: int, now_ns: int) -> list[effects.TailEffect]:
         """What `LookAgain` found."""
         self._is_looking = self._is_failing = False
         self._looked_ns = self._heard_ns = now_ns
@@ -143,7 +152,7 @@ class Tail:
             self._learn(lac)
         return self._ask(now_ns)
 
-    def on_look_failed(self, error: BookKeeperError, now_ns: int, *, may_pass: bool) -> list[effects.Effect]:
+    def on_look_failed(self, error: BookKeeperError, now_ns: int, *, may_pass: bool) -> list[effects.TailEffect]:
         """`LookAgain` came to nothing; `may_pass`: because somebody is away, and not for a reason that stays."""
         self._is_looking = False
         self._looked_ns = now_ns
@@ -152,7 +161,7 @@ class Tail:
         self._is_failing = True
         return self._ask(now_ns)
 
-    def on_tick(self, now_ns: int) -> list[effects.Effect]:
+    def on_tick(self, now_ns: int) -> list[effects.TailEffect]:
         """A time that `CallAfter` asked for has come."""
         return self._ask(now_ns)
 
@@ -168,18 +177,18 @@ class Tail:
         self._pause_ns = min(2 * pause_ns, self._limits.pause_ns_max)
         return pause_ns
 
-    def _look(self) -> list[effects.Effect]:
+    def _look(self) -> list[effects.TailEffect]:
         self._is_looking = True
         self._is_stale = False
         return [effects.LookAgain()]
 
-    def _ask(self, now_ns: int) -> list[effects.Effect]:
+    def _ask(self, now_ns: int) -> list[effects.TailEffect]:
         """Send the polls that are missing, look again if it is time, and ask for a tick at the next such time."""
         if not self.is_waiting:
             return []
         self._resting = {bookie: until for bookie, until in self._resting.items() if until > now_ns}
         chosen, is_covered = self._choose()
-        done: list[effects.Effect] = []
+        done: list[effects.TailEffect] = []
         for bookie in chosen:
             if bookie not in self._polls and bookie not in self._proving:
                 self._polls[bookie] = (now_ns, self.lac)

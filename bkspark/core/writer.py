@@ -1,5 +1,9 @@
 """WriterCore: the add pipeline of one ledger, decisions only.
 
+It is composed of the places of the ensemble (`core.slots`), what is not acknowledged (`core.pending`), what is durable
+(`core.durability`), the change of the ensemble (`core.ensemble`), and who is too slow (`core.left_out`). This module
+has the states and the order of things.
+
 States: ACTIVE -> CHANGING <-> ACTIVE -> CLOSING -> CLOSED, and from any of them FAILED, which is final.
 
 Events: `add`, `on_add_replies`, `on_bookie_failed`, `on_silent`, `on_tick`, `on_writable_bookies`,
@@ -8,27 +12,16 @@ order.
 
 Invariants:
 * Entries are acknowledged strictly in id order, each when Qa bookies *of the ensemble that the metadata names for it*
-  have it. Which bookies have an entry is one bit mask per pending entry; "acknowledged" is derived from it and never
-  stored, so that withdrawing the votes of a replaced bookie needs no flag to be undone.
+  have it. Which bookies have an entry is one bit mask per pending entry; "may be acknowledged" is derived from it and
+  never stored, so that withdrawing the votes of a replaced bookie needs no flag to be undone.
 * An ensemble change begins at LAC + 1. From the decision until the compare-and-set succeeded nothing is released (LAC
   cannot move), and no entry goes to a new bookie. After it all votes of replaced slots are withdrawn from every
   pending entry, then what is missing is resent, and only then ripe entries are released.
 * A bookie that cannot be replaced because no spare one exists is left out while every write set still has Qa others:
   the ledger goes on with fewer copies rather than fail. A replacement is looked for again on later ticks; adds are
   acknowledged meanwhile.
-* A bookie that is left out is probed: it gets one entry, in an ordinary add, which goes through its journal and is the
-  same in V2 and V3. It takes part again only when it has acknowledged that in `add_timeout_ns`; a registration proves
-  nothing, as a bookie that hangs stays registered. The pause before the next probe doubles up to a limit, also when a
-  bookie that came back is left out again soon. A bookie that registers anew is probed at once. Only where the writer
-  would fail without it is a registered bookie taken back unasked.
-* A bookie that answered its probe is on trial for `trial_ns`. It gets new entries while few are on their way to it, and
-  holds no caller back, nor the bytes of any entry. It is left out again as soon as it refuses load or is silent for
-  `hold_back_ns_max`, and when it has skipped an entry or answered for too few. Then it gets all that is pending, and
-  what comes. What was acknowledged before that it never gets from the writer: those entries have Qa copies or more,
-  and the periodic check of autorecovery finds and copies what it lacks (docs/autorecovery.md). A bookie without which
-  the writer would fail is on trial no longer.
-* A bookie that lags holds callers back, and only for so long: once it is `hold_back_ns_max` behind the acknowledgements
-  it is left out, where every write set has Qa others. One that is merely slower than the others sets the pace.
+* A bookie that is left out is probed, and on trial when it has answered; one that lags holds callers back only for so
+  long (`core.left_out`).
 * A bookie that stays silent for `add_timeout_ns`, or answers for later entries and not for an earlier one for as long,
   has failed.
 * A bookie that refuses load (TOOMANYREQUESTS) has not failed: what it refused, and what comes for it meanwhile, is held
@@ -47,25 +40,38 @@ the ledger.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Collection, Mapping
 
 import numpy as np
 
-from bkspark.core import effects
-from bkspark.core.add_pipeline import WriterLimits
-from bkspark.core.left_out import LeftOutBookies, WriterState
-from bkspark.core.metadata import Fragment, LedgerMetadata, LedgerState, change_ensemble
+from bkspark.core import effects, writer_errors
+from bkspark.core.durability import Durability, Relaxed, Synced
+from bkspark.core.ensemble import EnsembleChange
+from bkspark.core.left_out import LeftOutBookies
+from bkspark.core.limits import WriterLimits
+from bkspark.core.metadata import Fragment, LedgerMetadata, LedgerState
 from bkspark.core.owed import consecutive
-from bkspark.core.placement import FLAT, RandomSource, Topology, choose_replacements
-from bkspark.core.striping import ENSEMBLE_SIZE_MAX, write_set_masks
-from bkspark.errors import BookKeeperError, LedgerClosed, LedgerFenced, NotEnoughBookies, UnauthorizedAccess
+from bkspark.core.pending import PendingEntries
+from bkspark.core.placement import FLAT, RandomSource, Topology
+from bkspark.core.relaxed import RelaxedDurability
+from bkspark.core.slots import Phase, Slot, Slots
+from bkspark.core.striping import ENSEMBLE_SIZE_MAX
+from bkspark.errors import BookKeeperError, LedgerClosed
+from bkspark.ids import NO_ENTRY
 from bkspark.wire.digest import SealedEntries
 from bkspark.wire.status import EOK, Status
 
-__all__ = ["WriterCore", "WriterState"]
+
+class WriterState(enum.Enum):
+    ACTIVE = enum.auto()
+    CHANGING = enum.auto()
+    CLOSING = enum.auto()
+    CLOSED = enum.auto()
+    FAILED = enum.auto()
 
 
-class WriterCore(LeftOutBookies):
+class WriterCore:
     """Decides what to send, when an entry is acknowledged, and how the ensemble changes."""
 
     def __init__(
@@ -77,31 +83,101 @@ class WriterCore(LeftOutBookies):
         limits: WriterLimits = WriterLimits(),
         *,
         is_recovery: bool = False,
-        lac: int = -1,
+        lac: int = NO_ENTRY,
+        relaxed: RelaxedDurability | None = None,
     ) -> None:
+        """Begin at the end of a ledger.
+
+        Args:
+            lac: the last entry there is.
+            relaxed: how acknowledged entries become durable; None: they are.
+        """
         if metadata.ensemble_size > ENSEMBLE_SIZE_MAX:
             raise ValueError(f"an ensemble of {metadata.ensemble_size} is above the limit of {ENSEMBLE_SIZE_MAX}")
-        super().__init__(metadata, limits, lac)
         self.ledger_id = ledger_id
+        """Constant."""
+        self.metadata = metadata
+        """The metadata as they were last stored or read. Changed when a compare-and-set is decided."""
         self.version = version
+        """The version of `metadata`; they change together."""
+        self.state = WriterState.ACTIVE
+        """See the module's text. FAILED exactly when `error` is set."""
         self.error: BookKeeperError | None = None
+        """Why the writer failed. Set once."""
         self.length = 0
-        self._random = random
-        self._is_recovery = is_recovery
-        self._fragments: tuple[Fragment, ...] = metadata.fragments
-        self._proposed: list[str] = []
+        """Payload bytes of all entries up to the newest. Grows with `add`; a recovery sets it before it adds."""
+        self._limits = limits
+        """Constant."""
+        self._now_ns = 0
+        """When the last event that carries a time happened."""
+        self._slots = Slots(metadata, lac)
+        """The places of the ensemble. They belong to this core; its parts share them."""
+        self._pending = PendingEntries(lac)
+        """What is not acknowledged, and what is retained. It belongs to this core; its parts read it."""
+        self._durability: Durability = (
+            Synced(self._pending) if relaxed is None else Relaxed(self._slots, self._pending, relaxed)
+        )
+        """What is durable. Chosen once."""
+        self._change = EnsembleChange(self._slots, metadata.fragments, random, is_published=not is_recovery)
+        """The change that is under way while CHANGING, and look-ups of bookies."""
+        self._left_out = LeftOutBookies(self._slots, self._pending, limits)
+        """Who is too slow, and who comes back."""
 
     # ---- what drivers and callers may look at ----
 
     @property
-    def fragments(self) -> tuple[Fragment, ...]:
-        """The fragments as this writer knows them; in recovery they may be ahead of the stored ones."""
-        return self._fragments
+    def lac(self) -> int:
+        """The last add confirmed: all up to it is acknowledged, and durable on Qa bookies."""
+        return self._durability.lac
+
+    @property
+    def acknowledged(self) -> int:
+        """The last entry that is acknowledged; with relaxed durability it may be above the LAC."""
+        return self._pending.acknowledged
+
+    @property
+    def next_entry(self) -> int:
+        """The id that the next entry gets."""
+        return self._pending.next_entry
+
+    @property
+    def pending_count(self) -> int:
+        """Entries added and not yet acknowledged."""
+        return self._pending.count
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of sealed entries that are retained: pending ones, and those that may have to be sent again."""
+        return self._pending.kept_bytes
 
     @property
     def unsynced_bytes_max(self) -> int | None:
-        """What `kept_bytes` may come to where entries are kept until they are synced; None: they are not."""
-        return None
+        """What `kept_bytes` may come to where entries are retained until they are synced; None: they are not."""
+        return self._durability.unsynced_bytes_max
+
+    @property
+    def ensemble(self) -> tuple[str, ...]:
+        """The bookies that new entries go to, by slot."""
+        return self._slots.ensemble
+
+    @property
+    def fragments(self) -> tuple[Fragment, ...]:
+        """The fragments as this writer knows them; in recovery they may be ahead of the stored ones."""
+        return self._change.fragments
+
+    @property
+    def outstanding_max(self) -> int:
+        """Adds sent and unanswered at the slowest bookie that may hold callers back."""
+        return self._slots.outstanding_max
+
+    def may_hold_back(self, slot: int) -> bool:
+        """Return whether callers wait for the bookie in `slot` when it owes too much."""
+        return self._slots.all[slot].takes_part
+
+    def has_outstanding(self, slot: int) -> bool:
+        """Return whether the bookie in `slot` owes an answer, or may lose what it acknowledged when it goes away."""
+        place = self._slots.all[slot]
+        return bool(place.owed) or place.is_probed or self._durability.may_lose(place)
 
     def check_open(self) -> None:
         """Raise why the writer takes no more entries, if it does not."""
@@ -110,32 +186,27 @@ class WriterCore(LeftOutBookies):
         if self.state in (WriterState.CLOSING, WriterState.CLOSED):
             raise LedgerClosed(f"ledger {self.ledger_id} is closed", ledger_id=self.ledger_id)
 
-    # ---- events ----
+    # ---- events: entries and answers ----
 
-    def add(self, entries: SealedEntries, payload_bytes: int, now_ns: int) -> list[effects.Effect]:
+    def add(self, entries: SealedEntries, payload_bytes: int, now_ns: int) -> list[effects.WriterEffect]:
         """Add sealed entries that begin at `next_entry`.
 
         Raises:
             BookKeeperError: the writer is closed or failed; nothing was added.
         """
         self.check_open()
-        assert entries.first_entry == self.next_entry
+        first_entry = entries.first_entry
+        assert first_entry == self._pending.next_entry
         self._now_ns = now_ns
-        count = len(entries)
-        self._reserve(self._pending_count + count)
-        self._votes[self._pending_count : self._pending_count + count] = 0
-        self._pending.append(entries)
-        self._added_ns.append(now_ns)
-        self._pending_bytes += len(entries.buffer)
-        self._pending_count += count
+        self._pending.add(entries, now_ns)
         self.length += payload_bytes
-        if self._absent:
-            self._recent = entries
-        slots = range(len(self._ensemble))
-        if not (self._absent or self._failed or self._refusals or self._trials):
-            return [send for slot in slots for send in self._send(slot, entries)]
-        sends = [send for slot in slots if self._is_served(slot) for send in self._send_or_hold(slot, entries)]
-        return [*sends, *self._send_on_trials(entries)] if self._trials else sends
+        if self._slots.are_all_serving:
+            done: list[effects.WriterEffect] = []
+            for slot in self._slots.all:
+                done += slot.send(entries, first_entry, now_ns)
+        else:
+            done = self._send_to_some(entries)
+        return done + self.sync() if self._durability.wants_for_space() else done
 
     def on_add_replies(
         self,
@@ -145,168 +216,180 @@ class WriterCore(LeftOutBookies):
         statuses: np.ndarray,
         now_ns: int,
         last_synced: int | None = None,
-    ) -> list[effects.Effect]:
+    ) -> list[effects.WriterEffect]:
         """Count the answers of the bookie in `slot`; answers of a bookie no longer there are ignored.
 
         `last_synced`: the LastAddSynced in the newest of them, which counts where durability is relaxed.
         """
         self._now_ns = now_ns
-        if self.state in (WriterState.FAILED, WriterState.CLOSED) or self._ensemble[slot] != bookie:
+        place = self._slots.all[slot]
+        if self.state in (WriterState.FAILED, WriterState.CLOSED) or place.bookie != bookie:
             return []
-        self._progress_ns[slot] = now_ns
-        done: list[effects.Effect] = []
+        place.progress_ns = now_ns
+        if last_synced is not None:
+            place.last_synced = max(place.last_synced, last_synced)
+        done: list[effects.WriterEffect] = []
         has_failed = False
         if statuses.item() if len(statuses) == 1 else statuses.any():
             failed = (statuses != EOK) & (statuses != Status.ETOOMANYREQUESTS)
             has_failed = bool(failed.any())
-            error = self._refusal(int(statuses[np.argmax(failed)]), bookie) if has_failed else None
+            status = int(statuses[np.argmax(failed)])
+            error = writer_errors.decisive(status, self.ledger_id, self.lac, bookie) if has_failed else None
             if error is not None:
                 return self._fail(error)
             if not has_failed:
-                done += self._refused(slot, entry_ids[statuses != EOK])
+                done += self._on_refused(place, entry_ids[statuses != EOK])
             entry_ids = entry_ids[statuses == EOK]
         if len(entry_ids):
             span = consecutive(entry_ids)
-            self._count_answers(slot, entry_ids, span)
-            if slot in self._absent:
-                done += self._on_probe_answered(slot, entry_ids)
-            if self._refusals and slot in self._refusals and (entry_ids == self._refusals[slot].probed).any():
-                done += self._taken_again(slot)
-            # A vote counts only for entries whose write set names the slot.
-            self._votes[self._pending_rows(entry_ids, span)] |= np.uint64(1 << slot)
+            place.count_answers(entry_ids, span)
+            if place.phase is Phase.LEFT_OUT:
+                self._on_answer_of_left_out(place, entry_ids)
+            elif place.refusal is not None:
+                done += place.take_again(entry_ids, now_ns)
+            self._pending.vote(place.bit, entry_ids, span)
         done += self._release()
-        self._forget()
+        self._pending.forget(self._slots, self._durability.retained_after)
         return done + self.on_bookie_failed(slot, bookie, now_ns) if has_failed else done
 
-    def on_bookie_failed(self, slot: int, bookie: str, now_ns: int) -> list[effects.Effect]:
+    def sync(self) -> list[effects.WriterEffect]:
+        """Have all that is acknowledged synced; with relaxed durability `Confirm`s tell how far it is."""
+        self._durability.want()
+        return self._force()
+
+    def on_forced(self, force: effects.Force, now_ns: int) -> list[effects.WriterEffect]:
+        """A bookie carried out a `Force`; a failure to is `on_bookie_failed`."""
+        self._now_ns = now_ns
+        if not self._takes(force):
+            return []
+        self._durability.on_forced(force)
+        return self._release() + self._force_again()
+
+    def on_force_lost(self, force: effects.Force, now_ns: int) -> list[effects.WriterEffect]:
+        """The connection that a `Force` went on is gone, and the bookie counts as failed only if that matters."""
+        self._now_ns = now_ns
+        if not self._takes(force):
+            return []
+        self._durability.on_gone(self._slots.all[force.slot])
+        return self._force_again()
+
+    # ---- events: bookies ----
+
+    def on_bookie_failed(self, slot: int, bookie: str, now_ns: int) -> list[effects.WriterEffect]:
         """Begin to replace a bookie that cannot be reached, dropped its connection, or answered with an error."""
         self._now_ns = now_ns
-        if self.state not in (WriterState.ACTIVE, WriterState.CHANGING) or self._ensemble[slot] != bookie:
+        place = self._slots.all[slot]
+        if place.bookie != bookie:
             return []
-        self._refusals.pop(slot, None)
-        self._lag_since.pop(slot, None)
-        self._trials.pop(slot, None)
-        if slot in self._absent:
-            return self._on_probe_failed(slot)
-        self._forgive(slot)
-        if slot in self._failed:
+        self._durability.on_gone(place)
+        if self.state not in (WriterState.ACTIVE, WriterState.CHANGING):
             return []
-        self._failed[slot] = bookie
+        if place.phase is Phase.LEFT_OUT:
+            return self._left_out.on_probe_failed(place, now_ns)
+        place.fail()
         if self.state is WriterState.CHANGING:
             return []
-        if self._limits.delay_ensemble_change and not self._is_recovery:
-            if not self._leaves_too_few({*self._absent, *self._failed}):
-                return self._leave_out()
-            self._failed.update(self._absent)
-        self.state = WriterState.CHANGING
-        return self._find_bookies()
+        if self._limits.delay_ensemble_change and self._change.is_published:
+            left_out = self._slots.left_out
+            if not self._slots.leave_too_few({slot, *(it.number for it in left_out)}):
+                return self._leave_out_failed()
+            for other in left_out:
+                other.needs_replacement = True
+        return self._begin_change()
 
-    def on_silent(self, bookies: Mapping[int, str], now_ns: int) -> list[effects.Effect]:
+    def on_silent(self, bookies: Mapping[int, str], now_ns: int) -> list[effects.WriterEffect]:
         """Bookies, by slot, did not answer other requests in time: do not wait for them where Qa needs one of them."""
-        missing = [slot for slot, bookie in bookies.items() if self._ensemble[slot] == bookie]
-        if not self._leaves_too_few({*self._absent, *missing}):
+        missing = [slot for slot, bookie in bookies.items() if self._slots.all[slot].bookie == bookie]
+        if not self._slots.leave_too_few({*missing, *(slot.number for slot in self._slots.left_out)}):
             return []
         return [effect for slot in missing for effect in self.on_bookie_failed(slot, bookies[slot], now_ns)]
 
-    def on_tick(self, now_ns: int, congested: Collection[int] = ()) -> list[effects.Effect]:
+    def on_tick(self, now_ns: int, congested: Collection[int] = ()) -> list[effects.WriterEffect]:
         """Notice bookies that fail, lag or hang, probe those that are left out, and look for spare ones.
 
         Args:
             congested: slots whose connection has taken so few bytes that callers wait for it.
         """
         self._now_ns = now_ns
-        self._congested = congested
-        done = [*self._probe_refused(), *self._replace_refusing()]
-        for slot, bookie in enumerate(self._ensemble):
-            if self._has_hung(slot):
-                done += self.on_bookie_failed(slot, bookie, now_ns)
-        return [
-            *done,
-            *self._end_trials(),
-            *self._leave_out_lagging(),
-            *self._replace_slow(),
-            *self._look_after_absent(),
-        ]
+        for slot in self._slots.all:
+            slot.is_congested = slot.number in congested
+        done = [*self._slots.probe_refusals(now_ns), *self._replace_refusing()]
+        for slot in self._slots.all:
+            if self._left_out.has_hung(slot, now_ns):
+                done += self.on_bookie_failed(slot.number, slot.bookie, now_ns)
+        done += self._end_trials()
+        done += self._leave_out_lagging()
+        done += self._replace_lagging()
+        done += self._look_after_left_out()
+        if self._durability.wants_for_space():
+            done += self.sync()
+        if self._durability.wants_for_time(now_ns):
+            done += self.sync()
+        return done + self._force()
 
-    def on_writable_bookies(self, writable: Collection[str], topology: Topology = FLAT) -> list[effects.Effect]:
+    def on_writable_bookies(self, writable: Collection[str], topology: Topology = FLAT) -> list[effects.WriterEffect]:
         """Choose replacements for the failed bookies and store them, or go on without."""
-        self._finding_bookies = False
-        is_seeking, self._is_seeking = self._is_seeking, False
-        self._note_registered(writable)
+        is_seeking = self._change.end_search()
+        self._left_out.note_registered(writable, self._now_ns)
         if is_seeking and self.state is WriterState.ACTIVE:
-            self._failed = self._sought()
+            for slot in self._left_out.sought(self._now_ns):
+                slot.needs_replacement = True
         elif self.state is not WriterState.CHANGING:
             return []
-        replacements = choose_replacements(
-            self._ensemble, self._replaceable(), writable, self.metadata.write_quorum, self._random, topology
-        )
-        if not replacements and self.state is WriterState.ACTIVE:
-            self._failed = {}
+        if not (self._durability.replaces_bookies and self._change.choose(writable, topology)):
+            if self.state is WriterState.CHANGING:
+                return self._go_on_without(writable)
+            self._change.give_up()
             return []
-        if not replacements:
-            return self._go_on_without(writable)
         self.state = WriterState.CHANGING
-        self._proposed = list(self._ensemble)
-        for slot, bookie in replacements.items():
-            self._proposed[slot] = bookie
-        fragments = change_ensemble(self._fragments, self.lac + 1, self._proposed)
-        if self._is_recovery:
-            return self._adopt(fragments)
-        changed = self.metadata.with_ensemble(self.lac + 1, self._proposed)
-        return [effects.WriteMetadata(changed, self.version)]
+        if not self._change.is_published:
+            return self._adopt(self._change.changed(self.lac))
+        return [effects.WriteMetadata(self._change.proposal(self.metadata, self.lac), self.version)]
 
-    def on_metadata_written(self, metadata: LedgerMetadata, version: int) -> list[effects.Effect]:
+    # ---- events: metadata ----
+
+    def on_metadata_written(self, metadata: LedgerMetadata, version: int) -> list[effects.WriterEffect]:
         """The compare-and-set took effect."""
         self.metadata, self.version = metadata, version
         if self.state is WriterState.CLOSING:
             self.state = WriterState.CLOSED
             return []
-        if self.state is not WriterState.CHANGING:
-            return []
-        return self._adopt(metadata.fragments)
+        return self._adopt(metadata.fragments) if self.state is WriterState.CHANGING else []
 
-    def on_metadata_conflict(self, current: LedgerMetadata, version: int) -> list[effects.Effect]:
+    def on_metadata_conflict(self, current: LedgerMetadata, version: int) -> list[effects.WriterEffect]:
         """The compare-and-set lost; `current` is stored now."""
         if self.state is WriterState.CLOSING:
             return self._close_conflict(current, version)
         if self.state is not WriterState.CHANGING:
             return []
         if current.state is not LedgerState.OPEN:
-            return self._fail(self._lost_to(current))
-        # Re-replication renamed bookies of earlier fragments, perhaps behind our own write, whose answer was lost.
-        ours, theirs = self.metadata.last_fragment, current.last_fragment
-        if ours == theirs:
-            self.metadata, self.version, self._fragments = current, version, current.fragments
-            return self._find_bookies()
-        if theirs == Fragment(self.lac + 1, tuple(self._proposed)):
+            return self._fail(writer_errors.lost_to(current, self.ledger_id, self.lac))
+        # Re-replication renamed bookies of earlier fragments, perhaps after our own write, whose answer was lost.
+        if current.last_fragment == self.metadata.last_fragment:
+            self.metadata, self.version = current, version
+            self._change.follow(current.fragments)
+            return self._change.find(self._slots.to_replace)
+        if self._change.is_ours(current.last_fragment, self.lac):
             return self.on_metadata_written(current, version)
-        return self._fail(self._lost_to(current))
+        return self._fail(writer_errors.lost_to(current, self.ledger_id, self.lac))
 
-    def on_metadata_seen(self, current: LedgerMetadata) -> list[effects.Effect]:
+    def on_metadata_seen(self, current: LedgerMetadata) -> list[effects.WriterEffect]:
         """`current` is stored, looked at because a bookie may not be the one it was: not OPEN, the writer is fenced."""
         is_over = self.state in (WriterState.CLOSING, WriterState.CLOSED, WriterState.FAILED)
-        return [] if is_over or current.state is LedgerState.OPEN else self._fail(self._fenced(None))
+        return (
+            []
+            if is_over or current.state is LedgerState.OPEN
+            else self._fail(writer_errors.fenced(self.ledger_id, self.lac))
+        )
 
-    def on_metadata_failed(self, error: BookKeeperError) -> list[effects.Effect]:
+    def on_metadata_failed(self, error: BookKeeperError) -> list[effects.WriterEffect]:
         """The metadata store could not be asked; whether the write took effect is unknown."""
-        self._finding_bookies = self._is_seeking = False
-        if self.state in (WriterState.CHANGING, WriterState.CLOSING):
-            return self._fail(error)
-        return []
+        self._change.end_search()
+        return self._fail(error) if self.state in (WriterState.CHANGING, WriterState.CLOSING) else []
 
-    def sync(self) -> list[effects.Effect]:
-        """Have all that is acknowledged synced; here it is."""
-        return []
+    # ---- events: the end ----
 
-    def on_forced(self, force: effects.Force, now_ns: int) -> list[effects.Effect]:
-        """A bookie carried out a `Force`; a failure to is `on_bookie_failed`."""
-        raise AssertionError("a writer whose acknowledged adds are durable forces nothing")
-
-    def on_force_lost(self, force: effects.Force, now_ns: int) -> list[effects.Effect]:
-        """The connection that a `Force` went on is gone."""
-        raise AssertionError("a writer whose acknowledged adds are durable forces nothing")
-
-    def close(self) -> list[effects.Effect]:
+    def close(self) -> list[effects.WriterEffect]:
         """Close the ledger at the LAC. The caller has drained what is pending, synced, and waited for ACTIVE.
 
         Raises:
@@ -319,203 +402,243 @@ class WriterCore(LeftOutBookies):
         self.state = WriterState.CLOSING
         return [effects.WriteMetadata(self.metadata.closed(self.lac, self.length), self.version)]
 
-    def give_up(self, error: BookKeeperError) -> list[effects.Effect]:
+    def give_up(self, error: BookKeeperError) -> list[effects.WriterEffect]:
         """End the writer without closing the ledger (its owner goes away)."""
         return [] if self.state in (WriterState.FAILED, WriterState.CLOSED) else self._fail(error)
 
-    # ---- decisions ----
+    # ---- sending, acknowledging, confirming ----
 
-    def _replace_refusing(self) -> list[effects.Effect]:
-        """Look for a spare in place of bookies that have done nothing but refuse for too long."""
-        done: list[effects.Effect] = []
-        for slot, refusal in self._refusals.items():
-            if self._now_ns - refusal.since_ns > self._limits.add_timeout_ns and self.state is WriterState.ACTIVE:
-                self._failed[slot] = self._ensemble[slot]
-                self.state = WriterState.CHANGING
-                done += self._find_bookies()
+    def _send_to_some(self, entries: SealedEntries) -> list[effects.WriterEffect]:
+        """Send new entries to those that get them, while not every bookie is well."""
+        done: list[effects.WriterEffect] = []
+        first_entry = entries.first_entry
+        for slot in self._slots.all:
+            if slot.is_served:
+                done += slot.send_or_hold(entries, first_entry, self._now_ns)
+        for slot in self._slots.all:
+            if slot.trial is not None:
+                done += slot.send_on_trial(entries, first_entry, self._now_ns)
+            elif slot.phase is Phase.LEFT_OUT:
+                self._left_out.on_added(entries)
         return done
 
-    def _replace_slow(self) -> list[effects.Effect]:
-        """Look for a spare in place of bookies that have lagged behind the others for too long."""
+    def _release(self) -> list[effects.WriterEffect]:
+        """Acknowledge and confirm what may be; nothing while the ensemble changes."""
+        if self.state is WriterState.CHANGING:
+            return []
+        done: list[effects.WriterEffect] = []
+        if self._pending.release(self._slots):
+            done.append(effects.Acknowledge(self._pending.acknowledged))
+        confirmed = self._durability.confirm(self._now_ns)
+        if confirmed:
+            self._forget()
+        return done + confirmed
+
+    def _forget(self) -> None:
+        """Let go of the bytes that nobody needs any more."""
+        self._pending.forget(self._slots, self._durability.retained_after)
+
+    def _takes(self, force: effects.Force) -> bool:
+        """Return whether the outcome of a force counts."""
+        is_over = self.state in (WriterState.FAILED, WriterState.CLOSED)
+        return not is_over and self._durability.takes(force)
+
+    def _force(self) -> list[effects.WriterEffect]:
+        return self._durability.force() if self.state is WriterState.ACTIVE else []
+
+    def _force_again(self) -> list[effects.WriterEffect]:
+        """A force is over: ask for more, wait for adds on their way, or give up where neither would be enough."""
         if self.state is not WriterState.ACTIVE:
             return []
-        self._lag_since = {
-            slot: self._lag_since.get(slot, self._now_ns)
-            for slot in range(len(self._ensemble))
-            if self.may_hold_back(slot) and slot not in self._refusals and self._lags(slot)
-        }
-        for slot, since_ns in self._lag_since.items():
-            if self._now_ns - since_ns > self._limits.slow_lag_ns:
-                self._failed[slot] = self._ensemble[slot]
-        if not self._failed:
+        if not self._durability.is_lost():
+            return self._durability.force(is_again=True)
+        return self._fail(writer_errors.cannot_be_synced(self.ledger_id, self.lac, self.ensemble))
+
+    # ---- bookies that refuse load ----
+
+    def _on_refused(self, slot: Slot, entry_ids: np.ndarray) -> list[effects.WriterEffect]:
+        """A bookie refuses load (TOOMANYREQUESTS)."""
+        if slot.phase is Phase.LEFT_OUT:
+            return self._left_out.on_probe_failed(slot, self._now_ns)
+        if slot.phase is not Phase.ON_TRIAL:
+            refusal = slot.hold(self._pending.sends(slot, entry_ids), self._limits, self._now_ns)
+            return [effects.CallAfter(max(0, refusal.retry_at_ns - self._now_ns))]
+        if self._slots.can_do_without(slot):
+            return self._leave_out(slot)
+        # It is needed: it gets all that is pending, or will when the change of the ensemble is over.
+        return self._end_trials()
+
+    def _replace_refusing(self) -> list[effects.WriterEffect]:
+        """Look for a spare in place of a bookie that has done nothing but refuse for too long."""
+        if self.state is not WriterState.ACTIVE:
             return []
-        self.state = WriterState.CHANGING
-        return self._find_bookies()
+        for slot in self._slots.all:
+            if slot.refusal is not None and self._now_ns - slot.refusal.since_ns > self._limits.add_timeout_ns:
+                slot.needs_replacement = True
+                return self._begin_change()
+        return []
 
-    def _is_served(self, slot: int) -> bool:
-        """Whether entries go to the bookie in `slot`; to one that lives they do also while a spare is looked for."""
-        if slot in self._refusals or slot in self._lag_since:
-            return True
-        return slot not in self._failed and self.may_hold_back(slot)
+    # ---- bookies that lag, are left out, or come back ----
 
-    def _leave_out(self) -> list[effects.Effect]:
+    def _leave_out_lagging(self) -> list[effects.WriterEffect]:
+        """Go on without bookies that hold callers back for too long."""
+        done: list[effects.WriterEffect] = []
+        if self.state is WriterState.ACTIVE:
+            for slot in self._slots.all:
+                if self._left_out.is_held_back(slot, self.lac, self._now_ns) and self._slots.can_do_without(slot):
+                    done += self._leave_out(slot)
+        return done
+
+    def _leave_out(self, slot: Slot) -> list[effects.WriterEffect]:
+        """Go on without a bookie that has not failed; a spare is looked for when it stays away for `slow_lag_ns`."""
+        self._durability.on_gone(slot)
+        self._left_out.on_left_out(slot)
+        slot.sought_from_ns = self._now_ns + self._limits.slow_lag_ns
+        self._forget()
+        return [effects.DropIfSilent(slot.bookie), *self._release()]
+
+    def _leave_out_failed(self) -> list[effects.WriterEffect]:
         """Go on without the failed bookies for now, and without a change."""
-        if not self._absent:
-            self._absent_checked_ns = self._now_ns
-            self._is_delaying = True
-        self._absent.update(self._failed)
-        self._failed = {}
-        if self._pending:
-            self._recent = self._pending[-1]
+        if not self._slots.left_out:
+            self._left_out.begin_delay(self._now_ns)
+        for slot in self._slots.to_replace:
+            self._left_out.on_left_out(slot)
         self._forget()
         return self._release()
 
-    def _release(self) -> list[effects.Effect]:
-        """Acknowledge the longest prefix of pending entries that Qa bookies have; none while the ensemble changes."""
-        if self.state is WriterState.CHANGING or self._pending_count == 0:
+    def _replace_lagging(self) -> list[effects.WriterEffect]:
+        """Look for a spare in place of bookies that have lagged after the others for too long."""
+        if self.state is not WriterState.ACTIVE:
             return []
-        votes = self._votes[: self._pending_count]
-        if votes.item(0).bit_count() < self.metadata.ack_quorum:
-            return []
-        is_striped = self.metadata.write_quorum < len(self._ensemble)
-        count = 1
-        if is_striped or self._pending_count > 1:
-            if is_striped:
-                ids = np.arange(self.acknowledged + 1, self.acknowledged + 1 + self._pending_count)
-                votes = votes & write_set_masks(ids, len(self._ensemble), self.metadata.write_quorum)
-            ripe = np.bitwise_count(votes) >= self.metadata.ack_quorum
-            count = self._pending_count if ripe.all() else int(np.argmin(ripe))
-        if count == 0:
-            return []
-        self.acknowledged += count
-        left = self._pending_count - count
-        if left:
-            self._votes[:left] = self._votes[count : self._pending_count].copy()
-        self._pending_count = left
-        return [effects.Acknowledge(self.acknowledged)]
+        now_ns, lac = self._now_ns, self.lac
+        for slot in self._slots.all:
+            if slot.phase is not Phase.SERVING or not self._left_out.lags(slot, lac):
+                slot.lag_since_ns = None
+            elif slot.lag_since_ns is None:
+                slot.lag_since_ns = now_ns
+            elif now_ns - slot.lag_since_ns > self._limits.slow_lag_ns:
+                slot.needs_replacement = True
+        return self._begin_change() if self._slots.to_replace else []
 
-    def _refusal(self, status: int, bookie: str) -> BookKeeperError | None:
-        """Return the error that ends the writer for good, or None where only the bookie failed."""
-        if status == Status.EFENCED:
-            return self._fenced(bookie)
-        if status == Status.EUA:
-            return UnauthorizedAccess(
-                f"bookie {bookie} refuses adds to ledger {self.ledger_id}: its password is another one",
-                ledger_id=self.ledger_id,
-                entry_id=self.lac + 1,
-                bookie=bookie,
-            )
-        return None
+    def _end_trials(self) -> list[effects.WriterEffect]:
+        """Judge the bookies on trial: those that pass, or are needed, get all that is pending; others are left out."""
+        done: list[effects.WriterEffect] = []
+        for slot in self._slots.all:
+            if slot.trial is None or self.state is not WriterState.ACTIVE:
+                continue
+            if not self._slots.can_do_without(slot) or self._left_out.passes(slot, self._now_ns):
+                self._take_back(slot)
+                done += self._resume({slot.number})
+            elif self._left_out.fails(slot, self._now_ns):
+                done += self._leave_out(slot)
+        return done
 
-    def _fail(self, error: BookKeeperError) -> list[effects.Effect]:
+    def _on_answer_of_left_out(self, slot: Slot, entry_ids: np.ndarray) -> None:
+        """A bookie that is left out has these entries; with the probe's among them it takes part again, on trial."""
+        if not self._left_out.is_probe_answered(slot, entry_ids):
+            return
+        may_return = self.state is WriterState.ACTIVE
+        self._left_out.on_probe_answered(slot, self._now_ns, may_return=may_return)
+        if may_return:
+            self._take_back(slot)
+            slot.begin_trial(self._pending.next_entry, self._now_ns)
+
+    def _take_back(self, slot: Slot) -> None:
+        """A bookie that was left out takes part again: its votes count from what it gets now on."""
+        self._pending.withdraw(slot.bit)
+        slot.take_back(self._pending.first_retained(self.lac), self._now_ns)
+        self._left_out.on_taken_back()
+
+    def _look_after_left_out(self) -> list[effects.WriterEffect]:
+        """Probe the bookies that are left out, and look for spare ones every now and then."""
+        left_out, now_ns = self._slots.left_out, self._now_ns
+        if not left_out or self.state not in (WriterState.ACTIVE, WriterState.CHANGING):
+            return []
+        done = [effect for slot in left_out for effect in self._left_out.probe(slot, now_ns)]
+        is_due = self.state is WriterState.ACTIVE and self._left_out.is_search_due(now_ns)
+        if not is_due or self._change.is_finding:
+            return done
+        if self._slots.leave_too_few([slot.number for slot in left_out]):
+            # Others have failed since: those that are registered are needed, whether or not they answer probes.
+            self._left_out.begin_search(now_ns)
+            for slot in left_out:
+                slot.needs_replacement = True
+            return done + self._begin_change()
+        sought = self._left_out.sought(now_ns)
+        if not sought:
+            return done
+        self._left_out.begin_search(now_ns)
+        return done + self._change.find(sought, is_seeking=True)
+
+    # ---- ensemble changes ----
+
+    def _begin_change(self) -> list[effects.WriterEffect]:
+        self.state = WriterState.CHANGING
+        return self._change.find(self._slots.to_replace)
+
+    def _go_on_without(self, writable: Collection[str]) -> list[effects.WriterEffect]:
+        """No spare bookie: leave the failed ones out if Qa others remain in every write set, else fail."""
+        slots = self._slots
+        for slot in slots.to_replace:
+            if slot.is_excused:
+                slot.keep(self._now_ns)
+        if not slots.to_replace:
+            return self._resume(set())
+        missing = [slot for slot in slots.all if slot.phase is Phase.LEFT_OUT or slot.needs_replacement]
+        back: set[int] = set()
+        if slots.leave_too_few([slot.number for slot in missing]):
+            # The writer would fail without them: wait for them, though they have not answered a probe.
+            returning = [slot for slot in slots.left_out if slot.bookie in writable]
+            if not returning:
+                return self._fail(writer_errors.not_enough(self.ledger_id, self.lac, [slot.bookie for slot in missing]))
+            for slot in returning:
+                self._take_back(slot)
+                back.add(slot.number)
+        else:
+            self._left_out.note_search(self._now_ns)
+        for slot in slots.to_replace:
+            if slot.phase is not Phase.LEFT_OUT:
+                self._left_out.on_left_out(slot)
+        return self._resume(back)
+
+    def _adopt(self, fragments: tuple[Fragment, ...]) -> list[effects.WriterEffect]:
+        """The new ensemble is in force: withdraw votes of replaced slots everywhere, then resend, then release."""
+        lac = self.lac
+        first_entry = self._pending.first_retained(lac)
+        replaced = self._change.adopt(fragments)
+        for slot, bookie in replaced:
+            self._durability.on_gone(slot)
+            slot.replace(bookie, first_entry, lac, self._now_ns)
+            self._pending.withdraw(slot.bit)
+        return self._resume({slot.number for slot, _ in replaced})
+
+    def _resume(self, resend_to: set[int]) -> list[effects.WriterEffect]:
+        """Send all that is retained to the given slots; then go on changing (more failed meanwhile) or release."""
+        done: list[effects.WriterEffect] = []
+        for slot in self._slots.all:
+            if slot.number in resend_to:
+                for entries in self._pending.batches:
+                    done += slot.send(entries, self.lac + 1, self._now_ns)
+            if slot.phase is Phase.LEFT_OUT:
+                slot.needs_replacement = False
+        if self._slots.to_replace:
+            return done + self._change.find(self._slots.to_replace)
+        self.state = WriterState.ACTIVE
+        self._forget()
+        return done + self._release() + self._force()
+
+    # ---- the end ----
+
+    def _fail(self, error: BookKeeperError) -> list[effects.WriterEffect]:
         self.state = WriterState.FAILED
         self.error = error
         self._pending.clear()
-        self._added_ns.clear()
-        self._refusals.clear()
-        self._pending_bytes = 0
-        self._recent = None
+        self._left_out.on_ended()
+        for slot in self._slots.all:
+            slot.end()
         return [effects.Fail(error)]
 
-    def _find_bookies(self, sought: Mapping[int, str] | None = None) -> list[effects.Effect]:
-        """Look bookies up, in place of those that failed or of others that are named."""
-        if self._finding_bookies:
-            return []
-        self._finding_bookies = True
-        replaced = self._failed if sought is None else sought
-        failed = {slot: bookie for slot, bookie in replaced.items() if self._reported.get(slot) != bookie}
-        self._reported.update(failed)
-        return [effects.FindBookies(tuple(failed.values()))]
-
-    def _replaceable(self) -> Collection[int]:
-        """Return the failed slots that may get another bookie."""
-        return self._failed
-
-    def _go_on_without(self, writable: Collection[str]) -> list[effects.Effect]:
-        """No spare bookie: leave the failed ones out if Qa others remain in every write set, else fail."""
-        for slot in (self._refusals.keys() | self._lag_since.keys()) & self._failed.keys():
-            # It refuses load or is slow, and it lives: wait for it, whatever that takes.
-            if slot in self._refusals:
-                self._refusals[slot].since_ns = self._now_ns
-            self._lag_since.pop(slot, None)
-            self._reported.pop(slot, None)
-            del self._failed[slot]
-        if not self._failed:
-            return self._resume(set())
-        missing = {**self._absent, **self._failed}
-        is_needed = self._leaves_too_few(missing)
-        back = {slot for slot, bookie in self._absent.items() if bookie in writable} if is_needed else set()
-        if back:
-            # The writer would fail without them: wait for them, though they have not answered a probe.
-            for slot in back:
-                self._take_back(slot)
-            self._absent.update(self._failed)
-            return self._resume(back)
-        if is_needed:
-            return self._fail(
-                NotEnoughBookies(
-                    f"ledger {self.ledger_id} lost bookies {', '.join(sorted(missing.values()))} and there is none to "
-                    f"take their place; the outcome of adds above entry {self.lac} is unknown",
-                    ledger_id=self.ledger_id,
-                    entry_id=self.lac + 1,
-                    bookie=min(missing.values()),
-                )
-            )
-        self._absent = missing
-        self._absent_checked_ns = self._now_ns
-        if self._pending:
-            self._recent = self._pending[-1]
-        return self._resume(set())
-
-    def _adopt(self, fragments: tuple[Fragment, ...]) -> list[effects.Effect]:
-        """The new ensemble is in force: withdraw votes of replaced slots everywhere, then resend, then release."""
-        replaced = {slot for slot, bookie in enumerate(self._proposed) if bookie != self._ensemble[slot]}
-        self._fragments = fragments
-        self._ensemble = list(self._proposed)
-        for slot in replaced:
-            self._take_in(slot, is_new=True)
-            self._refusals.pop(slot, None)
-            self._failed.pop(slot, None)
-            self._forget_absence(slot)
-            self._votes[: self._pending_count] &= ~np.uint64(1 << slot)
-        return self._resume(replaced)
-
-    def _take_in(self, slot: int, *, is_new: bool) -> None:
-        """A bookie begins to take part in a slot, `is_new`, or takes part again; it will get what is kept."""
-        self._forgive(slot)
-        self._answered_to[slot] = self.lac
-        self._resent_ns[slot] = self._now_ns
-
-    def _resume(self, resend_to: set[int]) -> list[effects.Effect]:
-        """Send all that is pending to the given slots; then go on changing (more failed meanwhile) or release."""
-        sends = [send for slot in sorted(resend_to) for entries in self._pending for send in self._send(slot, entries)]
-        self._failed = {slot: bookie for slot, bookie in self._failed.items() if slot not in self._absent}
-        if self._failed:
-            return sends + self._find_bookies()
-        self.state = WriterState.ACTIVE
-        self._forget()
-        return sends + self._release()
-
-    def _lost_to(self, current: LedgerMetadata) -> BookKeeperError:
-        if current.state is LedgerState.CLOSED:
-            return LedgerClosed(
-                f"ledger {self.ledger_id} was closed at entry {current.last_entry} by another client: the outcome of "
-                f"adds above entry {self.lac} is whether they lie below that",
-                ledger_id=self.ledger_id,
-                entry_id=self.lac + 1,
-            )
-        return self._fenced(None)
-
-    def _fenced(self, bookie: str | None) -> LedgerFenced:
-        return LedgerFenced(
-            f"ledger {self.ledger_id} is being recovered by another client, or has been: the outcome of adds above "
-            f"entry {self.lac} is unknown",
-            ledger_id=self.ledger_id,
-            entry_id=self.lac + 1,
-            bookie=bookie,
-        )
-
-    def _close_conflict(self, current: LedgerMetadata, version: int) -> list[effects.Effect]:
+    def _close_conflict(self, current: LedgerMetadata, version: int) -> list[effects.WriterEffect]:
         if current.state is LedgerState.CLOSED and current.last_entry == self.lac:
             self.metadata, self.version = current, version
             self.state = WriterState.CLOSED
@@ -523,4 +646,4 @@ class WriterCore(LeftOutBookies):
         if current.state is LedgerState.OPEN and current.last_fragment == self.metadata.last_fragment:
             self.metadata, self.version = current, version
             return [effects.WriteMetadata(current.closed(self.lac, self.length), version)]
-        return self._fail(self._lost_to(current))
+        return self._fail(writer_errors.lost_to(current, self.ledger_id, self.lac))

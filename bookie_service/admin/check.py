@@ -40,11 +40,11 @@ from bookie_service.admin.inspection.findings import (
     UNVERIFIED,
     WRONG,
     Damage,
-    EntryRun,
     Fact,
     Finding,
+    FoundEntries,
+    FoundPositions,
     Incomplete,
-    PositionRun,
 )
 from bookie_service.admin.inspection.garbage import read_garbage_file
 from bookie_service.admin.inspection.index import LogLookup, read_index
@@ -63,9 +63,9 @@ from bookie_service.storage.index.index import IndexPaths, IndexReader
 from bookie_service.storage.index.index_file import IndexFile
 from bookie_service.storage.index.index_pages import IndexPages
 from bookie_service.storage.index.key_value_index import open_view
-from bookie_service.storage.index.manifest import IndexFiles
+from bookie_service.storage.index.manifest import IndexManifest
 from bookie_service.storage.io.files import ReadOnlyFiles
-from bookie_service.storage.io.items import rows_by_ledger
+from bookie_service.storage.io.framed_entries import rows_by_ledger
 from bookie_service.storage.ledgers.factory import check_written_by
 from bookie_service.storage.ledgers.interface import IndexView
 
@@ -171,7 +171,7 @@ class BookieCheck:
         self._journals = [layout.current(each) for each in journals]
         self._ledgers = [layout.current(each) for each in ledgers]
         self._report = Report(list(dict.fromkeys([*journals, *ledgers])))
-        self._known = IndexFiles(files, self._ledgers)
+        self._known = IndexManifest(files, self._ledgers)
         self._paths = IndexPaths(self._ledgers, self._known.moved())
         pages = IndexPages(_PAGE_BYTES, _PAGES_BYTES)
         self._index: IndexView = IndexReader(files, self._paths, pages, _FILES_OPEN_MAX)
@@ -279,7 +279,7 @@ class BookieCheck:
                 self._report.ledgers += 1
                 findings = read_index(self._files, path, lookup)
             for finding in findings:
-                if isinstance(finding, PositionRun):
+                if isinstance(finding, FoundPositions):
                     self._count_positions(finding)
                 elif isinstance(finding, Fact):
                     self._indexed.add(finding.values["ledger"])
@@ -317,7 +317,7 @@ class BookieCheck:
             return  # said already
         self._closing.callback(held.close_store)
 
-    def _count_positions(self, run: PositionRun) -> None:
+    def _count_positions(self, run: FoundPositions) -> None:
         self._report.positions += len(run.positions)
         right = run.positions[run.states != WRONG]
         for log_id in np.unique(right >> OFFSET_BITS).tolist():
@@ -365,7 +365,7 @@ class BookieCheck:
             self._report.add(Damage(path, 0, None, f"the file before it, {missing}, is missing"))
 
     def _replay(self, finding: Finding) -> None:
-        if isinstance(finding, EntryRun):
+        if isinstance(finding, FoundEntries):
             self._report.journal_entries += len(finding.entry_ids)
             self._journal.add_entries(finding)
             self._need_keys(finding.path, int(finding.offsets[0]), np.unique(finding.ledger_ids).tolist())
@@ -397,7 +397,7 @@ class BookieCheck:
                 if isinstance(finding, Fact) and finding.kind == "entry-log" and finding.values["map_offset"]:
                     # A log that has a map was durable as a whole before the header named it.
                     end = finding.values["bytes"] + 1
-                elif isinstance(finding, EntryRun):
+                elif isinstance(finding, FoundEntries):
                     self._report.logged_entries += len(finding.entry_ids)
                     unverified = finding.states == UNVERIFIED
                     self._report.unverified_entries += int(unverified.sum())
@@ -426,7 +426,7 @@ class BookieCheck:
             "password that is not in BKSPARK_PASSWORD; only a client that has it can tell whether they are damaged"
         )
 
-    def _check_indexed(self, run: EntryRun) -> None:
+    def _check_indexed(self, run: FoundEntries) -> None:
         """Report entries of a log that the index does not know, though the journal holds them no more."""
         chosen = (run.states != WRONG) & (run.entry_ids <= STORED_ENTRY_ID_MAX)
         ledger_ids, entry_ids = run.ledger_ids[chosen], run.entry_ids[chosen]
@@ -487,7 +487,7 @@ class _JournalContents:
         """Ledgers whose header replay writes again."""
         self._entries: dict[int, list[np.ndarray]] = {}
 
-    def add_entries(self, run: EntryRun) -> None:
+    def add_entries(self, run: FoundEntries) -> None:
         for ledger_id, rows in rows_by_ledger(run.ledger_ids):
             self._entries.setdefault(ledger_id, []).append(run.entry_ids[rows])
 

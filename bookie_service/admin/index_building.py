@@ -24,7 +24,7 @@ from bookie_service.storage.index.index import IndexPaths, IndexReader, LedgerUp
 from bookie_service.storage.index.index_file import IndexFile
 from bookie_service.storage.index.index_pages import IndexPages
 from bookie_service.storage.index.key_value_index import KeyValueIndex
-from bookie_service.storage.index.manifest import IndexFiles, IndexFilesWriter
+from bookie_service.storage.index.manifest import IndexManifest, IndexManifestWriter
 from bookie_service.storage.io.files import LocalFiles
 from bookie_service.storage.io.key_values import KeyValueOptions
 from bookie_service.storage.logs.entry_log import EntryLogs
@@ -83,14 +83,14 @@ class _Logs:
         self._reader.close()
 
 
-class FileIndexBuilder:
+class PerLedgerIndexBuilder:
     """Builds index files."""
 
     def __init__(self, files: LocalFiles, directories: Sequence[str]) -> None:
         """`directories`: the `current` directories of all ledger directories. What another run left is removed."""
         self._files = files
         self._directories = directories
-        self._paths = IndexPaths(directories, IndexFiles(files, directories).moved())
+        self._paths = IndexPaths(directories, IndexManifest(files, directories).moved())
         self._built: set[int] = set()
         for path in self._paths.leftovers(files, SUFFIX):
             files.remove(path)
@@ -131,7 +131,7 @@ class FileIndexBuilder:
         for path in paths.values():
             self._files.rename(path + SUFFIX, path)
         self._make_durable((), sorted({os.path.dirname(path) for path in paths.values()}))
-        known = IndexFilesWriter(self._files, self._directories)
+        known = IndexManifestWriter(self._files, self._directories)
         sizes = {ledger_id: self._files.file_size(path) or 0 for ledger_id, path in paths.items()}
         known.note(
             {ledger_id: max(size, known.least_bytes(ledger_id)) for ledger_id, size in sizes.items()}, self._paths.moved

@@ -45,11 +45,11 @@ import numpy as np
 from bkspark.errors import BookKeeperError, ConfigurationError, StorageDamaged
 from bkspark.wire.layout import MASTER_KEY_BYTES
 from bookie_service.admin.check import locked
-from bookie_service.admin.index_building import FileIndexBuilder, IndexBuilder, KeyValueIndexBuilder
+from bookie_service.admin.index_building import IndexBuilder, KeyValueIndexBuilder, PerLedgerIndexBuilder
 from bookie_service.admin.inspection import places
 from bookie_service.admin.inspection.digests import DigestVerifier
 from bookie_service.admin.inspection.entry_log import read_entry_log
-from bookie_service.admin.inspection.findings import WRONG, EntryRun, Fact
+from bookie_service.admin.inspection.findings import WRONG, Fact, FoundEntries
 from bookie_service.admin.inspection.journal import read_journal
 from bookie_service.formats import entry_log as log_format
 from bookie_service.formats.entry_log import OFFSET_BITS
@@ -61,9 +61,9 @@ from bookie_service.storage import layout
 from bookie_service.storage.index.index import IndexPaths, IndexReader
 from bookie_service.storage.index.index_pages import IndexPages
 from bookie_service.storage.index.key_value_index import open_view
-from bookie_service.storage.index.manifest import IndexFiles
+from bookie_service.storage.index.manifest import IndexManifest
 from bookie_service.storage.io.files import LocalFiles
-from bookie_service.storage.io.items import rows_by_ledger
+from bookie_service.storage.io.framed_entries import rows_by_ledger
 from bookie_service.storage.io.key_values import KeyValueOptions
 from bookie_service.storage.ledgers.factory import check_written_by
 from bookie_service.storage.ledgers.interface import IndexView
@@ -213,7 +213,7 @@ class Rebuild:
                 return found | set(_without_header(view, view.ledger_ids()))
             finally:
                 view.close_store()
-        known = IndexFiles(self._files, self._ledgers)
+        known = IndexManifest(self._files, self._ledgers)
         paths = IndexPaths(self._ledgers, known.moved())
         if not known.is_complete:
             self._report.notes.append(
@@ -240,7 +240,7 @@ class Rebuild:
     def _builder(self, from_scratch: bool) -> IndexBuilder:
         if self._is_db:
             return KeyValueIndexBuilder(self._files, self._ledgers, self._options, from_scratch=from_scratch)
-        return FileIndexBuilder(self._files, self._ledgers)
+        return PerLedgerIndexBuilder(self._files, self._ledgers)
 
     # ---- what there is ----
 
@@ -248,7 +248,7 @@ class Rebuild:
         for directory in self._journals:
             for path in places.files_of(self._files, [directory], "journal", None):
                 for finding in read_journal(self._files, path, None):
-                    if isinstance(finding, EntryRun):
+                    if isinstance(finding, FoundEntries):
                         for ledger_id in np.unique(finding.ledger_ids).tolist():
                             self._learn(chosen, ledger_id)
                     elif isinstance(finding, Fact) and "ledger" in finding.values:
@@ -285,7 +285,7 @@ class Rebuild:
         told_s = time.monotonic()
         for path in paths:
             for finding in read_entry_log(self._files, path, verifier):
-                if isinstance(finding, EntryRun):
+                if isinstance(finding, FoundEntries):
                     self._take_entries(finding, wanted)
                     if self._positions_held > _POSITIONS_HELD_MAX:
                         self._write(builder)
@@ -295,7 +295,7 @@ class Rebuild:
                 self._progress(f"{self._report.entry_logs} of {len(paths)} entry logs read")
         self._write(builder)
 
-    def _take_entries(self, run: EntryRun, wanted: np.ndarray | None) -> None:
+    def _take_entries(self, run: FoundEntries, wanted: np.ndarray | None) -> None:
         is_wanted = np.ones(len(run.ledger_ids), bool) if wanted is None else np.isin(run.ledger_ids, wanted)
         is_wrong = (run.states == WRONG) | (run.entry_ids > STORED_ENTRY_ID_MAX)
         self._report.damaged_entries += int((is_wanted & is_wrong).sum())
@@ -325,7 +325,7 @@ class Rebuild:
     def _finish(self, chosen: frozenset[int] | None, builder: IndexBuilder) -> None:
         traced = set(self._known)
         if chosen is not None and not self._is_db:
-            noted = IndexFiles(self._files, self._ledgers)
+            noted = IndexManifest(self._files, self._ledgers)
             paths = IndexPaths(self._ledgers, noted.moved())
             traced |= {each for each in chosen if noted.least_bytes(each) or self._files.exists(paths.path(each))}
         tombstones = Tombstones(self._files, self._ledgers)

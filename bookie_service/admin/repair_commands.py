@@ -19,7 +19,7 @@ from typing import Any
 
 from bkspark.client.client import Client
 from bkspark.errors import BookKeeperError, ConfigurationError
-from bookie_service.admin.shutdown import SIGNALS, Ending
+from bookie_service.admin.shutdown import SIGNALS, ShutdownSignals
 from bookie_service.replication.autorecovery import AutoRecovery, Cluster
 from bookie_service.replication.operations import check_cluster, decommission, move_away, this_process
 from bookie_service.settings.arguments import ServerParser, add_configuration, describe, fail
@@ -31,14 +31,14 @@ NICENESS = 10
 """Of the process that repairs: where it shares a machine with bookies or clients, they go first."""
 
 
-def main(argv: Sequence[str], ending: Ending) -> int:
-    """Run one command until it is done or `ending` stops it; return the exit code."""
+def main(argv: Sequence[str], signals: ShutdownSignals) -> int:
+    """Run one command until it is done or `signals` stops it; return the exit code."""
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
     logging.getLogger("bkspark.kazoo").setLevel(logging.ERROR)
     try:
         arguments = _parser().parse_args(argv)
         configuration = load(arguments.config, arguments.set)
-        return asyncio.run(_COMMANDS[arguments.command](arguments, configuration, ending))
+        return asyncio.run(_COMMANDS[arguments.command](arguments, configuration, signals))
     except ConfigurationError as error:
         return fail(PROGRAM, error, 2)
     except (BookKeeperError, OSError) as error:
@@ -57,15 +57,15 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-async def _autorecovery(arguments: argparse.Namespace, configuration: Configuration, ending: Ending) -> int:
+async def _autorecovery(arguments: argparse.Namespace, configuration: Configuration, signals: ShutdownSignals) -> int:
     """Repair until a signal comes."""
     os.nice(NICENESS)
-    _take_signals(ending)
+    _take_signals(signals)
     stopping = asyncio.Event()
     recovery = AutoRecovery.of_cluster(str(configuration.metadata_uri), this_process(), configuration.auto_recovery)
     try:
         await recovery.start()
-        ending.stop_by(stopping.set)
+        signals.stop_by(stopping.set)
         facts = {"id": this_process(), "pid": os.getpid()}
         _tell(arguments, facts, f"autorecovery of {configuration.metadata_uri} runs (pid {os.getpid()})")
         await stopping.wait()
@@ -78,21 +78,21 @@ async def _once(
     command: Callable[[Cluster, argparse.Namespace, Configuration], Coroutine[Any, Any, int]],
     arguments: argparse.Namespace,
     configuration: Configuration,
-    ending: Ending,
+    signals: ShutdownSignals,
 ) -> int:
     """Do what an operator asks for; a signal ends it in order, so that locks are given back at once."""
-    _take_signals(ending)
+    _take_signals(signals)
     async with Client(str(configuration.metadata_uri)) as client:
         doing = asyncio.ensure_future(command(await Cluster.of(client), arguments, configuration))
-        ending.stop_by(doing.cancel)
+        signals.stop_by(doing.cancel)
         await asyncio.wait([doing])
         return fail(PROGRAM, "interrupted", 1) if doing.cancelled() else doing.result()
 
 
-def _take_signals(ending: Ending) -> None:
+def _take_signals(signals: ShutdownSignals) -> None:
     for number in SIGNALS:
         # The loop's own way wakes it, whichever thread takes the signal.
-        asyncio.get_running_loop().add_signal_handler(number, ending.ask)
+        asyncio.get_running_loop().add_signal_handler(number, signals.request)
 
 
 async def _check(cluster: Cluster, arguments: argparse.Namespace, configuration: Configuration) -> int:

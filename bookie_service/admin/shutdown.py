@@ -15,7 +15,7 @@ from collections.abc import Callable
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-class Ending:
+class ShutdownSignals:
     """Takes the signals, once it was told to `begin`."""
 
     def __init__(self, program: str = "bookie", *, is_command: bool = False) -> None:
@@ -27,11 +27,11 @@ class Ending:
     def begin(self) -> None:
         """Take the signals from now on."""
         for number in SIGNALS:
-            signal.signal(number, lambda *_: self.ask())
+            signal.signal(number, lambda *_: self.request())
         # Whoever started this process in our place held them back meanwhile.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
-    def ask(self) -> None:
+    def request(self) -> None:
         """End the process now, or ask what runs to stop."""
         if self._stop is not None:
             self._stop()

@@ -52,7 +52,7 @@ class DirectoryState:
     """The path that this directory had when it was stamped; None: a crash came before that was written."""
 
 
-def judge(expected: Cookie, stored: Cookie | None, found: Mapping[str, DirectoryState]) -> StartDecision:
+def check_cookie(expected: Cookie, stored: Cookie | None, found: Mapping[str, DirectoryState]) -> StartDecision:
     """Decide whether a bookie may use its directories.
 
     Args:
@@ -135,7 +135,7 @@ class Identity:
                 self._lock(directory)
         stored = await registry.read_cookie(bookie_id)
         found = {directory: self._state(directory) for directory in directories}
-        if judge(expected, stored.cookie if stored else None, found) is StartDecision.OURS:
+        if check_cookie(expected, stored.cookie if stored else None, found) is StartDecision.OURS:
             self._write_places(directory for directory, state in found.items() if state.place is None)
             return
         for directory in directories:

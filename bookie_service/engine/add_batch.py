@@ -37,7 +37,7 @@ class AddBatch:
     item_starts: np.ndarray
     sizes: np.ndarray
     key_starts: np.ndarray
-    responses: AddResponseEncoder
+    encoder: AddResponseEncoder
     is_deferred: bool = False
     bypasses_journal: bool = False
 
@@ -55,14 +55,14 @@ class AddBatch:
             self.item_starts[rows],
             self.sizes[rows],
             self.key_starts[rows],
-            self.responses.take(rows),
+            self.encoder.take(rows),
             self.is_deferred,
             self.bypasses_journal,
         )
 
-    def replies(self, statuses: int | np.ndarray, last_synced: np.ndarray | None = None) -> bytes:
-        """Return the answers to all adds; `last_synced`: the LastAddSynced to be told with each."""
-        return self.responses.added(statuses, self.ledger_ids, self.entry_ids, last_synced)
+    def encode_responses(self, statuses: int | np.ndarray, last_synced: np.ndarray | None = None) -> bytes:
+        """Return the responses to all adds; `last_synced`: LastAddSynced of each."""
+        return self.encoder.added(statuses, self.ledger_ids, self.entry_ids, last_synced)
 
     def lac_of(self, octets: np.ndarray, row: int) -> int:
         """Return the LAC that an entry carries."""

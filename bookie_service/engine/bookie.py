@@ -3,7 +3,7 @@
 Requests come as runs of one connection's receive buffer, replies go as buffers. For a run of adds:
 
 1. each ledger of the run is judged once (`rules`), for all its adds together;
-2. accepted adds are copied, as items, into the filling half of the write cache, and that same memory is submitted to
+2. accepted adds are copied, as items, into the active half of the write cache, and that same memory is submitted to
    the journal: one record for the run, before it the key of a ledger seen for the first time;
 3. the replies wait, encoded, until the journal thread reports that record durable.
 
@@ -41,7 +41,7 @@ from bookie_service.formats import journal as journal_format
 from bookie_service.formats.index import UNKNOWN_KEY
 from bookie_service.formats.journal import RecordKind
 from bookie_service.storage.io.byte_source import Fetched, Place
-from bookie_service.storage.io.items import rows_by_ledger
+from bookie_service.storage.io.framed_entries import rows_by_ledger
 from bookie_service.storage.journal.checkpoint import Checkpoint, CheckpointThread
 from bookie_service.storage.journal.journal import Record
 from bookie_service.storage.journal.journal_thread import JournalThread
@@ -155,11 +155,11 @@ class Bookie:
         """
         self._last_adder = None
         count = self._count_with_room(run)
-        if not count and self.checkpoint(moves_mark=False):
+        if not count and self.checkpoint(advances_checkpoint=False):
             count = self._count_with_room(run)
         if not count and self._disks.is_stuck:
             # There will be no room until somebody makes space on the disks: waiting would look like a hang.
-            client.send((run.replies(Status.EREADONLY),))
+            client.send((run.encode_responses(Status.EREADONLY),))
             return len(run)
         if not count or 0 < self._options.adds_in_flight_max <= self._adds_in_flight:
             self._blocked[client] = None
@@ -180,7 +180,7 @@ class Bookie:
         False: nothing was done, and it is to be added as a run is.
         """
         ledger = self._ledger_of(add)
-        half = self._store.filling
+        half = self._store.active
         if ledger is None or half.room < add.size + INDEX_BYTES_PER_ENTRY:
             return False
         make_item(octets.data, add)
@@ -222,8 +222,8 @@ class Bookie:
         return self._journals[0].commit(records) if self._single_adds > self._options.serial_writer_after else 0
 
     def _count_with_room(self, run: AddBatch) -> int:
-        """Return how many of the first items fit into the filling half."""
-        room = self._store.filling.room
+        """Return how many of the first items fit into the active half."""
+        room = self._store.active.room
         if run.items_bytes_max + len(run) * INDEX_BYTES_PER_ENTRY <= room:
             return len(run)
         return int(np.cumsum(run.sizes + INDEX_BYTES_PER_ENTRY).searchsorted(room, side="right"))
@@ -244,13 +244,13 @@ class Bookie:
         if not all_accepted:
             accepted = np.asarray(statuses) == EOK
             if not accepted.any():
-                client.send((asked.replies(statuses),))
+                client.send((asked.encode_responses(statuses),))
                 return
             run = run.take(np.flatnonzero(accepted))
             groups = rows_by_ledger(run.ledger_ids)
         if run.is_deferred:
             taken = self._deferrals.take([_newest(octets, ledger_id, run.take(rows)) for ledger_id, rows in groups])
-        replies = (asked.replies(statuses, None if taken is None else taken.last_synced(asked.ledger_ids)),)
+        replies = (asked.encode_responses(statuses, None if taken is None else taken.last_synced(asked.ledger_ids)),)
         records = []
         if new_keys:
             records.append(Record.of(RecordKind.LEDGER_KEY, len(new_keys), journal_format.encode_keys(new_keys)))
@@ -258,7 +258,7 @@ class Bookie:
             if fenced:
                 # A repair brings back ledgers that were dropped here: their fence was remembered.
                 records.append(Record.of(RecordKind.FENCE, len(fenced), journal_format.encode_fences(fenced)))
-        half = self._store.filling
+        half = self._store.active
         begin = half.used
         addresses = half.place(octets, run.make_items(octets), run.sizes)
         for ledger_id, rows in groups:
@@ -349,14 +349,14 @@ class Bookie:
 
         Ledgers without entries take nothing else there, and could otherwise be made without end between two flushes.
         """
-        if self._store.filling.room > 0 or (self.checkpoint(moves_mark=False) and self._store.filling.room > 0):
+        if self._store.active.room > 0 or (self.checkpoint(advances_checkpoint=False) and self._store.active.room > 0):
             return Status.EOK
         # There will be no room until somebody makes space on the disks: waiting would look like a hang.
         return Status.ETOOMANYREQUESTS if self._disks.is_stuck else None
 
     def _read_after_fence(self, fence: _Fence, reading: Reading) -> None:
         if fence.sequence <= self._durable[fence.journal_index]:
-            self.reads.promise(reading)
+            self.reads.enqueue(reading)
         else:
             reply = _WaitingReply(fence.sequence, reading.client, (), read=reading)
             self._waiting[fence.journal_index].append(reply)
@@ -479,7 +479,7 @@ class Bookie:
                 if turn.is_over:
                     self.reads.later(read)
                 else:
-                    self.reads.promise(read, turn)
+                    self.reads.enqueue(read, turn)
                     turn.spend()
         self._resume_blocked()
 
@@ -504,15 +504,15 @@ class Bookie:
             client.send(parts)
         return reads
 
-    def checkpoint(self, *, moves_mark: bool = True) -> bool:
+    def checkpoint(self, *, advances_checkpoint: bool = True) -> bool:
         """Begin a checkpoint; False when there is nothing to flush or another one runs.
 
-        Without `moves_mark` it makes room for adds: the index may stay in memory, and the journal goes on to keep it.
+        Without `advances_checkpoint` it makes room for adds: the index may stay in memory, and the journal keeps it.
         """
-        flush = None if self._store.is_clean else self._store.begin_flush(moves_mark=moves_mark)
+        flush = None if self._store.is_clean else self._store.begin_flush(advances_checkpoint=advances_checkpoint)
         if flush is None:
             return False
-        if flush.moves_mark:
+        if flush.advances_checkpoint:
             self._deferrals.on_flush_begun()
             self._forces_flushing, self._forces = self._forces, []
         self._checkpoints.submit(Checkpoint(flush, [journal.take_mark() for journal in self._journals]))
@@ -521,7 +521,7 @@ class Bookie:
     def on_checkpoint_done(self, checkpoint: Checkpoint) -> None:
         """Use the emptied half again and let waiting connections go on."""
         self._store.end_flush(checkpoint.flush)
-        if checkpoint.flush.moves_mark:
+        if checkpoint.flush.advances_checkpoint:
             self._deferrals.on_flush_done()
             forced, self._forces_flushing = self._forces_flushing, []
             for force in forced:

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from bkspark.ids import NO_ENTRY
-from bookie_service.engine.sync_cursor import RANGES_MAX, Run, SyncCursor, SyncCursors, runs_of
+from bookie_service.engine.sync_cursor import RANGES_MAX, EntryRange, SyncCursor, SyncCursors, ranges_of
 
 
 @dataclass(frozen=True, slots=True)
 class TakenAdds:
     """Deferred adds that came together: by ledger, its cursor and the runs of entries that were taken."""
 
-    ledgers: Mapping[int, tuple[SyncCursor, Sequence[Run]]]
+    ledgers: Mapping[int, tuple[SyncCursor, Sequence[EntryRange]]]
 
     def last_synced(self, ledger_ids: np.ndarray) -> np.ndarray:
         """Return the LastAddSynced of the ledger of each add, int64; -1 where none of the ledger's was taken."""
@@ -45,15 +45,15 @@ class Deferrals:
         self._cursors = SyncCursors()
         self._journaled: list[deque[tuple[int, TakenAdds]]] = [deque() for _ in range(journals)]
         # Of those that bypass the journal, by ledger: taken since the last flush began that moves the marks, and in it.
-        self._unflushed: dict[int, tuple[SyncCursor, list[Run]]] = {}
-        self._flushing: dict[int, tuple[SyncCursor, list[Run]]] = {}
+        self._unflushed: dict[int, tuple[SyncCursor, list[EntryRange]]] = {}
+        self._flushing: dict[int, tuple[SyncCursor, list[EntryRange]]] = {}
 
     def take(self, ledgers: Sequence[tuple[int, np.ndarray, int]]) -> TakenAdds:
         """Take adds that were accepted: (ledger id, entry ids, LAC in the newest of them) of each ledger."""
-        taken: dict[int, tuple[SyncCursor, Sequence[Run]]] = {}
+        taken: dict[int, tuple[SyncCursor, Sequence[EntryRange]]] = {}
         for ledger_id, entry_ids, lac in ledgers:
             cursor = self._cursors.of(ledger_id)
-            runs = runs_of(entry_ids)
+            runs = ranges_of(entry_ids)
             cursor.on_taken(runs)
             # An entry confirms only entries before it.
             cursor.on_confirmed(min(lac, runs[-1][1] - 1))

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 
 from bookie_service.storage.disks import (
     UNKNOWN_SPACE,
+    DiskDecision,
     DiskFacts,
     DiskLimits,
     DiskRoom,
-    DiskVerdict,
     FileSystemSpace,
-    judge,
+    decide,
 )
 from bookie_service.storage.io.files import ReadOnlyFiles
 
@@ -57,7 +57,7 @@ class DiskWatch:
         self._clock = clock
         self._space: FileSystemSpace | None = None
         self._space_until = 0.0
-        self.verdict = DiskVerdict()
+        self.verdict = DiskDecision()
         self.is_stuck = False
         """A flush found no space and waits for some."""
         self.on_change: Callable[[], None] = lambda: None
@@ -130,7 +130,7 @@ class DiskWatch:
             waiting_bytes,
             self.is_stuck,
         )
-        self.verdict = judge(self._limits, before, facts)
+        self.verdict = decide(self._limits, before, facts)
         self._room_bytes = self.verdict.room_bytes
         for path in sorted(self.verdict.warned - before.warned - before.full):
             logger.warning("directory %s is nearly full: %.1f %% used", path, _percent(facts, path))

@@ -22,7 +22,7 @@ from bookie_service.engine.turns import Turn, Turns
 logger = logging.getLogger(__name__)
 
 
-class TimerHandle(Protocol):
+class PollTimer(Protocol):
     """Something that will be called."""
 
     def cancel(self) -> None: ...
@@ -31,7 +31,7 @@ class TimerHandle(Protocol):
 class PollClient(Peer, Protocol):
     """A connection, as its long polls see it."""
 
-    def call_later(self, seconds: float, callback: Callable[[], None]) -> TimerHandle:
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> PollTimer:
         """Call back after a time, whether the connection is gone or not."""
 
 
@@ -49,7 +49,7 @@ class Poll(Protocol):
 @dataclass(eq=False, slots=True)
 class _Waiter:
     poll: Poll
-    timer: TimerHandle | None = None
+    timer: PollTimer | None = None
 
 
 class LongPolls:
@@ -150,7 +150,7 @@ class LongPolls:
     def _wake(self, waiter: _Waiter, lac: int | None, turn: Turn) -> None:
         self._remove(waiter)
         waiter.poll.wake(lac)
-        self._reads.promise(waiter.poll, turn)
+        self._reads.enqueue(waiter.poll, turn)
         turn.spend()
 
     def _remove(self, waiter: _Waiter) -> None:

@@ -36,7 +36,7 @@ from bookie_service.engine.responses import Parts
 from bookie_service.engine.turns import Turn, Turns
 from bookie_service.storage.disks import FileSystemSpace
 from bookie_service.storage.io.byte_source import CachedSource, Fetched, NotCached, Place
-from bookie_service.storage.io.items import Items
+from bookie_service.storage.io.framed_entries import FramedEntries
 from bookie_service.storage.ledgers.interface import Ledger, LedgerStorage
 
 logger = logging.getLogger(__name__)
@@ -98,7 +98,7 @@ class View:
 
     def read(
         self, ledger: Ledger | None, first_entry: int, count_max: int, bytes_max: int, fetched: Fetched | None
-    ) -> list[Items]:
+    ) -> list[FramedEntries]:
         """Return entries as `LedgerStorage.read` does, lent, without waiting for the disk.
 
         Raises:
@@ -212,7 +212,7 @@ class Reads:
             self._answer_later(reading, place)
         return not len(reading) or place is not None
 
-    def promise(self, reading: Reading, turn: Turn | None = None) -> None:
+    def enqueue(self, reading: Reading, turn: Turn | None = None) -> None:
         """Answer all of a reading, now or later."""
         turn = turn or self._turns.begin(reading.client)
         place = self._proceed(reading, None, turn) if reading.client.is_taking else None
@@ -221,7 +221,7 @@ class Reads:
 
     def later(self, reading: Reading) -> None:
         """Answer all of a reading, but not from here: for who is in the middle of a change."""
-        self._turns.go_on(reading.client, lambda turn: self.promise(reading, turn))
+        self._turns.go_on(reading.client, lambda turn: self.enqueue(reading, turn))
 
     def _proceed(self, reading: Reading, fetched: Fetched | None, turn: Turn) -> Place | None:
         """Let a reading proceed. One that fails has the request in question answered EIO, and goes on behind it."""

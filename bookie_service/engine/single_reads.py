@@ -29,7 +29,7 @@ class SingleReads(Reading):
     """Single reads that came together, from `row` on."""
 
     client: ReadClient
-    responses: ReadResponseEncoder
+    encoder: ReadResponseEncoder
     ledger_ids: np.ndarray
     entry_ids: np.ndarray
     row: int = 0
@@ -48,7 +48,7 @@ class SingleReads(Reading):
     def keep(self, count: int) -> None:
         rows = slice(self.row, self.row + count)
         self.ledger_ids, self.entry_ids = self.ledger_ids[rows].copy(), self.entry_ids[rows].copy()
-        self.responses = self.responses.take(rows)
+        self.encoder = self.encoder.take(rows)
         self.row = 0
         self._ends = []
 
@@ -58,8 +58,8 @@ class SingleReads(Reading):
     def refuse_behind(self, count: int, status: int) -> None:
         first = self.row + count
         refusal = self._refusal(first, len(self.entry_ids), status)
-        self.responses, self.ledger_ids, self.entry_ids = (
-            self.responses.take(slice(0, first)),
+        self.encoder, self.ledger_ids, self.entry_ids = (
+            self.encoder.take(slice(0, first)),
             self.ledger_ids[:first],
             self.entry_ids[:first],
         )
@@ -72,9 +72,9 @@ class SingleReads(Reading):
         self.client.send((self._refusal(self.row - 1, self.row, status),))
 
     def _refusal(self, first: int, end: int, status: int) -> bytes:
-        """Return the answers to the requests [first, end), which come to nothing."""
+        """Return the responses to the requests [first, end), for which there is no entry."""
         ledger_ids, entry_ids = self.ledger_ids[first:end], self.entry_ids[first:end]
-        return self.responses.not_found(first, status, ledger_ids, entry_ids) if len(ledger_ids) else b""
+        return self.encoder.not_found(first, status, ledger_ids, entry_ids) if len(ledger_ids) else b""
 
     def proceed(self, view: View, fetched: Fetched | None, turn: Turn) -> Place | None:
         # What was absent a turn ago may be here now.
@@ -92,7 +92,7 @@ class SingleReads(Reading):
         return None
 
     def _answer_some(self, view: View, fetched: Fetched | None, turn: Turn, parts: list[bytes | memoryview]) -> None:
-        """Add answers to `parts`: of about `replies_bytes_max` bytes, or what the turn has time for.
+        """Add responses to `parts`: of about `replies_bytes_max` bytes, or what the turn has time for.
 
         Raises:
             NotCached: the next entry is not at hand.
@@ -148,7 +148,7 @@ class SingleReads(Reading):
     def _read_run(
         self, view: View, count_max: int, bytes_max: int, fetched: Fetched | None
     ) -> tuple[bytes | memoryview, int]:
-        """Return (answers to the next reads, whose entries follow each other, how many), at least one.
+        """Return (responses to the next reads, whose entries follow each other, how many), at least one.
 
         Raises:
             NotCached: the first entry, or what the answer says beside it, is not at hand.
@@ -160,7 +160,7 @@ class SingleReads(Reading):
             stored_id = first_entry
             if ledger is not None and first_entry == LAST_ENTRY:
                 stored_id = view.last_entry(ledger)
-            lac = view.known_lac(ledger, fetched) if ledger is not None and self.responses.wants_lac else None
+            lac = view.known_lac(ledger, fetched) if ledger is not None and self.encoder.wants_lac else None
             pieces = view.read(ledger, stored_id, count_max, bytes_max, fetched)
         except (StorageDamaged, OSError) as error:
             return self._refusal(row, row + 1, failed(error)), 1
@@ -171,6 +171,6 @@ class SingleReads(Reading):
         for items in pieces:
             past = items.first_entry - stored_id
             replies.append(
-                self.responses.found(row + past, ledger_id, first_entry + past, items.buffer, items.sizes, lac)
+                self.encoder.found(row + past, ledger_id, first_entry + past, items.buffer, items.sizes, lac)
             )
         return b"".join(replies) if len(replies) > 1 else replies[0], sum(map(len, pieces))

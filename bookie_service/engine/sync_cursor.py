@@ -25,7 +25,7 @@ RUNS_MAX = 16
 """Of adds that came together: those of a striped ledger have gaps, and only the first runs are followed."""
 CURSORS_MAX = 16 * 1024
 
-Run = tuple[int, int]
+EntryRange = tuple[int, int]
 """First and last of consecutive entry ids."""
 
 
@@ -36,10 +36,10 @@ class SyncCursor:
 
     def __init__(self) -> None:
         self.last_synced = NO_ENTRY
-        self._ranges: list[Run] = []
+        self._ranges: list[EntryRange] = []
 
     @property
-    def ranges(self) -> Sequence[Run]:
+    def ranges(self) -> Sequence[EntryRange]:
         """What is synced behind a gap, ascending."""
         return tuple(self._ranges)
 
@@ -49,7 +49,7 @@ class SyncCursor:
             self.last_synced = lac
             self._close_gap()
 
-    def on_synced(self, runs: Sequence[Run]) -> None:
+    def on_synced(self, runs: Sequence[EntryRange]) -> None:
         """Entries that were taken are durable now."""
         for first, last in runs:
             if first <= self.last_synced + 1:
@@ -59,7 +59,7 @@ class SyncCursor:
             else:
                 self._insert(first, last)
 
-    def on_taken(self, runs: Sequence[Run]) -> None:
+    def on_taken(self, runs: Sequence[EntryRange]) -> None:
         """Entries were taken, perhaps again: until they are synced, an earlier copy of them counts no more."""
         for first, last in runs:
             if first > self.last_synced and not self._ranges:
@@ -112,7 +112,7 @@ class SyncCursors:
         return len(self._cursors)
 
 
-def runs_of(entry_ids: np.ndarray) -> list[Run]:
+def ranges_of(entry_ids: np.ndarray) -> list[EntryRange]:
     """Return entry ids, in order of arrival, as runs of consecutive ones; at most RUNS_MAX, the first of them."""
     breaks = np.flatnonzero(np.diff(entry_ids) != 1)[:RUNS_MAX]
     firsts = entry_ids[np.concatenate(([0], breaks + 1))]
@@ -120,5 +120,5 @@ def runs_of(entry_ids: np.ndarray) -> list[Run]:
     return list(zip(firsts.tolist(), lasts.tolist()))[:RUNS_MAX]
 
 
-def _last_of(run: Run) -> int:
+def _last_of(run: EntryRange) -> int:
     return run[1]

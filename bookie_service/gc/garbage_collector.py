@@ -6,7 +6,7 @@ that reads or writes much runs on one thread of its own. A pass, in this order:
 1. ledgers that are certainly deleted (`deletion_proofs`) are dropped; fenced ones are remembered first, so that a late
    writer is still refused;
 2. now and then, ledgers that live on other bookies only;
-3. settled entry logs without a live byte are removed, and those with few are rewritten (`storage.logs.compaction`).
+3. rotated entry logs without a live byte are removed, and those with few are rewritten (`storage.logs.compaction`).
 
 What cannot be told is kept: a failing metadata store ends steps 1 and 2, a damaged log is left out and said once.
 """
@@ -125,7 +125,7 @@ class _Stopped(Exception):
     """The collector was told to stop."""
 
 
-class Collector:
+class GarbageCollector:
     """Runs passes from `start` to `stop`. For one event loop."""
 
     def __init__(
@@ -319,9 +319,9 @@ class Collector:
         unfinished = self._compactor.unfinished
         if unfinished is not None:
             report.compacted_logs += await self._finish(unfinished, report)
-        # In this order: every ledger in a settled log has its index file already, so none is missed. A ledger in limbo
+        # In this order: every ledger in a rotated log has its index file already, so none is missed. A ledger in limbo
         # may have entries there and no index file.
-        settled = self._store.logs.settled()
+        settled = self._store.logs.rotated()
         held = await self._apart(self._held)
         usages = [usage for log_id in settled if (usage := await self._usage(log_id, held, report)) is not None]
         for log_id in gc_policy.dead_logs(usages):

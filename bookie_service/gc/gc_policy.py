@@ -141,7 +141,7 @@ class MissingLedgers:
 
 
 def usage(log_id: int, log_bytes: int, ledger_ids: np.ndarray, ledger_bytes: np.ndarray, held: np.ndarray) -> LogUsage:
-    """Return a log's usage; `held`: the ledgers that are still there, ascending, listed after the log was settled."""
+    """Return a log's usage; `held`: the ledgers that are still there, ascending, listed after the log was rotated."""
     return LogUsage(log_id, log_bytes, int(ledger_bytes[is_in(ledger_ids, held)].sum()))
 
 

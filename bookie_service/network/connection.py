@@ -27,12 +27,12 @@ from bookie_service.engine.responses import Parts
 from bookie_service.engine.turns import Turn, Turns
 from bookie_service.network.add_decoders import v2_single_add
 from bookie_service.network.log_limit import no_digits, place_of
-from bookie_service.network.memory_budget import WINDOW_BYTES, Admission
-from bookie_service.network.receive_buffer import Inbox
-from bookie_service.network.request_stream import Runs
-from bookie_service.network.send_buffer import Outbox
-from bookie_service.network.v2_requests import V2Runs
-from bookie_service.network.v3_requests import V3Runs
+from bookie_service.network.memory_budget import WINDOW_BYTES, MemoryBudget
+from bookie_service.network.receive_buffer import ReceiveBuffer
+from bookie_service.network.request_stream import RequestStream
+from bookie_service.network.send_buffer import SendBuffer
+from bookie_service.network.v2_requests import V2RequestStream
+from bookie_service.network.v3_requests import V3RequestStream
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ class Connection:
         connected: socket.socket,
         address: str,
         bookie: Bookie,
-        admission: Admission,
+        memory_budget: MemoryBudget,
         turns: Turns,
         options: ConnectionOptions,
         events: ConnectionEvents,
@@ -94,17 +94,17 @@ class Connection:
         self._socket = connected
         self._address = address
         self._bookie = bookie
-        self._admission = admission
+        self._memory_budget = memory_budget
         self._turns = turns
         self._options = options
         self._events = events
-        self._inbox = Inbox(admission, self)
-        self._outbox = Outbox(connected, admission, self)
+        self._receive_buffer = ReceiveBuffer(memory_budget, self)
+        self._send_buffer = SendBuffer(connected, memory_budget, self)
         self._scanned = 0
         """Up to where the inbox was divided into frames."""
         self._is_scanned = True
         """Whether no whole frame lies behind that."""
-        self._waiting: list[Runs] = []
+        self._waiting: list[RequestStream] = []
         """Requests in the inbox that are not all served yet."""
         self._is_costly = False
         """Whether what came last had readings that took more than a turn."""
@@ -118,7 +118,7 @@ class Connection:
         self._has_sent_request = False
         self._receptions = self._seen = 0
         """How often something came, and what that was when it was looked at last."""
-        self._idle_since = admission.loop.time()
+        self._idle_since = memory_budget.loop.time()
         self._progress_at = 0.0
         self._frame_since = math.inf
         """Since when the peer could have sent the rest of the frame that the inbox begins with."""
@@ -150,7 +150,7 @@ class Connection:
             self._receive_now()
 
     def _receive_now(self) -> None:
-        space = self._inbox.space(_COSTLY_WINDOW_BYTES if self._is_costly else WINDOW_BYTES)
+        space = self._receive_buffer.space(_COSTLY_WINDOW_BYTES if self._is_costly else WINDOW_BYTES)
         if space is None:
             self._frame_since = math.inf
             self._pause()
@@ -165,11 +165,11 @@ class Connection:
         if not received:
             self._end()
             return
-        self._inbox.end += received
+        self._receive_buffer.end += received
         self._receptions += 1
         self._is_scanned = self._is_costly = False
-        if self._is_v2 and self._is_writable and self._inbox.end == received and self._add_alone():
-            self._inbox.end = 0
+        if self._is_v2 and self._is_writable and self._receive_buffer.end == received and self._add_single():
+            self._receive_buffer.end = 0
         else:
             self._go_on(self._turns.begin(self))
         if not self._waiting:
@@ -179,21 +179,21 @@ class Connection:
         """The peer sends no more: send what it is owed already, then close."""
         self._pause()
         self._has_ended = True
-        if not self._outbox.size:
+        if not self._send_buffer.size:
             self.close()
 
     def _send_more(self) -> None:
         try:
-            if self._outbox.flush():
-                self._progress_at = self._admission.loop.time()
+            if self._send_buffer.flush():
+                self._progress_at = self._memory_budget.loop.time()
         except OSError:
             self.close()
             return
-        if not self._outbox.size:
-            self._admission.loop.remove_writer(self._socket)
+        if not self._send_buffer.size:
+            self._memory_budget.loop.remove_writer(self._socket)
             if self._has_ended:
                 self.close()
-        if not self._is_writable and self._outbox.size <= _UNSENT_BYTES_LOW:
+        if not self._is_writable and self._send_buffer.size <= _UNSENT_BYTES_LOW:
             self._is_writable = True
             self._call_waiting()
             self.resume()
@@ -204,19 +204,19 @@ class Connection:
         """Send the parts back to back; nothing happens when the connection is gone."""
         if not self._is_open:
             return
-        was_idle = not self._outbox.size
+        was_idle = not self._send_buffer.size
         try:
-            has_room = self._outbox.send(parts)
+            has_room = self._send_buffer.send(parts)
         except OSError:
             self.close()
             return
         if not has_room:
-            self.give_up(self._admission.too_many_replies())
+            self.give_up(self._memory_budget.too_many_replies())
             return
-        if was_idle and self._outbox.size:
-            self._progress_at = self._admission.loop.time()
-            self._admission.loop.add_writer(self._socket, self._guarded, self._send_more)
-        if self._outbox.size > _UNSENT_BYTES_MAX:
+        if was_idle and self._send_buffer.size:
+            self._progress_at = self._memory_budget.loop.time()
+            self._memory_budget.loop.add_writer(self._socket, self._guarded, self._send_more)
+        if self._send_buffer.size > _UNSENT_BYTES_MAX:
             self._is_writable = False
 
     @property
@@ -239,11 +239,11 @@ class Connection:
         if self._is_open and not self._is_writable:
             self._wait_to_send.append(callback)
         else:
-            self._admission.loop.call_soon(self._guarded, callback)
+            self._memory_budget.loop.call_soon(self._guarded, callback)
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
         """Call back after a time, whether the connection is gone or not."""
-        return self._admission.loop.call_later(seconds, self._guarded, callback)
+        return self._memory_budget.loop.call_later(seconds, self._guarded, callback)
 
     def resume(self) -> None:
         """Go on, in the next turn, with requests that could not be served."""
@@ -270,20 +270,20 @@ class Connection:
 
     def close_if_stalled(self, now: float) -> None:
         """Close the connection if its peer has taken nothing of its replies, or has not ended a frame, for too long."""
-        if self._outbox.size and now - self._progress_at > self._options.stalled_s_max:
+        if self._send_buffer.size and now - self._progress_at > self._options.stalled_s_max:
             self.give_up(
-                f"it took nothing of {self._outbox.size} bytes of replies for {self._options.stalled_s_max:g} s "
+                f"it took nothing of {self._send_buffer.size} bytes of replies for {self._options.stalled_s_max:g} s "
                 "(waitTimeoutOnResponseBackpressureMs)"
             )
         elif now - self._frame_since > self._options.frame_s_max:
             self.give_up(
                 f"a frame that it began is unfinished after {self._options.frame_s_max:g} s (frameTimeoutMs), "
-                f"{self._inbox.end} bytes of it came"
+                f"{self._receive_buffer.end} bytes of it came"
             )
 
     def idle_s(self, now: float) -> float:
         """Return for how long nothing came while nothing was owed, as far as that was noticed; 0 while something is."""
-        if self._receptions != self._seen or self._waiting or self._outbox.size or self._bookie.owes(self):
+        if self._receptions != self._seen or self._waiting or self._send_buffer.size or self._bookie.owes(self):
             self._seen, self._idle_since = self._receptions, now
         return now - self._idle_since
 
@@ -301,12 +301,12 @@ class Connection:
             return
         self._is_open = False
         self._pause()
-        self._admission.loop.remove_writer(self._socket)
+        self._memory_budget.loop.remove_writer(self._socket)
         self._waiting = []
-        self._admission.forget(self)
+        self._memory_budget.forget(self)
         self._bookie.forget(self)
-        self._inbox.clear()
-        self._outbox.clear()
+        self._receive_buffer.clear()
+        self._send_buffer.clear()
         self._socket.close()
         self._call_waiting()
         self._events.discard(self)
@@ -315,24 +315,24 @@ class Connection:
         """Let those go on that wait to send; not from here, for they send."""
         waiting, self._wait_to_send = self._wait_to_send, []
         for callback in waiting:
-            self._admission.loop.call_soon(self._guarded, callback)
+            self._memory_budget.loop.call_soon(self._guarded, callback)
 
     def _read_on(self) -> None:
         if not self._is_reading and not self._has_ended:
             self._is_reading = True
-            self._admission.loop.add_reader(self._socket, self._guarded, self._receive)
+            self._memory_budget.loop.add_reader(self._socket, self._guarded, self._receive)
 
     def _pause(self) -> None:
         if self._is_reading:
             self._is_reading = False
-            self._admission.loop.remove_reader(self._socket)
+            self._memory_budget.loop.remove_reader(self._socket)
 
     # ---- requests ----
 
-    def _add_alone(self) -> bool:
+    def _add_single(self) -> bool:
         """Serve the inbox if it holds one add that nothing bars; nothing of it is left then."""
-        octets = self._inbox.octets
-        add = v2_single_add(octets.data, self._inbox.end, self._options.frame_bytes_max)
+        octets = self._receive_buffer.octets
+        add = v2_single_add(octets.data, self._receive_buffer.end, self._options.frame_bytes_max)
         return add is not None and self._bookie.add_single(self, octets, add)
 
     def _go_on(self, turn: Turn) -> None:
@@ -343,7 +343,7 @@ class Connection:
                 return
             self._scan(turn.frames)
         if self._is_open:
-            self._inbox.keep_all()
+            self._receive_buffer.keep_all()
             self._frame_since = math.inf
             self._pause()
             if turn.is_over:
@@ -353,7 +353,7 @@ class Connection:
     def _serve(self, turn: Turn) -> bool:
         """Serve the requests that were found; return whether all are, and the connection is open."""
         while self._waiting:
-            is_done = self._waiting[0].serve(self._inbox.octets, turn)
+            is_done = self._waiting[0].serve(self._receive_buffer.octets, turn)
             if not is_done or not self._is_open:
                 return False
             self._waiting.pop(0)
@@ -362,19 +362,19 @@ class Connection:
     def _keep_rest(self) -> None:
         """Keep what is no whole frame yet, and read on."""
         served, self._scanned = self._scanned, 0
-        self._inbox.keep(served)
-        if not self._inbox.end:
+        self._receive_buffer.keep(served)
+        if not self._receive_buffer.end:
             self._frame_since = math.inf
         elif served or self._frame_since == math.inf:
-            self._frame_since = self._admission.loop.time()
+            self._frame_since = self._memory_budget.loop.time()
         self._read_on()
 
     def _scan(self, frames_max: int) -> None:
         """Find more requests in the inbox: V3's, as long as no other came, then V2's."""
         self._waiting = decoded(self, lambda: self._runs(frames_max)) or []
 
-    def _runs(self, frames_max: int) -> list[Runs]:
-        inbox = self._inbox
+    def _runs(self, frames_max: int) -> list[RequestStream]:
+        inbox = self._receive_buffer
         table = scan_frames(inbox.octets.data, inbox.end, self._options.frame_bytes_max, self._scanned, frames_max)
         if len(table) and not self._has_sent_request:
             self._has_sent_request = True
@@ -383,11 +383,11 @@ class Connection:
         self._is_scanned = len(table) < frames_max
         v3_frames = 0 if self._is_v2 else v3.count_frames(inbox.octets, table)
         self._is_v2 = self._is_v2 or v3_frames < len(table)
-        runs: list[Runs] = []
+        runs: list[RequestStream] = []
         if v3_frames:
-            runs.append(V3Runs(self._bookie, self, table.take(slice(0, v3_frames))))
+            runs.append(V3RequestStream(self._bookie, self, table.take(slice(0, v3_frames))))
         if self._is_v2:
-            runs.append(V2Runs(self._bookie, self, inbox.octets, table.take(slice(v3_frames, None))))
+            runs.append(V2RequestStream(self._bookie, self, inbox.octets, table.take(slice(v3_frames, None))))
         return runs
 
     def _peer(self) -> str:

@@ -17,11 +17,11 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class KnownAnswer(Reading):
-    """Requests of which the answers are known already."""
+class KnownResponse(Reading):
+    """Requests of which the responses are known already."""
 
     client: ReadClient
-    answers: bytes
+    responses: bytes
     is_answered: bool = False
 
     def __len__(self) -> int:
@@ -34,7 +34,7 @@ class KnownAnswer(Reading):
 
     def proceed(self, view: View, fetched: Fetched | None, turn: Turn) -> Place | None:
         self.is_answered = True
-        self.client.send((self.answers,))
+        self.client.send((self.responses,))
         return None
 
 
@@ -68,5 +68,5 @@ class SpaceRead(Reading):
         if asked & flags.FREE_DISK_SPACE:
             found["freeDiskSpace"] = space.free_bytes
         self.is_answered = True
-        self.client.send((v3_responses.answer(self.request, v3.StatusCode.EOK, found),))
+        self.client.send((v3_responses.response(self.request, v3.StatusCode.EOK, found),))
         return None

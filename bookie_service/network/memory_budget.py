@@ -65,7 +65,7 @@ class Budget:
 
 
 class Receiver(Protocol):
-    """A connection, as admission sees it."""
+    """A connection, as the budget sees it."""
 
     def go_on_receiving(self) -> None:
         """There is room again."""
@@ -74,7 +74,7 @@ class Receiver(Protocol):
         """Close, and give back what is held."""
 
 
-class Admission:
+class MemoryBudget:
     """The budgets of one process, the buffer that its connections receive into, and who waits for room."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, received_bytes_max: int, reply_bytes_max: int) -> None:

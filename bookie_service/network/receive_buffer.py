@@ -11,18 +11,18 @@ from __future__ import annotations
 import numpy as np
 
 from bkspark.wire.framing import LENGTH_BYTES
-from bookie_service.network.memory_budget import UNCOUNTED_BYTES, Admission, Receiver
+from bookie_service.network.memory_budget import UNCOUNTED_BYTES, MemoryBudget, Receiver
 
 _NOTHING = np.empty(0, np.uint8)
 
 
-class Inbox:
+class ReceiveBuffer:
     """The bytes octets[:end]. They lie in the shared buffer, until `keep` or the next turn of the event loop."""
 
-    __slots__ = ("_admission", "_counted", "_kept", "_owner", "end", "octets")
+    __slots__ = ("_counted", "_kept", "_memory_budget", "_owner", "end", "octets")
 
-    def __init__(self, admission: Admission, owner: Receiver) -> None:
-        self._admission = admission
+    def __init__(self, memory_budget: MemoryBudget, owner: Receiver) -> None:
+        self._memory_budget = memory_budget
         self._owner = owner
         self._kept = _NOTHING
         self._counted = 0
@@ -36,11 +36,11 @@ class Inbox:
         """
         if self.end > UNCOUNTED_BYTES:
             return self._space_of_frame()
-        window = self._admission.window(self.end)
+        window = self._memory_budget.window(self.end)
         if not window:
-            self._admission.wait(self._owner)
+            self._memory_budget.wait(self._owner)
             return None
-        self.octets = self._admission.scratch
+        self.octets = self._memory_budget.scratch
         if self.end:
             self.octets[: self.end] = self._kept[: self.end]
         return self.octets.data[self.end : self.end + min(window, most)]
@@ -50,10 +50,10 @@ class Inbox:
         frame_bytes = LENGTH_BYTES + int.from_bytes(self._kept[:LENGTH_BYTES].tobytes(), "big")
         if frame_bytes != len(self._kept):
             if not self._count(frame_bytes):
-                self._admission.wait(self._owner, frame_bytes - self._counted, self._counted)
+                self._memory_budget.wait(self._owner, frame_bytes - self._counted, self._counted)
                 return None
-            self._admission.begin_frame(self._owner)
-            whole = self._admission.memory.take(frame_bytes)
+            self._memory_budget.begin_frame(self._owner)
+            whole = self._memory_budget.memory.take(frame_bytes)
             whole[: self.end] = self._kept[: self.end]
             self._kept = whole
         self.octets = self._kept
@@ -63,7 +63,7 @@ class Inbox:
         """Keep octets[consumed:end], the front of an unfinished frame, and nothing else."""
         if self.octets is self._kept and not consumed:
             return
-        self._admission.end_frame(self._owner)
+        self._memory_budget.end_frame(self._owner)
         self._keep(consumed)
         if self.end > UNCOUNTED_BYTES:
             # Memory for all of it, while there is some.
@@ -71,7 +71,7 @@ class Inbox:
 
     def keep_all(self) -> None:
         """Keep octets[:end], in which places must stay as they are: requests in it wait."""
-        self._admission.end_frame(self._owner)
+        self._memory_budget.end_frame(self._owner)
         if self.octets is not self._kept:
             self._keep(0)
 
@@ -79,7 +79,7 @@ class Inbox:
         size = self.end - start
         kept = _NOTHING
         if size:
-            kept = self._admission.memory.take(size)
+            kept = self._memory_budget.memory.take(size)
             kept[:] = self.octets[start : self.end]
         # No more was received than there was room for.
         has_room = self._count(size)
@@ -97,9 +97,9 @@ class Inbox:
         """Have `size` bytes count, instead of what did; return False, and change nothing, when there is no room."""
         counted = size if size > UNCOUNTED_BYTES else 0
         more = counted - self._counted
-        if more > 0 and not self._admission.received.take(more):
+        if more > 0 and not self._memory_budget.received.take(more):
             return False
         self._counted = counted
         if more < 0:
-            self._admission.give_back(-more)
+            self._memory_budget.give_back(-more)
         return True

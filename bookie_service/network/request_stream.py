@@ -29,7 +29,7 @@ class StateChange:
 Step = Reading | StateChange
 
 
-class Runs(ABC):
+class RequestStream(ABC):
     """The requests of one protocol in a receive buffer."""
 
     def __init__(self, bookie: Bookie, client: BookieClient, count: int) -> None:
@@ -37,7 +37,7 @@ class Runs(ABC):
         self._client = client
         self._count = count
         self._row = 0
-        """How many requests are seen to."""
+        """How many requests are accepted."""
         self._reading: Reading | None = None
         """What was begun of the requests in front of `_row` and is not answered."""
 

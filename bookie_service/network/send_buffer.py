@@ -11,20 +11,20 @@ import socket
 from collections import deque
 
 from bookie_service.engine.responses import Parts
-from bookie_service.network.memory_budget import LARGE_REPLY_BYTES, Admission, Receiver
+from bookie_service.network.memory_budget import LARGE_REPLY_BYTES, MemoryBudget, Receiver
 
 _PARTS_PER_CALL_MAX = 1024
 """IOV_MAX of Linux."""
 
 
-class Outbox:
+class SendBuffer:
     """What a connection still has to send. For one event loop."""
 
-    __slots__ = ("_admission", "_owner", "_pending", "_sent_of_first", "_socket", "size")
+    __slots__ = ("_memory_budget", "_owner", "_pending", "_sent_of_first", "_socket", "size")
 
-    def __init__(self, connected: socket.socket, admission: Admission, owner: Receiver) -> None:
+    def __init__(self, connected: socket.socket, memory_budget: MemoryBudget, owner: Receiver) -> None:
         self._socket = connected
-        self._admission = admission
+        self._memory_budget = memory_budget
         self._owner = owner
         self._pending: deque[bytes] = deque()
         self._sent_of_first = 0
@@ -39,12 +39,12 @@ class Outbox:
         """
         size = sum(map(len, parts))
         if size >= LARGE_REPLY_BYTES:
-            self._admission.note_large_reply()
+            self._memory_budget.note_large_reply()
         sent = 0 if self._pending else self._send_some(parts)
         left = size - sent
         if not left:
             return True
-        if not self._admission.keep_reply(self._owner, left):
+        if not self._memory_budget.keep_reply(self._owner, left):
             return False
         self.size += left
         for part in parts:
@@ -69,12 +69,12 @@ class Outbox:
                 break
             self._drop(sent)
         if self.size < size:
-            self._admission.note_taken(self._owner, self.size)
+            self._memory_budget.note_taken(self._owner, self.size)
         return self.size < size
 
     def clear(self) -> None:
         """Forget what is pending."""
-        self._admission.replies.give(sum(map(len, self._pending)))
+        self._memory_budget.replies.give(sum(map(len, self._pending)))
         self._pending.clear()
         self.size = self._sent_of_first = 0
 
@@ -100,6 +100,6 @@ class Outbox:
         while self._pending and sent >= len(self._pending[0]):
             # Memory is free only when all of a part is sent.
             size = len(self._pending.popleft())
-            self._admission.replies.give(size)
+            self._memory_budget.replies.give(size)
             sent -= size
         self._sent_of_first = sent

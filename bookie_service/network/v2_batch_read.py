@@ -11,7 +11,7 @@ from bookie_service.engine.reads import ReadClient, Reading, View, failed
 from bookie_service.engine.turns import Turn
 from bookie_service.formats.journal import BODY_BYTES_MAX
 from bookie_service.storage.io.byte_source import Fetched, NotCached, Place
-from bookie_service.storage.io.items import Items
+from bookie_service.storage.io.framed_entries import FramedEntries
 
 
 @dataclass(slots=True)
@@ -50,7 +50,7 @@ class BatchRead(Reading):
         self.client.send([self._head(status, sum(map(len, buffers))), *buffers])
         return None
 
-    def _read(self, view: View, fetched: Fetched | None) -> tuple[Status, list[Items]]:
+    def _read(self, view: View, fetched: Fetched | None) -> tuple[Status, list[FramedEntries]]:
         first_entry, count_max = self.first_entry, self.count_max
         room = min(self.bytes_max, view.options.batch_bytes_max) - v2.BATCH_ACCOUNT_BYTES
         try:

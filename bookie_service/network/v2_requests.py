@@ -18,8 +18,8 @@ from bkspark.wire.layout import MASTER_KEY_BYTES
 from bookie_service.engine.bookie import Bookie, BookieClient
 from bookie_service.engine.single_reads import SingleReads
 from bookie_service.network.add_decoders import v2_add_batch
-from bookie_service.network.known_responses import KnownAnswer
-from bookie_service.network.request_stream import Runs, StateChange, Step
+from bookie_service.network.known_responses import KnownResponse
+from bookie_service.network.request_stream import RequestStream, StateChange, Step
 from bookie_service.network.response_encoders import V2_RESPONSES
 from bookie_service.network.v2_batch_read import BatchRead
 
@@ -29,8 +29,8 @@ _LOOK_MORE = 8
 _AUTHS_PER_STEP = 256
 
 
-class V2Runs(Runs):
-    """The V2 requests of a receive buffer; see `Runs`."""
+class V2RequestStream(RequestStream):
+    """The V2 requests of a receive buffer; see `RequestStream`."""
 
     def __init__(self, bookie: Bookie, client: BookieClient, octets: np.ndarray, table: FrameTable) -> None:
         """Raises ProtocolError: one of the frames is no V2 request that is served."""
@@ -54,7 +54,7 @@ class V2Runs(Runs):
             return self._batch_read(octets), 1
         count = min(end - row, _AUTHS_PER_STEP)
         answers = v2.encode_auth_reply(NO_AUTHENTICATION.SerializeToString()) * count
-        return KnownAnswer(self._client, answers), count
+        return KnownResponse(self._client, answers), count
 
     def _read(self, octets: np.ndarray, end: int) -> tuple[Step, int]:
         requests, row = self._requests, self._row

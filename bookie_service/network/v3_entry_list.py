@@ -19,14 +19,14 @@ from bkspark.wire.status import Status
 from bookie_service.engine.entry_lists import EntryLists, ListClient
 from bookie_service.engine.reads import Reading, View, failed
 from bookie_service.engine.turns import Turn
-from bookie_service.network.v3_responses import answer
+from bookie_service.network.v3_responses import response
 from bookie_service.storage.io.byte_source import Fetched, Place
 from bookie_service.storage.ledgers.interface import Ledger
 
 logger = logging.getLogger(__name__)
 
 _LIST_BYTES_MAX = 4 * 1024 * 1024
-"""With its answer, less than any frame limit that is in use."""
+"""With its response, less than any frame limit that is in use."""
 _GROUPS_MAX = (_LIST_BYTES_MAX - HEAD_BYTES) // GROUP_BYTES
 _RUNS_PER_CHUNK = 32 * 1024
 """So many runs are made groups of at once: no more of a list is in memory as runs."""
@@ -51,7 +51,7 @@ class EntryList(Reading):
 
     def refuse(self, status: int) -> None:
         self._is_begun = True
-        self.client.send((answer(self._request, v3.code_of(status)),))
+        self.client.send((response(self._request, v3.code_of(status)),))
 
     def proceed(self, view: View, fetched: Fetched | None, turn: Turn) -> Place | None:
         self._view = view
@@ -97,9 +97,9 @@ class EntryList(Reading):
         data = groups.encoded()
         if data is None:
             logger.error("the list of ledger %d's entries would not fit into a frame", self._ledger_id)
-            self._frame = answer(self._request, v3.StatusCode.EIO)
+            self._frame = response(self._request, v3.StatusCode.EIO)
         else:
-            self._frame = answer(self._request, v3.StatusCode.EOK, {"availabilityOfEntriesOfLedger": data})
+            self._frame = response(self._request, v3.StatusCode.EOK, {"availabilityOfEntriesOfLedger": data})
 
     def finish(self) -> None:
         self.client.send((self._frame,))

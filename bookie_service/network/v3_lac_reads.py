@@ -52,7 +52,7 @@ class LacReads(Reading):
         self.client.send((self._refusal(self.row - 1, self.row, status),))
 
     def _refusal(self, first: int, end: int, status: int) -> bytes:
-        """Return the answers to requests [first, end); of a ledger that is not here Apache's bookies say ENOENTRY."""
+        """Return the responses to requests [first, end); of a ledger that is not here Apache's bookies say ENOENTRY."""
         is_absent = status in (Status.ENOENTRY, Status.ENOLEDGER)
         code = v3.StatusCode.ENOENTRY if is_absent else v3.code_of(status)
         return v3_lacs.encode_lac_failures(self.txn_ids[first:end], code, self.ledger_ids[first:end])
@@ -71,7 +71,7 @@ class LacReads(Reading):
         return None
 
     def _answer_some(self, view: View, fetched: Fetched | None, turn: Turn, parts: list[bytes | memoryview]) -> None:
-        """Add answers to `parts`: of about `replies_bytes_max` bytes, or what the turn has time for.
+        """Add responses to `parts`: of about `replies_bytes_max` bytes, or what the turn has time for.
 
         Raises:
             NotCached: the next last entry is not at hand.

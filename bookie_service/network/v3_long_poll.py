@@ -1,8 +1,8 @@
 """A V3 read with `previousLAC`: wait until the LAC is above that one, then answer (docs/protocol.md §2.7, long poll).
 
-With ENTRY_PIGGYBACK the answer is the LAC, and entry previousLAC + 1 if the LAC has advanced and the entry is held
-here; "nothing new" and "not here" are EOK without a body. Otherwise the answer is that to a plain read of the entry
-asked for. Without `timeOut` nothing is waited for.
+With ENTRY_PIGGYBACK the response is the LAC, and entry previousLAC + 1 if the LAC has advanced and the entry is held
+here; "nothing new" and "not here" are EOK without a body. Otherwise the response is the one to a plain read of the
+entry asked for. Without `timeOut` nothing is waited for.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from bookie_service.engine.long_polls import LongPolls, PollClient
 from bookie_service.engine.reads import Reading, View, failed, ids_of
 from bookie_service.engine.single_reads import SingleReads
 from bookie_service.engine.turns import Turn
-from bookie_service.network.known_responses import KnownAnswer
+from bookie_service.network.known_responses import KnownResponse
 from bookie_service.network.response_encoders import V3Responses, txn_id_array
-from bookie_service.network.v3_responses import answer
+from bookie_service.network.v3_responses import response
 from bookie_service.storage.io.byte_source import Fetched, NotCached, Place
 
 
@@ -53,7 +53,7 @@ class LongPollRead(Reading):
 
     def refuse(self, status: int) -> None:
         self._is_answered = True
-        self.client.send((answer(self._request, v3.code_of(status)),))
+        self.client.send((response(self._request, v3.code_of(status)),))
 
     def wake(self, lac: int | None) -> None:
         self._is_waiting = False
@@ -109,11 +109,11 @@ class LongPollRead(Reading):
         if self._lac > self.previous_lac:
             entry = ids_of(self.ledger_id, self.previous_lac + 1)
             return SingleReads(self.client, _PiggybackAnswers(self._request, found), *entry)
-        return KnownAnswer(self.client, answer(self._request, v3.StatusCode.EOK, found))
+        return KnownResponse(self.client, response(self._request, v3.StatusCode.EOK, found))
 
 
 class _PiggybackAnswers:
-    """The answer of a long poll whose LAC has advanced; see `ReadResponseEncoder`."""
+    """The response of a long poll whose LAC has advanced; see `ReadResponseEncoder`."""
 
     wants_lac = False
 
@@ -124,15 +124,15 @@ class _PiggybackAnswers:
     def found(
         self, row: int, ledger_id: int, first_entry: int, items: bytes | memoryview, sizes: np.ndarray, lac: int | None
     ) -> bytes:
-        """Return the answer with the entry."""
+        """Return the response with the entry."""
         entry = bytes(memoryview(items)[LENGTH_BYTES : sizes.item(0)])
-        return answer(self._request, v3.StatusCode.EOK, {**self._found, "entryId": first_entry, "body": entry})
+        return response(self._request, v3.StatusCode.EOK, {**self._found, "entryId": first_entry, "body": entry})
 
     def not_found(self, row: int, status: int, ledger_ids: np.ndarray, entry_ids: np.ndarray) -> bytes:
-        """Return the answer without: of a striped ledger the entry may lie elsewhere."""
+        """Return the response without the entry: of a striped ledger the entry may lie elsewhere."""
         if status == Status.ENOENTRY:
-            return answer(self._request, v3.StatusCode.EOK, self._found)
-        return answer(self._request, v3.code_of(status))
+            return response(self._request, v3.StatusCode.EOK, self._found)
+        return response(self._request, v3.code_of(status))
 
     def take(self, rows: slice) -> _PiggybackAnswers:
         """Return itself: there is but one read."""

@@ -22,18 +22,18 @@ from bookie_service.engine.reads import ids_of
 from bookie_service.engine.single_reads import SingleReads
 from bookie_service.network import v3_responses
 from bookie_service.network.add_decoders import v3_add_batch
-from bookie_service.network.known_responses import KnownAnswer, SpaceRead
-from bookie_service.network.request_stream import Runs, StateChange, Step
+from bookie_service.network.known_responses import KnownResponse, SpaceRead
+from bookie_service.network.request_stream import RequestStream, StateChange, Step
 from bookie_service.network.response_encoders import V3Responses, txn_id_array
 from bookie_service.network.v2_requests import NO_AUTHENTICATION
 from bookie_service.network.v3_entry_list import EntryList
 from bookie_service.network.v3_lac_reads import LacReads
 from bookie_service.network.v3_long_poll import LongPollRead
-from bookie_service.network.v3_responses import answer
+from bookie_service.network.v3_responses import response
 
 
-class V3Runs(Runs):
-    """The V3 requests of a receive buffer; see `Runs`."""
+class V3RequestStream(RequestStream):
+    """The V3 requests of a receive buffer; see `RequestStream`."""
 
     def __init__(self, bookie: Bookie, client: BookieClient, table: FrameTable) -> None:
         super().__init__(bookie, client, len(table))
@@ -60,7 +60,7 @@ class V3Runs(Runs):
                 gather_i64(octets, adds.body_starts + ENTRY_ID_AT) == adds.entry_ids
             )
         if not is_right[0]:
-            return KnownAnswer(self._client, run.take(slice(0, 1)).replies(Status.EBADREQ)), 1
+            return KnownResponse(self._client, run.take(slice(0, 1)).encode_responses(Status.EBADREQ)), 1
         right = run if is_right.all() else run.take(slice(0, int(np.argmin(is_right))))
         return StateChange(lambda: self._bookie.add(self._client, octets, right)), len(right)
 
@@ -84,7 +84,7 @@ class V3Runs(Runs):
         if request.header.version != protocol.VERSION_THREE:
             return self._refusal(request, v3.StatusCode.EBADVERSION)
         if operation == protocol.AUTH:
-            return KnownAnswer(self._client, answer(request, v3.StatusCode.EOK, authResponse=NO_AUTHENTICATION))
+            return KnownResponse(self._client, response(request, v3.StatusCode.EOK, authResponse=NO_AUTHENTICATION))
         if not v3_responses.has_message(request):
             # START_TLS too: there is no TLS.
             return self._refusal(request, v3.StatusCode.EBADREQ)
@@ -100,8 +100,8 @@ class V3Runs(Runs):
         }
         return steps[operation](request)
 
-    def _refusal(self, request: protocol.Request, status: v3.StatusCode) -> KnownAnswer:
-        return KnownAnswer(self._client, answer(request, status))
+    def _refusal(self, request: protocol.Request, status: v3.StatusCode) -> KnownResponse:
+        return KnownResponse(self._client, response(request, status))
 
     def _add_one(self, request: protocol.Request) -> Step:
         """Return an add whose fields come in an order that no known peer uses."""

@@ -1,7 +1,7 @@
-"""V3 answers that are made one by one, with protobuf's classes.
+"""V3 responses that are made one by one, with protobuf's classes.
 
-Outer and inner status are the same. An answer to an operation that has no message, or whose request lacks it, consists
-of header and status.
+Outer and inner status are the same. A response to an operation that has no message, or whose request lacks it, is
+header and status.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def has_message(request: protocol.Request) -> bool:
     return names is not None and request.HasField(names[0])
 
 
-def answer(request: protocol.Request, status: int, found: Mapping[str, Any] | None = None, **messages: Any) -> bytes:
+def response(request: protocol.Request, status: int, found: Mapping[str, Any] | None = None, **messages: Any) -> bytes:
     """Return the frame that answers a request; `status` is V3's.
 
     Args:
@@ -56,4 +56,4 @@ def answer(request: protocol.Request, status: int, found: Mapping[str, Any] | No
 
 def refusal(request: protocol.Request, status: int) -> bytes:
     """Return the frame that answers a request with a status, EOK too, and nothing else."""
-    return answer(request, v3.code_of(status))
+    return response(request, v3.code_of(status))

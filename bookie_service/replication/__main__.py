@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import sys
 
-from bookie_service.admin.shutdown import Ending
+from bookie_service.admin.shutdown import ShutdownSignals
 
 if __name__ == "__main__":
-    ending = Ending("bkspark cluster", is_command="autorecovery" not in sys.argv[1:2])
-    ending.begin()
+    signals = ShutdownSignals("bkspark cluster", is_command="autorecovery" not in sys.argv[1:2])
+    signals.begin()
     # numpy and kazoo take a good part of a second, in which a signal must not find Python's own handlers.
     from bookie_service.admin.repair_commands import main
 
-    sys.exit(main(sys.argv[1:], ending))
+    sys.exit(main(sys.argv[1:], signals))

@@ -11,6 +11,7 @@ import contextlib
 import logging
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import assert_never
 
 import numpy as np
 
@@ -18,8 +19,8 @@ from bkspark.client.metadata_steps import write_metadata
 from bkspark.client.recovery import recover
 from bkspark.client.stored import HeldEntries
 from bkspark.client.writer import Services
-from bkspark.core.add_pipeline import WriterLimits
 from bkspark.core.effects import WriteMetadata
+from bkspark.core.limits import WriterLimits
 from bkspark.core.metadata import Fragment
 from bkspark.errors import BookKeeperError, MetadataError, MetadataFormat, NoSuchLedger, SessionExpired, TooManyRequests
 from bkspark.metadata.tree import Tree
@@ -246,14 +247,14 @@ class ReplicationWorker:
             may_recover=self._may_recover(ledger_id, stored.metadata.last_fragment),
         )
         run = _RepairRun(self._services, core, registered, self._options.password, self._rate, self._piece_bytes)
-        todo = core.start()
-        while not isinstance(todo[0], Ended):
+        (effect,) = core.start()
+        while not isinstance(effect, Ended):
             if self._tree.session_id != session:
                 error = SessionExpired(f"the lock of ledger {ledger_id} went with its session")
                 return Ended(Outcome.DEFERRED, error), None
-            todo = await run.perform(todo[0])
+            (effect,) = await run.perform(effect)
         self.copied_bytes += run.copied_bytes
-        return todo[0], core.metadata.last_fragment
+        return effect, core.metadata.last_fragment
 
 
 class _RepairRun:
@@ -281,15 +282,21 @@ class _RepairRun:
         password = self._core.metadata.password
         return self._fallback_password if password is None else password
 
-    async def perform(self, effect: Effect) -> list[Effect]:
-        """Return what is to be done next."""
-        if isinstance(effect, InspectCopies):
-            return await self._inspect(effect)
-        if isinstance(effect, CopyEntries):
-            return await self._copy(effect)
-        if isinstance(effect, RecoverLedger):
-            return await self._recover()
-        assert isinstance(effect, WriteMetadata)
+    async def perform(self, effect: InspectCopies | CopyEntries | RecoverLedger | WriteMetadata) -> list[Effect]:
+        """Return what is to be done next: one effect at a time, as each waits for the one before."""
+        match effect:
+            case InspectCopies():
+                return await self._inspect(effect)
+            case CopyEntries():
+                return await self._copy(effect)
+            case RecoverLedger():
+                return await self._recover()
+            case WriteMetadata():
+                return await self._write(effect)
+            case _:
+                assert_never(effect)
+
+    async def _write(self, effect: WriteMetadata) -> list[Effect]:
         try:
             return await write_metadata(self._services.ledgers, self._core, self._core.ledger_id, effect)
         except NoSuchLedger:

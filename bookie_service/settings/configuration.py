@@ -42,7 +42,7 @@ from bookie_service.settings.values import FALSE, MOST, NULL, TRUE, Setting, Val
 from bookie_service.storage.disks import DiskLimits
 from bookie_service.storage.index.per_ledger import PageOptions
 from bookie_service.storage.io.key_values import KeyValueOptions
-from bookie_service.storage.journal.flush_policy import SETTLE_NS, FlushLimits
+from bookie_service.storage.journal.flush_policy import MARKER_DELAY_NS, FlushLimits
 from bookie_service.storage.journal.journal import JournalOptions
 from bookie_service.storage.ledgers.base import ReadAheadOptions, StoreOptions
 from bookie_service.storage.ledgers.storage_class import StorageClass
@@ -316,7 +316,7 @@ def _service(keys: Values) -> ServiceOptions:
             age_ns_max=max(0, keys.number("journalMaxGroupWaitMSec", 2, least=-1, unit="ms, 0 or less: no wait"))
             * 1_000_000,
             flush_when_idle=keys.flag("journalFlushWhenQueueEmpty", True),
-            settle_ns=SETTLE_NS if syncs else page_cache_ms * 1_000_000,
+            marker_delay_ns=MARKER_DELAY_NS if syncs else page_cache_ms * 1_000_000,
         ),
         journal=JournalOptions(
             file_bytes_max=keys.number("journalMaxSizeMB", 2048, least=1, unit="MiB") * _MIB,

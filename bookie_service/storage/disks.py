@@ -102,7 +102,7 @@ class DiskFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class DiskVerdict:
+class DiskDecision:
     """What the disks allow.
 
     full, warned: directories; a full one is not among the warned.
@@ -118,14 +118,14 @@ class DiskVerdict:
     room_bytes: int = LOOK_BYTES_MIN
 
 
-def judge(limits: DiskLimits, before: DiskVerdict, facts: DiskFacts) -> DiskVerdict:
-    """Return what the disks allow now; `before` is the last verdict, at first DiskVerdict()."""
+def decide(limits: DiskLimits, before: DiskDecision, facts: DiskFacts) -> DiskDecision:
+    """Return what the disks allow now; `before` is the last verdict, at first DiskDecision()."""
     spaces = {**facts.ledgers, **facts.journals}
     full = frozenset(path for path, space in spaces.items() if _is_full(limits, space, path in before.full))
     warned = frozenset(path for path, space in spaces.items() if space.used_share > limits.warn_share) - full
     room = _room(limits, facts.ledgers, full) - facts.waiting_bytes
     refusal = _refusal(limits, facts, full, room)
-    return DiskVerdict(
+    return DiskDecision(
         full,
         warned,
         refusal,

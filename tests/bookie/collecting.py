@@ -14,7 +14,7 @@ import numpy as np
 from bookie_service.formats import entry_log as log_format
 from bookie_service.formats import index_files
 from bookie_service.formats.entry_log import HEADER_BYTES
-from bookie_service.gc.garbage_collector import CollectionOptions, Collector, PassReport
+from bookie_service.gc.garbage_collector import CollectionOptions, GarbageCollector, PassReport
 from bookie_service.gc.gc_policy import CompactionLevel
 from bookie_service.storage.disks import DiskRoom
 from bookie_service.storage.io.files import LocalFiles
@@ -110,13 +110,13 @@ class Bench:
         self.open()
 
     def put(self, ledger_id: int, entry_ids: range, size: int = 100) -> None:
-        """Add entries; they are in the filling half."""
+        """Add entries; they are in the active half."""
         self.cluster.existing.add(ledger_id)
         ledger = self.store.ledger(ledger_id) or self.store.create_ledger(ledger_id, KEY)
         items = [item(ledger_id, entry_id, size) for entry_id in entry_ids]
         sizes = np.array([len(each) for each in items])
         buffer = np.frombuffer(b"".join(items), np.uint8)
-        addresses = self.store.filling.place(buffer, np.cumsum(sizes) - sizes, sizes)
+        addresses = self.store.active.place(buffer, np.cumsum(sizes) - sizes, sizes)
         self.store.insert(ledger, np.array(entry_ids), addresses)
 
     def flush(self) -> None:
@@ -139,7 +139,7 @@ class Bench:
         """Run one pass."""
 
         async def run() -> PassReport:
-            collector = Collector(
+            collector = GarbageCollector(
                 self.store, self.compactor, self.cluster, options, self.flush_all, lambda error: None, lambda: room
             )
             try:
@@ -165,7 +165,7 @@ class Bench:
     ) -> PassReport:
         """`collect_in_passes`, or passes that are asked for, on an event loop."""
         now_s = 0.0
-        collector = Collector(
+        collector = GarbageCollector(
             self.store,
             self.compactor,
             self.cluster,

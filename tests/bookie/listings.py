@@ -27,7 +27,7 @@ from bkspark.metadata.memory import MemoryStore, MemoryTree
 from bkspark.metadata.tree import Stat
 from bkspark.metadata.uri import MetadataUri
 from bookie_service.cluster.ledger_metadata_view import LedgerMetadataView
-from bookie_service.gc.garbage_collector import Collector
+from bookie_service.gc.garbage_collector import GarbageCollector
 from tests.bookie.collecting import OF_OTHERS, UNLIMITED, Bench
 from tests.crash.simulated_files import SimulatedDisk, SimulatedFiles
 
@@ -107,7 +107,7 @@ async def collect_against(seed: int, listings: int) -> Counter[str]:
     for each in (ledgers, LedgerStore(stranger, URI)):
         await each.create(LedgerMetadata(1, 1, 1, (Fragment(0, ("other:1",)),)), ledger_id=OF_OTHERS)
     now_s = 0.0
-    collector = Collector(
+    collector = GarbageCollector(
         bench.store,
         bench.compactor,
         metadata_view,

@@ -17,7 +17,7 @@ from bookie_service.engine.bookie import ENTRY_LISTS, Bookie, BookieOptions
 from bookie_service.engine.entry_lists import EntryLists
 from bookie_service.engine.turns import Turn, TurnLimits, Turns
 from bookie_service.network.connection import Connection, ConnectionOptions
-from bookie_service.network.memory_budget import Admission
+from bookie_service.network.memory_budget import MemoryBudget
 from bookie_service.storage.journal.journal import JournalOptions
 from bookie_service.storage.ledgers.base import StoreOptions
 from tests.crash.history import History
@@ -202,7 +202,7 @@ class ServedBookie:
         for journal in twin.journals:
             journal.bookie = self.bookie
         twin.checkpoints.bookie = self.bookie
-        self.admission = Admission(self.loop, 128 * _MIB, 256 * _MIB)  # type: ignore[arg-type]
+        self.memory_budget = MemoryBudget(self.loop, 128 * _MIB, 256 * _MIB)  # type: ignore[arg-type]
         self.failures: list[BaseException] = []
         self.connections: dict[SimulatedSocket, Connection] = {}
 
@@ -213,7 +213,7 @@ class ServedBookie:
             connected,  # type: ignore[arg-type]
             address,
             self.bookie,
-            self.admission,
+            self.memory_budget,
             self.turns,
             options or ConnectionOptions(),
             self,

@@ -12,7 +12,7 @@ import pytest
 
 from bookie_service.formats.index import LedgerHeader
 from bookie_service.storage.index.index import IndexPaths
-from bookie_service.storage.index.per_ledger import FileIndex, PageOptions
+from bookie_service.storage.index.per_ledger import PageOptions, PerLedgerIndex
 from bookie_service.storage.io.files import LocalFiles
 from bookie_service.storage.ledgers.limbo import DirtyMarker
 from tests.bookie.faulty_files import FaultyFiles
@@ -121,7 +121,7 @@ class Moving:
     def __init__(self, directories: list[str], files: LocalFiles | None = None) -> None:
         self.doubted: list[int] = []
         self.headers: dict[int, LedgerHeader] = {}
-        self.index = FileIndex(
+        self.index = PerLedgerIndex(
             files or LocalFiles(), directories, PageOptions(), 4, self._doubt, lambda each: self.headers.get(each)
         )
 

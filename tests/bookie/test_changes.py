@@ -185,7 +185,7 @@ def test_lone_add_without_room_is_left_to_those_who_make_room(twin: BookieTwin) 
         entry_id += 1
         assert entry_id < 1000
     size = 4 + len(entry(5, 0)) + 16
-    assert twin.store.filling.room < size
+    assert twin.store.active.room < size
     assert client.statuses == [Status.EOK] * (entry_id - 1)
 
 
@@ -205,11 +205,11 @@ def test_fence_and_lac_of_a_known_ledger_leave_its_key_as_it_is(twin: BookieTwin
 def test_known_ledgers_are_fenced_and_get_lacs_where_no_unknown_one_finds_room(twin: BookieTwin) -> None:
     assert add(twin, (5, 0)) == [Status.EOK]
     ledger_id = 100
-    while twin.store.filling.room > 0:
+    while twin.store.active.room > 0:
         twin.store.create_ledger(ledger_id, KEY)
         ledger_id += 1
     assert twin.bookie.checkpoint()
-    while twin.store.filling.room > 0:
+    while twin.store.active.room > 0:
         twin.store.create_ledger(ledger_id, KEY)
         ledger_id += 1
     lac, client = Statuses(), Client()
@@ -294,15 +294,15 @@ def test_checkpoint_that_makes_room_moves_no_mark_and_another_one_does(twin: Boo
     marks: list[bool] = []
     begin: Callable[..., Any] = twin.store.begin_flush
 
-    def begin_flush(*, moves_mark: bool = True) -> Any:
-        marks.append(moves_mark)
-        return begin(moves_mark=moves_mark)
+    def begin_flush(*, advances_checkpoint: bool = True) -> Any:
+        marks.append(advances_checkpoint)
+        return begin(advances_checkpoint=advances_checkpoint)
 
     twin.store.begin_flush = begin_flush  # type: ignore[method-assign]
     assert not twin.bookie.checkpoint()
     assert marks == []
     add(twin, (5, 0))
-    assert twin.bookie.checkpoint(moves_mark=False)
+    assert twin.bookie.checkpoint(advances_checkpoint=False)
     assert not twin.bookie.checkpoint()
     twin.settle()
     assert twin.bookie.checkpoint()

@@ -15,11 +15,11 @@ import pytest
 from bkspark.cli.__main__ import main as bkspark
 from bkspark.metadata import cookies
 from bkspark.wire.digest import DigestType, EntryDigest
-from bookie_service.admin.shutdown import Ending
+from bookie_service.admin.shutdown import ShutdownSignals
 from bookie_service.formats import compaction, tombstones
 from bookie_service.formats.index import LAYOUT
 from bookie_service.process import main
-from bookie_service.storage.index.manifest import IndexFilesWriter
+from bookie_service.storage.index.manifest import IndexManifestWriter
 from bookie_service.storage.io.files import LocalFiles
 from bookie_service.storage.journal.journal import JournalOptions
 from tests.bookie.folders import FENCED, LARGE_PAYLOADS, SMALL, SMALL_PAYLOADS, Folder, add, cut, flip
@@ -30,7 +30,7 @@ Capture = pytest.CaptureFixture[str]
 
 def check(folder: Folder, capsys: Capture) -> tuple[int, dict[str, Any]]:
     """Return the exit code and what was found."""
-    code = main(["--check", "--json", *folder.settings], Ending())
+    code = main(["--check", "--json", *folder.settings], ShutdownSignals())
     output = capsys.readouterr()
     assert output.err == ""
     return code, json.loads(output.out)
@@ -90,7 +90,7 @@ def test_torn_last_record_is_a_note_and_not_damage(crashed: Folder, capsys: Capt
 
 
 def test_entries_of_a_deleted_ledger_are_counted_and_no_damage(stopped: Folder, capsys: Capture) -> None:
-    IndexFilesWriter(LocalFiles(), [str(stopped.ledgers)]).note({SMALL: 0})
+    IndexManifestWriter(LocalFiles(), [str(stopped.ledgers)]).note({SMALL: 0})
     stopped.small_index.unlink()
     code, report = check(stopped, capsys)
     assert (code, report["unindexed_entries"]) == (0, 25)
@@ -125,10 +125,10 @@ def test_nothing_is_changed_and_the_directories_are_free_again(crashed: Folder, 
 
 
 def test_people_get_a_verdict(stopped: Folder, capsys: Capture) -> None:
-    assert main(["--check", *stopped.settings], Ending()) == 0
+    assert main(["--check", *stopped.settings], ShutdownSignals()) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "the bookie's folder is whole"
     flip(stopped.small_index, LAYOUT.positions_at)
-    assert main(["--check", *stopped.settings], Ending()) == 1
+    assert main(["--check", *stopped.settings], ShutdownSignals()) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith(f"DAMAGED {stopped.small_index} offset {LAYOUT.positions_at}: ")
     assert lines[-1] == "the bookie's folder is damaged"
@@ -299,7 +299,7 @@ def test_wiped_directory_is_named(stopped: Folder, capsys: Capture) -> None:
 def test_running_bookie_is_not_checked(stopped: Folder, capsys: Capture) -> None:
     lock = LocalFiles().lock(str(stopped.directory / "ledgers"))
     try:
-        assert main(["--check", *stopped.settings], Ending()) == 1
+        assert main(["--check", *stopped.settings], ShutdownSignals()) == 1
     finally:
         lock.release()
     output = capsys.readouterr()
@@ -310,7 +310,7 @@ def test_running_bookie_is_not_checked(stopped: Folder, capsys: Capture) -> None
 
 def test_directories_that_do_not_exist_are_one_line(tmp_path: Path, capsys: Capture) -> None:
     folder = Folder(tmp_path)
-    assert main(["--check", *folder.settings], Ending()) == 1
+    assert main(["--check", *folder.settings], ShutdownSignals()) == 1
     output = capsys.readouterr()
     assert len(output.err.splitlines()) == 1
     assert str(tmp_path / "journal") in output.err

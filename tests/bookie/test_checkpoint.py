@@ -124,33 +124,33 @@ class Steps:
 
 
 class Flush:
-    def __init__(self, moves_mark: bool) -> None:
-        self.moves_mark = moves_mark
+    def __init__(self, advances_checkpoint: bool) -> None:
+        self.advances_checkpoint = advances_checkpoint
 
 
-def checkpoint(*, moves_mark: bool, error: Exception | None = None) -> Checkpoint:
+def checkpoint(*, advances_checkpoint: bool, error: Exception | None = None) -> Checkpoint:
     marks: list[Future[JournalPosition]] = [Future(), Future()]
     marks[0].set_result(LOW)
     marks[1].set_result(HIGH) if error is None else marks[1].set_exception(error)
-    return Checkpoint(Flush(moves_mark), marks)  # type: ignore[arg-type]
+    return Checkpoint(Flush(advances_checkpoint), marks)  # type: ignore[arg-type]
 
 
 def test_journals_go_after_the_marks_and_marks_move_after_the_flush() -> None:
     steps = Steps()
-    carry_out(checkpoint(moves_mark=True), steps, steps, [steps, steps])  # type: ignore[arg-type]
+    carry_out(checkpoint(advances_checkpoint=True), steps, steps, [steps, steps])  # type: ignore[arg-type]
     assert steps.done == ["flush", ("marks", [LOW, HIGH]), ("forget", LOW), ("forget", HIGH)]
 
 
 def test_flush_that_only_makes_room_moves_no_mark() -> None:
     steps = Steps()
-    carry_out(checkpoint(moves_mark=False), steps, steps, [steps, steps])  # type: ignore[arg-type]
+    carry_out(checkpoint(advances_checkpoint=False), steps, steps, [steps, steps])  # type: ignore[arg-type]
     assert steps.done == ["flush"]
 
 
 def test_nothing_is_flushed_when_a_journal_failed() -> None:
     steps = Steps()
     with pytest.raises(JournalFailed) as failed:
-        carry_out(checkpoint(moves_mark=True, error=OSError(errno.ENOSPC, "full")), steps, steps, [])  # type: ignore[arg-type]
+        carry_out(checkpoint(advances_checkpoint=True, error=OSError(errno.ENOSPC, "full")), steps, steps, [])  # type: ignore[arg-type]
     assert isinstance(failed.value.error, OSError)
     assert steps.done == []
 
@@ -192,7 +192,7 @@ def running() -> Iterator[Running]:
 
 
 def test_checkpoints_are_carried_out_one_after_the_other(running: Running) -> None:
-    submitted = [checkpoint(moves_mark=moves_mark) for moves_mark in (True, False, True)]
+    submitted = [checkpoint(advances_checkpoint=advances_checkpoint) for advances_checkpoint in (True, False, True)]
     for each in submitted:
         running.thread.submit(each)
     assert [running.next() for _ in submitted] == [("done", each) for each in submitted]
@@ -202,7 +202,7 @@ def test_checkpoints_are_carried_out_one_after_the_other(running: Running) -> No
 
 def test_checkpoint_without_space_is_tried_again_when_there_may_be_some(running: Running) -> None:
     running.error = OSError(errno.ENOSPC, "full")
-    submitted = checkpoint(moves_mark=True)
+    submitted = checkpoint(advances_checkpoint=True)
     running.thread.submit(submitted)
     assert running.next() == ("stuck", running.error)
     running.thread.retry()
@@ -218,7 +218,7 @@ def test_checkpoint_that_is_stuck_is_left_to_the_journal_by_a_stop() -> None:
     made = Running()
     made.thread.start()
     made.error = OSError(errno.ENOSPC, "full")
-    made.thread.submit(checkpoint(moves_mark=True))
+    made.thread.submit(checkpoint(advances_checkpoint=True))
     assert made.next()[0] == "stuck"
     made.thread.stop()
     assert made.happened.empty() or made.next()[0] == "stuck"
@@ -229,7 +229,7 @@ def test_checkpoint_that_is_stuck_is_left_to_the_journal_by_a_stop() -> None:
 def test_stop_carries_out_what_was_submitted() -> None:
     made = Running()
     made.thread.start()
-    submitted = [checkpoint(moves_mark=True) for _ in range(3)]
+    submitted = [checkpoint(advances_checkpoint=True) for _ in range(3)]
     for each in submitted:
         made.thread.submit(each)
     made.thread.stop()
@@ -241,10 +241,10 @@ def test_any_other_error_ends_the_process_and_nothing_more_is_carried_out(error:
     made = Running()
     made.thread.start()
     made.error = error
-    made.thread.submit(checkpoint(moves_mark=True))
+    made.thread.submit(checkpoint(advances_checkpoint=True))
     assert made.next() == ("failed", error)
     made.error = None
-    made.thread.submit(checkpoint(moves_mark=True))
+    made.thread.submit(checkpoint(advances_checkpoint=True))
     made.thread.stop()
     assert made.happened.empty()
     assert made.steps.done == []
@@ -252,5 +252,5 @@ def test_any_other_error_ends_the_process_and_nothing_more_is_carried_out(error:
 
 def test_error_of_a_journal_ends_the_process_though_it_is_a_lack_of_space(running: Running) -> None:
     error = OSError(errno.ENOSPC, "the journal's disk is full")
-    running.thread.submit(checkpoint(moves_mark=True, error=error))
+    running.thread.submit(checkpoint(advances_checkpoint=True, error=error))
     assert running.next() == ("failed", error)

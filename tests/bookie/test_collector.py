@@ -12,7 +12,7 @@ import pytest
 
 from bkspark.errors import BookKeeperError, MetadataError
 from bookie_service.gc import garbage_collector
-from bookie_service.gc.garbage_collector import CollectionOptions, Collector, PassReport
+from bookie_service.gc.garbage_collector import CollectionOptions, GarbageCollector, PassReport
 from bookie_service.gc.gc_policy import CompactionLevel
 from bookie_service.storage.disks import DiskRoom
 from tests.bookie.collecting import UNLIMITED, Bench
@@ -28,7 +28,7 @@ class Task:
         self.failures: list[BaseException] = []
         self.room = DiskRoom.ENOUGH
         self.flushes = 0
-        self.collector = Collector(
+        self.collector = GarbageCollector(
             bench.store,
             bench.compactor,
             bench.cluster,

@@ -86,7 +86,7 @@ def test_values_reach_their_parts() -> None:
     service = configuration.service
     assert service.journal_directories == ("/a", "/b")
     assert service.checkpoint_interval_s == 0.5
-    assert service.flush == FlushLimits(1000, 3, 7_000_000, flush_when_idle=False, settle_ns=50_000_000)
+    assert service.flush == FlushLimits(1000, 3, 7_000_000, flush_when_idle=False, marker_delay_ns=50_000_000)
     assert (service.journal.alignment_bytes, service.journal.sync_groups) == (4096, False)
     assert not service.bookie.journals_entries
     assert [danger.partition(" is ")[0] for danger in configuration.dangers] == [

@@ -94,7 +94,9 @@ def test_answers_to_several_ledgers_adds_tell_of_each_its_own() -> None:
 @pytest.fixture
 def slow_to_settle(tmp_path: Path) -> Iterator[Serving]:
     """A bookie that syncs deferred adds when it is asked to, and for a long time not by itself."""
-    options = service_options(tmp_path, flush=FlushLimits(settle_ns=3_600_000_000_000), checkpoint_interval_s=3600.0)
+    options = service_options(
+        tmp_path, flush=FlushLimits(marker_delay_ns=3_600_000_000_000), checkpoint_interval_s=3600.0
+    )
     with Serving(options) as serving:
         yield serving
 

@@ -8,12 +8,12 @@ import pytest
 
 from bookie_service.storage.disks import (
     LOOK_BYTES_MIN,
+    DiskDecision,
     DiskFacts,
     DiskLimits,
-    DiskVerdict,
     FileSystemSpace,
+    decide,
     directory_for_log,
-    judge,
 )
 
 GIB = 1 << 30
@@ -49,53 +49,53 @@ def test_bookie_is_read_only_when_all_ledger_directories_or_a_journal_directory_
     ledgers: list[float], journals: list[float], refusal: str
 ) -> None:
     """docs/protocol.md §6.11, B9."""
-    verdict = judge(LIMITS, DiskVerdict(), facts(ledgers, journals))
+    verdict = decide(LIMITS, DiskDecision(), facts(ledgers, journals))
     assert verdict.refusal == refusal
     assert verdict.takes_recovery_adds
 
 
 def test_one_full_directory_is_enough_where_the_operator_says_so() -> None:
     limits = DiskLimits(any_full=True)
-    assert judge(limits, DiskVerdict(), facts([0.96, 0.5], [0.5])).refusal
-    assert not judge(limits, DiskVerdict(), facts([0.94, 0.5], [0.5])).refusal
+    assert decide(limits, DiskDecision(), facts([0.96, 0.5], [0.5])).refusal
+    assert not decide(limits, DiskDecision(), facts([0.94, 0.5], [0.5])).refusal
 
 
 def test_full_directory_stays_full_down_to_the_low_water_mark() -> None:
-    full = judge(LIMITS, DiskVerdict(), facts([0.96], [0.5]))
-    between = judge(LIMITS, full, facts([0.92], [0.5]))
+    full = decide(LIMITS, DiskDecision(), facts([0.96], [0.5]))
+    between = decide(LIMITS, full, facts([0.92], [0.5]))
     assert between.refusal
-    assert not judge(LIMITS, between, facts([0.89], [0.5])).refusal
-    assert not judge(LIMITS, DiskVerdict(), facts([0.92], [0.5])).refusal
+    assert not decide(LIMITS, between, facts([0.89], [0.5])).refusal
+    assert not decide(LIMITS, DiskDecision(), facts([0.92], [0.5])).refusal
 
 
 def test_warned_directories_are_named_and_still_used() -> None:
-    verdict = judge(LIMITS, DiskVerdict(), facts([0.85, 0.96, 0.5], [0.5]))
+    verdict = decide(LIMITS, DiskDecision(), facts([0.85, 0.96, 0.5], [0.5]))
     assert (verdict.warned, verdict.full, verdict.refusal) == ({"/l0"}, {"/l1"}, "")
 
 
 def test_entries_that_wait_in_memory_count_as_stored() -> None:
-    assert judge(LIMITS, DiskVerdict(), facts([0.94], [0.5], waiting_bytes=2 * GIB)).refusal
-    assert not judge(LIMITS, DiskVerdict(), facts([0.94, 0.5], [0.5], waiting_bytes=2 * GIB)).refusal
+    assert decide(LIMITS, DiskDecision(), facts([0.94], [0.5], waiting_bytes=2 * GIB)).refusal
+    assert not decide(LIMITS, DiskDecision(), facts([0.94, 0.5], [0.5], waiting_bytes=2 * GIB)).refusal
 
 
 def test_two_directories_on_one_disk_have_its_room_once() -> None:
     one = {"/l0": disk(0.94), "/l1": disk(0.94)}
-    assert judge(LIMITS, DiskVerdict(), DiskFacts(one, {}, waiting_bytes=int(1.5 * GIB))).refusal
+    assert decide(LIMITS, DiskDecision(), DiskFacts(one, {}, waiting_bytes=int(1.5 * GIB))).refusal
 
 
 def test_flush_without_space_makes_the_bookie_read_only_whatever_the_disks_say() -> None:
-    assert judge(LIMITS, DiskVerdict(), facts([0.1], [0.1], is_stuck=True)).refusal
+    assert decide(LIMITS, DiskDecision(), facts([0.1], [0.1], is_stuck=True)).refusal
 
 
 def test_recovery_adds_end_where_the_reserve_does() -> None:
     """`minUsableSizeForHighPriorityWrites`; without it a quarter of what a full disk keeps, or less."""
-    assert judge(LIMITS, DiskVerdict(), facts([0.985], [0.5])).takes_recovery_adds
-    assert not judge(LIMITS, DiskVerdict(), facts([0.995], [0.5])).takes_recovery_adds
-    assert not judge(LIMITS, DiskVerdict(), facts([0.96], [0.995])).takes_recovery_adds
+    assert decide(LIMITS, DiskDecision(), facts([0.985], [0.5])).takes_recovery_adds
+    assert not decide(LIMITS, DiskDecision(), facts([0.995], [0.5])).takes_recovery_adds
+    assert not decide(LIMITS, DiskDecision(), facts([0.96], [0.995])).takes_recovery_adds
     small = DiskFacts({"/l0": FileSystemSpace(1, 64 << 20, 3 << 20)}, {})
-    assert judge(LIMITS, DiskVerdict(), small).takes_recovery_adds
+    assert decide(LIMITS, DiskDecision(), small).takes_recovery_adds
     asked = DiskLimits(high_priority_bytes_min=4 << 20)
-    assert not judge(asked, DiskVerdict(), small).takes_recovery_adds
+    assert not decide(asked, DiskDecision(), small).takes_recovery_adds
 
 
 def test_verdict_is_sound_for_any_disks() -> None:
@@ -106,9 +106,9 @@ def test_verdict_is_sound_for_any_disks() -> None:
         limits = DiskLimits(full_share=full, low_share=low, warn_share=low, any_full=random.random() < 0.3)
         ledgers = [random.random() for _ in range(random.randint(1, 3))]
         journals = [random.random() for _ in range(random.randint(1, 2))]
-        before = judge(limits, DiskVerdict(), facts([random.random() for _ in ledgers], [random.random()]))
+        before = decide(limits, DiskDecision(), facts([random.random() for _ in ledgers], [random.random()]))
         found = facts(ledgers, journals, waiting_bytes=random.choice((0, GIB, 50 * GIB)))
-        verdict = judge(limits, before, found)
+        verdict = decide(limits, before, found)
         spaces = {**found.ledgers, **found.journals}
         for path, space in spaces.items():
             assert path in verdict.full or space.used_share <= full
@@ -120,9 +120,9 @@ def test_verdict_is_sound_for_any_disks() -> None:
         elif not found.waiting_bytes:
             assert verdict.full
         assert verdict.room_bytes >= LOOK_BYTES_MIN
-        assert judge(limits, verdict, found) == verdict
+        assert decide(limits, verdict, found) == verdict
         fuller = {path: disk(min(1.0, space.used_share + 0.1), space.device) for path, space in found.ledgers.items()}
-        worse = judge(limits, before, DiskFacts(fuller, found.journals, found.waiting_bytes))
+        worse = decide(limits, before, DiskFacts(fuller, found.journals, found.waiting_bytes))
         assert worse.full >= verdict.full
         assert worse.refusal or not verdict.refusal
         assert verdict.takes_recovery_adds or not worse.takes_recovery_adds

@@ -14,7 +14,7 @@ from bkspark.errors import StorageDamaged
 from bookie_service.formats import entry_log as log_format
 from bookie_service.formats.entry_log import HEADER_BYTES, OFFSET_BITS
 from bookie_service.storage.io.files import LocalFiles
-from bookie_service.storage.io.items import Items
+from bookie_service.storage.io.framed_entries import FramedEntries
 from bookie_service.storage.logs.entry_log import ITEM_BYTES_MAX, EntryLogs
 from bookie_service.storage.logs.log_reader import EntryLogReader
 from bookie_service.storage.logs.log_scan import LogScan, live_rows, stored_positions
@@ -48,7 +48,9 @@ class OneLog:
             self.end += self.file.write([piece], self.end)
         return np.array(positions, np.int64)
 
-    def read(self, positions: np.ndarray, first_entry: int = 0, bytes_max: int = LARGE, ledger_id: int = 5) -> Items:
+    def read(
+        self, positions: np.ndarray, first_entry: int = 0, bytes_max: int = LARGE, ledger_id: int = 5
+    ) -> FramedEntries:
         return self.reader.read(ledger_id, first_entry, positions, bytes_max)
 
     def scan(self) -> tuple[list[tuple[int, int]], int]:
@@ -68,7 +70,7 @@ def log(tmp_path: Path) -> Iterator[OneLog]:
     opened.close()
 
 
-def check(items: Items, expected: list[bytes], first_entry: int, *, is_full: bool) -> None:
+def check(items: FramedEntries, expected: list[bytes], first_entry: int, *, is_full: bool) -> None:
     assert (items.first_entry, items.is_full, items.sizes.tolist(), bytes(items.buffer)) == (
         first_entry,
         is_full,

@@ -1,4 +1,4 @@
-"""`EntryLogs` and what appends to them: numbers, directories, which logs are settled, and taking back what failed."""
+"""`EntryLogs` and what appends to them: numbers, directories, which logs are rotated, and taking back what failed."""
 
 from __future__ import annotations
 
@@ -232,25 +232,25 @@ def test_log_in_a_full_directory_is_left_where_another_is_not_full(disks: Disks)
     assert not logs.should_leave(log.log_id)
 
 
-# ---- settled logs, and those that come and go ----
+# ---- rotated logs, and those that come and go ----
 
 
 def test_log_is_settled_once_the_index_is_durable_for_it(disks: Disks) -> None:
     disks.files.replace("/b/1.log", log_format.encode_header(1))
     logs = disks.logs()
-    assert logs.settled() == [1]
+    assert logs.rotated() == [1]
     close(logs.create(), logs.create(), logs.create_temporary(".compacting"))
-    assert logs.settled() == [1]
-    logs.settle_appended(except_for={3})
-    assert logs.settled() == [1, 2]
-    logs.settle_appended(except_for=set())
-    assert logs.settled() == [1, 2, 3]
+    assert logs.rotated() == [1]
+    logs.rotate_appended(except_for={3})
+    assert logs.rotated() == [1, 2]
+    logs.rotate_appended(except_for=set())
+    assert logs.rotated() == [1, 2, 3]
     logs.adopt(4, ".compacting")
-    assert logs.settled() == [1, 2, 3]
-    logs.settle_appended(except_for=set())
-    assert logs.settled() == [1, 2, 3]
-    logs.settle_adopted(4)
-    assert logs.settled() == [1, 2, 3, 4]
+    assert logs.rotated() == [1, 2, 3]
+    logs.rotate_appended(except_for=set())
+    assert logs.rotated() == [1, 2, 3]
+    logs.rotate_adopted(4)
+    assert logs.rotated() == [1, 2, 3, 4]
 
 
 def test_temporary_log_is_none_until_it_is_adopted_under_its_name_durably(disks: Disks) -> None:
@@ -283,7 +283,7 @@ def test_discarded_log_is_gone_and_a_forgotten_ones_file_stays(disks: Disks) -> 
     logs.discard(first.log_id)
     logs.discard(99)
     logs.forget(second.log_id)
-    assert [logs.path(1), logs.path(2), logs.settled()] == [None, None, []]
+    assert [logs.path(1), logs.path(2), logs.rotated()] == [None, None, []]
     assert [disks.files.exists(path) for path in paths] == [False, True]
 
 

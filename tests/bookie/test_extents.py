@@ -16,7 +16,7 @@ import pytest
 from bookie_service.formats.index import LAYOUT, STORED_ENTRY_ID_MAX, LedgerHeader
 from bookie_service.storage.index.index import EXTENT_ENTRIES, LedgerUpdate
 from bookie_service.storage.index.key_value_index import KeyValueIndex
-from bookie_service.storage.index.per_ledger import FileIndex, PageOptions
+from bookie_service.storage.index.per_ledger import PageOptions, PerLedgerIndex
 from bookie_service.storage.io.files import File, LocalFiles
 from bookie_service.storage.io.key_values import KeyValueOptions
 from bookie_service.storage.ledgers.interface import IndexView, LedgerIndex
@@ -30,7 +30,7 @@ def new_index(kind: str, files: LocalFiles, directory: Path) -> LedgerIndex:
     if kind == "db":
         return KeyValueIndex(files, str(directory), KeyValueOptions())
     page_bytes = 64 if kind == "small pages" else 8192
-    return FileIndex(files, [str(directory)], PageOptions(page_bytes, 8, 128), 4)
+    return PerLedgerIndex(files, [str(directory)], PageOptions(page_bytes, 8, 128), 4)
 
 
 def hold(index: LedgerIndex, entry_ids: list[int]) -> None:
@@ -133,7 +133,7 @@ def test_extents_of_a_dense_ledger_are_large(tmp_path: Path) -> None:
 def test_extents_leave_the_pages_in_memory_alone(tmp_path: Path) -> None:
     """A list of a large ledger must not push out the pages that reads use."""
     index = new_index("files", LocalFiles(), tmp_path)
-    assert isinstance(index, FileIndex)
+    assert isinstance(index, PerLedgerIndex)
     hold(index, list(range(100_000)))
     index.sync()
     index.positions(LEDGER, 0, 10)

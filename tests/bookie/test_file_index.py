@@ -14,7 +14,7 @@ import pytest
 from bookie_service.formats.index import LAYOUT, LedgerHeader
 from bookie_service.storage.index.index import LedgerUpdate
 from bookie_service.storage.index.index_pages import IndexPages
-from bookie_service.storage.index.per_ledger import FileIndex, PageOptions
+from bookie_service.storage.index.per_ledger import PageOptions, PerLedgerIndex
 from bookie_service.storage.io.files import File, FileSystem, LocalFiles, SyncFailed
 
 KEY = b"k" * 20
@@ -80,11 +80,11 @@ def update(ledger_id: int, first_entry: int, positions: list[int], generation: i
     return LedgerUpdate(ledger_id, header, ids, np.array(positions, np.int64))
 
 
-def new_index(files: LocalFiles, directory: Path, options: PageOptions, open_files: int = 4) -> FileIndex:
-    return FileIndex(files, [str(directory)], options, open_files)
+def new_index(files: LocalFiles, directory: Path, options: PageOptions, open_files: int = 4) -> PerLedgerIndex:
+    return PerLedgerIndex(files, [str(directory)], options, open_files)
 
 
-def held_by(index: FileIndex, ledger_id: int, count: int) -> dict[int, int]:
+def held_by(index: PerLedgerIndex, ledger_id: int, count: int) -> dict[int, int]:
     found = index.positions(ledger_id, 0, count)
     return {int(entry): int(found[entry]) for entry in np.flatnonzero(found)}
 

@@ -8,7 +8,7 @@ import pytest
 
 from bkspark.errors import ConfigurationError
 from bkspark.metadata.cookies import Cookie
-from bookie_service.cluster.identity import DirectoryState, StartDecision, judge
+from bookie_service.cluster.identity import DirectoryState, StartDecision, check_cookie
 
 OURS = Cookie("b-1", ("/j",), ("/l1", "/l2"), "instance")
 STAMPED = DirectoryState(OURS, True)
@@ -22,15 +22,15 @@ def all_as(state: DirectoryState, **others: DirectoryState) -> dict[str, Directo
 
 
 def test_known_bookie_with_all_its_directories_starts() -> None:
-    assert judge(OURS, OURS, all_as(STAMPED)) is StartDecision.OURS
-    assert judge(OURS, OURS, all_as(FRESH_STAMP)) is StartDecision.OURS
+    assert check_cookie(OURS, OURS, all_as(STAMPED)) is StartDecision.OURS
+    assert check_cookie(OURS, OURS, all_as(FRESH_STAMP)) is StartDecision.OURS
 
 
 def test_new_bookie_and_interrupted_first_boot_are_stamped() -> None:
-    assert judge(OURS, None, all_as(EMPTY)) is StartDecision.STAMP
-    assert judge(OURS, None, all_as(EMPTY, j=FRESH_STAMP)) is StartDecision.STAMP
-    assert judge(OURS, None, all_as(FRESH_STAMP)) is StartDecision.STAMP
-    assert judge(OURS, None, all_as(EMPTY, l1=EMPTIED)) is StartDecision.STAMP
+    assert check_cookie(OURS, None, all_as(EMPTY)) is StartDecision.STAMP
+    assert check_cookie(OURS, None, all_as(EMPTY, j=FRESH_STAMP)) is StartDecision.STAMP
+    assert check_cookie(OURS, None, all_as(FRESH_STAMP)) is StartDecision.STAMP
+    assert check_cookie(OURS, None, all_as(EMPTY, l1=EMPTIED)) is StartDecision.STAMP
 
 
 @pytest.mark.parametrize(
@@ -69,6 +69,6 @@ def test_anything_else_refuses_and_says_what_and_why(
     stored: Cookie | None, found: dict[str, DirectoryState], complaint: str
 ) -> None:
     with pytest.raises(ConfigurationError) as caught:
-        judge(OURS, stored, found)
+        check_cookie(OURS, stored, found)
     assert complaint in str(caught.value)
     assert "new bookieId" in str(caught.value)

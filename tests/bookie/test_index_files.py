@@ -16,7 +16,7 @@ from bookie_service.formats import index_files as file_format
 from bookie_service.formats.index import LAYOUT, POSITION_BYTES
 from bookie_service.settings.service_options import ServiceOptions
 from bookie_service.storage.index import manifest
-from bookie_service.storage.index.manifest import IndexFiles, IndexFilesWriter
+from bookie_service.storage.index.manifest import IndexManifest, IndexManifestWriter
 from bookie_service.storage.io.files import LocalFiles
 from bookie_service.storage.ledgers.limbo import Limbo
 from tests.bookie.faulty_files import FaultyFiles
@@ -135,17 +135,17 @@ def test_list_says_what_a_dictionary_would(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(manifest, "_ROWS_BESIDE", 30)
     random = Random(1)
     model: dict[int, int] = {}
-    known = IndexFilesWriter(LocalFiles(), [str(tmp_path)])
+    known = IndexManifestWriter(LocalFiles(), [str(tmp_path)])
     for step in range(300):
         changed = random.sample(range(50), random.randrange(9))
         changes = {ledger_id: random.choice((0, random.randrange(1, 9999))) for ledger_id in changed}
         known.note(changes)
         model |= changes
         if step % 40 == 39:
-            known = IndexFilesWriter(LocalFiles(), [str(tmp_path)])
+            known = IndexManifestWriter(LocalFiles(), [str(tmp_path)])
             assert known.is_complete
         assert [known.least_bytes(each) for each in range(50)] == [model.get(each, 0) for each in range(50)]
-    ledger_ids, file_bytes = IndexFiles(LocalFiles(), [str(tmp_path)]).all()
+    ledger_ids, file_bytes = IndexManifest(LocalFiles(), [str(tmp_path)]).all()
     assert dict(zip(ledger_ids.tolist(), file_bytes.tolist())) == {each: size for each, size in model.items() if size}
     assert (tmp_path / file_format.FILE_NAME).stat().st_size < 10_000, "rows that say nothing any more are left out"
 

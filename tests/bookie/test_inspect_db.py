@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bookie_service.admin.dump import main as dump_main
-from bookie_service.admin.shutdown import Ending
+from bookie_service.admin.shutdown import ShutdownSignals
 from bookie_service.formats.key_value_index import block_key, header_key
 from bookie_service.process import main as bookie
 from bookie_service.storage.io.files import LocalFiles
@@ -35,7 +35,7 @@ def db(db_template: Path, tmp_path: Path) -> Folder:
 
 
 def check(folder: Folder, capsys: Capture) -> tuple[int, dict[str, object]]:
-    code = bookie(["--check", "--json", *folder.settings], Ending())
+    code = bookie(["--check", "--json", *folder.settings], ShutdownSignals())
     return code, json.loads(capsys.readouterr().out)
 
 
@@ -142,6 +142,6 @@ def test_damaged_store_is_named(db: Folder, capsys: Capture) -> None:
 
 
 def test_check_with_another_storage_is_refused_in_one_line(db: Folder, capsys: Capture) -> None:
-    assert bookie(["--check", *db.settings, "--set", "ledgerStorageClass=SortedLedgerStorage"], Ending()) == 1
+    assert bookie(["--check", *db.settings, "--set", "ledgerStorageClass=SortedLedgerStorage"], ShutdownSignals()) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert "written with ledgerStorageClass DbLedgerStorage" in line

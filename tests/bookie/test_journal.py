@@ -507,7 +507,7 @@ def test_settled_journal_refuses_damage_in_its_last_group(tmp_path: Path) -> Non
     last = journal.end.offset
     journal.append([record(b"two")])
     end = journal.end.offset
-    journal.settle()
+    journal.write_durability_marker()
     content = path_of(tmp_path).read_bytes()
     assert replayed(tmp_path)[0] == [b"one", b"two", b""]
     for position in range(last, end):
@@ -526,14 +526,14 @@ def test_settled_journal_refuses_damage_in_its_last_group(tmp_path: Path) -> Non
 def test_journal_is_settled_once_and_needs_no_new_space_for_that(tmp_path: Path) -> None:
     files = FaultyFiles()
     journal = Journal(files, str(tmp_path), replace(OPTIONS, preallocate_bytes=1024), START)
-    journal.settle()
+    journal.write_durability_marker()
     size = path_of(tmp_path).stat().st_size
     for length in range(0, 2000, 7):
         journal.append([record(b"x" * length)])
         files.operations.clear()
         size = path_of(tmp_path).stat().st_size
-        journal.settle()
-        journal.settle()
+        journal.write_durability_marker()
+        journal.write_durability_marker()
         assert [operation for operation, _ in files.operations] == ["write", "sync_data"]
         assert path_of(tmp_path).stat().st_size == size
 

@@ -14,7 +14,7 @@ from bookie_service.formats import entry_log as log_format
 from bookie_service.formats import index as index_format
 from bookie_service.formats.index import LAYOUT, LedgerHeader
 from bookie_service.storage.index.index import LedgerUpdate
-from bookie_service.storage.index.per_ledger import FileIndex, PageOptions
+from bookie_service.storage.index.per_ledger import PageOptions, PerLedgerIndex
 from bookie_service.storage.io.files import LocalFiles
 from bookie_service.storage.ledgers.base import StoreOptions
 from bookie_service.storage.ledgers.factory import open_ledger_storage
@@ -46,7 +46,7 @@ def put(store: LedgerStorage, ledger_id: int, items: dict[int, bytes]) -> None:
     ledger = store.ledger(ledger_id) or store.create_ledger(ledger_id, KEY)
     buffer = np.frombuffer(b"".join(items.values()), np.uint8)
     sizes = np.array([len(content) for content in items.values()])
-    addresses = store.filling.place(buffer, np.cumsum(sizes) - sizes, sizes)
+    addresses = store.active.place(buffer, np.cumsum(sizes) - sizes, sizes)
     store.insert(ledger, np.array(list(items)), addresses)
 
 
@@ -95,7 +95,7 @@ def test_store_reads_as_a_dictionary_would(
             stride = int(random.choice([1, 1, 1, 3, 700]))
             entry_ids = [first + i * stride for i in range(int(random.integers(1, 12)))]
             items = {entry_id: item(ledger_id, entry_id, int(random.integers(60))) for entry_id in entry_ids}
-            if store.filling.room < 3000:
+            if store.active.room < 3000:
                 flush(store)
             put(store, ledger_id, items)
             model |= {(ledger_id, entry_id): content for entry_id, content in items.items()}
@@ -348,7 +348,7 @@ def test_index_file_of_version_2_is_read_and_written_as_it_is(tmp_path: Path) ->
     slot = index_format.encode_slot(LedgerHeader(5, 1, False, KEY), 2)
     path.write_bytes(slot + slot + np.array([11, 12], ">i8").tobytes())
     for is_new in (False, True):
-        index = FileIndex(LocalFiles(), [str(tmp_path)], PageOptions(), 4)
+        index = PerLedgerIndex(LocalFiles(), [str(tmp_path)], PageOptions(), 4)
         fenced = LedgerHeader(5, 2, True, KEY)
         if is_new:
             assert index.header(5) == fenced
@@ -366,7 +366,7 @@ def test_index_file_of_version_2_is_read_and_written_as_it_is(tmp_path: Path) ->
 
 def test_no_physical_sector_holds_both_headers_or_a_header_and_positions(tmp_path: Path) -> None:
     """A power cut in the middle of a write may take a whole sector, which has 4096 bytes on most disks."""
-    index = FileIndex(LocalFiles(), [str(tmp_path)], PageOptions(), 4)
+    index = PerLedgerIndex(LocalFiles(), [str(tmp_path)], PageOptions(), 4)
     header = LedgerHeader(5, 1, True, KEY)
     index.hold([LedgerUpdate(5, header, np.arange(3), np.arange(11, 14))])
     index.sync()
@@ -377,7 +377,7 @@ def test_no_physical_sector_holds_both_headers_or_a_header_and_positions(tmp_pat
         torn = bytearray(content)
         torn[sector : sector + 4096] = bytes(4096)
         path.write_bytes(torn)
-        index = FileIndex(LocalFiles(), [str(tmp_path)], PageOptions(), 4)
+        index = PerLedgerIndex(LocalFiles(), [str(tmp_path)], PageOptions(), 4)
         assert index.header(5) == header
         assert index.positions(5, 0, 9).tolist() == [11, 12, 13]
         index.close()

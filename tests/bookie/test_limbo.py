@@ -21,7 +21,7 @@ from bookie_service.formats import limbo as limbo_format
 from bookie_service.formats.index import STORED_ENTRY_ID_MAX, LedgerHeader
 from bookie_service.settings.service_options import ServiceOptions
 from bookie_service.storage.index.index import LedgerUpdate
-from bookie_service.storage.index.per_ledger import FileIndex, PageOptions
+from bookie_service.storage.index.per_ledger import PageOptions, PerLedgerIndex
 from bookie_service.storage.io.files import LocalFiles
 from bookie_service.storage.journal.journal import JournalOptions
 from bookie_service.storage.ledgers.base import BaseLedgerStorage, StoreOptions
@@ -183,7 +183,7 @@ def store_with(directory: Path, ledger_id: int, entry_ids: Sequence[int]) -> Bas
         items[:, 4:12] = np.frombuffer(ledger_id.to_bytes(8, "big"), np.uint8)
         items[:, 12:20] = ids.astype(">i8").view(np.uint8).reshape(-1, 8)
         starts = np.arange(0, 20 * len(ids), 20)
-        store.insert(ledger, ids, store.filling.place(items.reshape(-1), starts, np.full(len(ids), 20)))
+        store.insert(ledger, ids, store.active.place(items.reshape(-1), starts, np.full(len(ids), 20)))
     flush = store.begin_flush()
     assert flush is not None
     store.write_flush(flush)
@@ -230,7 +230,7 @@ def test_share_is_what_round_robin_gives_a_bookie(size: int) -> None:
 def test_share_of_a_sparse_ledger_costs_what_is_held(tmp_path: Path, is_whole: bool) -> None:
     """One add of entry 2**40 - 1: the check must not go through 2**40 ids."""
     files = ReadCountingFiles()
-    index = FileIndex(files, [str(tmp_path)], PageOptions(), 4)
+    index = PerLedgerIndex(files, [str(tmp_path)], PageOptions(), 4)
     ids = np.array([3, STORED_ENTRY_ID_MAX], np.int64)
     index.hold([LedgerUpdate(5, LedgerHeader(5, 1, False, KEY), ids, ids + 1)])
     index.sync()

@@ -200,7 +200,7 @@ class Poll:
 class Promises:
     """Stands in for the readings: whatever is promised is done."""
 
-    def promise(self, reading: object, turn: object) -> None:
+    def enqueue(self, reading: object, turn: object) -> None:
         """Nothing to do."""
 
 

@@ -15,7 +15,7 @@ from bookie_service.admin.check import BookieCheck
 from bookie_service.engine.disk_watch import DiskOptions
 from bookie_service.settings.service_options import ServiceOptions
 from bookie_service.storage.index.index import IndexPaths
-from bookie_service.storage.index.manifest import IndexFiles
+from bookie_service.storage.index.manifest import IndexManifest
 from bookie_service.storage.index.per_ledger import PageOptions
 from bookie_service.storage.journal.journal import JournalOptions
 from bookie_service.storage.ledgers.base import StoreOptions
@@ -175,7 +175,7 @@ def test_moved_index_files_are_found_without_the_list_and_go_when_their_ledger_d
         with flushing(tmp_path):
             write_all(peer, 40)
     files.fault, files.used = None, {}
-    moved = IndexFiles(files, currents).moved()
+    moved = IndexManifest(files, currents).moved()
     assert sorted(moved) == [each for each in LEDGERS if each % 3 == 0]
     paths = IndexPaths(currents, moved)
     assert not any(Path(IndexPaths(currents).path(each)).exists() for each in moved), "the old ones make room"
@@ -183,7 +183,7 @@ def test_moved_index_files_are_found_without_the_list_and_go_when_their_ledger_d
         Path(each, "indexFiles").unlink(missing_ok=True)
     with Serving(options(tmp_path), files) as serving, serving.connect() as peer:
         read_all(peer, 80)
-    assert IndexFiles(files, currents).moved() == moved
+    assert IndexManifest(files, currents).moved() == moved
     store = open_ledger_storage(files, currents, StoreOptions())
     for ledger_id in moved:
         store.prepare_drop([ledger_id], [], 0)
@@ -192,7 +192,7 @@ def test_moved_index_files_are_found_without_the_list_and_go_when_their_ledger_d
         assert store.ledger(ledger_id) is None
         assert ledger_id not in store.index.ledger_ids()
     store.close()
-    assert not IndexFiles(files, currents).moved()
+    assert not IndexManifest(files, currents).moved()
 
 
 def test_check_reads_index_files_where_they_moved_to(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bkspark.errors import StorageDamaged
-from bookie_service.storage.index.manifest import IndexFilesWriter
+from bookie_service.storage.index.manifest import IndexManifestWriter
 from bookie_service.storage.io.files import LocalFiles
 from bookie_service.storage.ledgers.limbo import Limbo
 from bookie_service.storage.ledgers.tombstones import Tombstones
@@ -37,7 +37,7 @@ def note(files: LocalFiles, directories: list[str], name: str, ledger_id: int) -
     elif name == "fencedDeleted":
         Tombstones(files, directories).remember([ledger_id], 0)
     else:
-        IndexFilesWriter(files, directories).note({ledger_id: 9000})
+        IndexManifestWriter(files, directories).note({ledger_id: 9000})
 
 
 def noted(directories: list[str], name: str) -> list[int]:
@@ -46,7 +46,7 @@ def noted(directories: list[str], name: str) -> list[int]:
     if name == "fencedDeleted":
         tombstones = Tombstones(LocalFiles(), directories)
         return [each for each in range(10) if each in tombstones]
-    return IndexFilesWriter(LocalFiles(), directories).all()[0].tolist()
+    return IndexManifestWriter(LocalFiles(), directories).all()[0].tolist()
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -81,7 +81,7 @@ def test_damaged_file_is_not_taken_for_an_older_one_that_was_left_behind(directo
     with pytest.raises(StorageDamaged, match="fail their checksum"):
         Limbo(LocalFiles(), directories)
     assert Tombstones(LocalFiles(), directories).notice
-    known = IndexFilesWriter(LocalFiles(), directories)
+    known = IndexManifestWriter(LocalFiles(), directories)
     assert not known.is_complete
     known.note({3: 9000})
-    assert np.array_equal(IndexFilesWriter(LocalFiles(), directories).all()[0], [3])
+    assert np.array_equal(IndexManifestWriter(LocalFiles(), directories).all()[0], [3])

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import numpy as np
 
-from bookie_service.storage.io.items import Items
+from bookie_service.storage.io.framed_entries import FramedEntries
 from bookie_service.storage.ledgers.read_ahead import ReadAheadCache, part_of
 
 RUN_BYTES = 400
 
 
-def run(first_entry: int, *sizes: int, is_full: bool = False) -> Items:
-    """Items of given sizes; item i consists of the byte `first_entry + i`."""
+def run(first_entry: int, *sizes: int, is_full: bool = False) -> FramedEntries:
+    """FramedEntries of given sizes; item i consists of the byte `first_entry + i`."""
     buffer = b"".join(bytes([(first_entry + row) % 256]) * size for row, size in enumerate(sizes))
-    return Items(first_entry, buffer, np.array(sizes, np.int64), is_full)
+    return FramedEntries(first_entry, buffer, np.array(sizes, np.int64), is_full)
 
 
-def cost(held: Items) -> int:
+def cost(held: FramedEntries) -> int:
     return len(held.buffer) + held.sizes.nbytes + RUN_BYTES
 
 
-def seen(items: Items | None) -> tuple[int, list[int], bytes, bool] | None:
+def seen(items: FramedEntries | None) -> tuple[int, list[int], bytes, bool] | None:
     return items and (items.first_entry, items.sizes.tolist(), bytes(items.buffer), items.is_full)
 
 
@@ -71,7 +71,7 @@ def test_run_replaces_the_one_that_begins_at_the_same_entry() -> None:
 
 def test_kept_run_does_not_change_with_the_memory_it_was_read_into() -> None:
     cache, memory = ReadAheadCache(1 << 20), bytearray(b"abcde")
-    cache.keep(1, Items(3, memoryview(memory), np.array([5], np.int64)), cache.epoch)
+    cache.keep(1, FramedEntries(3, memoryview(memory), np.array([5], np.int64)), cache.epoch)
     memory[:] = b"xxxxx"
     assert seen(cache.find(1, 3, 1, 9)) == (3, [5], b"abcde", False)
 

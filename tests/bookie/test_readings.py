@@ -321,7 +321,7 @@ def test_readings_are_answered_as_a_dictionary_would_whatever_they_wait_for(twin
         peer, reading = waiting[0]
         turn = bench.turns.begin(peer)
         if choice.random() < 0.3 or not peer.is_taking:
-            bench.reads.promise(reading, turn)
+            bench.reads.enqueue(reading, turn)
         elif not bench.reads.answer(reading, turn):
             return
         del waiting[0]
@@ -369,7 +369,7 @@ def test_readings_are_answered_as_a_dictionary_would_whatever_they_wait_for(twin
 def test_read_whose_ledger_ends_in_a_damaged_entry_far_away_is_answered(twin: BookieTwin) -> None:
     """It never was where nothing stays in the page cache: the entry and the last one were fetched in turn, for ever."""
     bench, peer = Bench(twin), Peer()
-    bench.reads.promise(v3_reads(peer, 1, (BAD_END, 0)))
+    bench.reads.enqueue(v3_reads(peer, 1, (BAD_END, 0)))
     for _ in range(8):
         if bench.fetches:
             bench.fetch_one()
@@ -384,13 +384,13 @@ def test_read_whose_ledger_ends_in_a_damaged_entry_far_away_is_answered(twin: Bo
 def test_requests_beyond_those_that_may_wait_are_refused_and_the_others_answered(twin: BookieTwin) -> None:
     bench, peer = Bench(twin, options=ReadOptions(waiting_max=5)), Peer()
     asked = [(DENSE, entry_id) for entry_id in range(12)]
-    bench.reads.promise(v2_reads(peer, *asked))
+    bench.reads.enqueue(v2_reads(peer, *asked))
     assert [v2_answer(frame) for frame in peer.frames()] == [
         (DENSE, entry_id, Status.ETOOMANYREQUESTS, b"") for entry_id in range(5, 12)
     ]
-    bench.reads.promise(lac_reads(peer, 50, LARGE, BOTH))
-    bench.reads.promise(BatchRead(peer, LARGE, 0, 9, 1, 5000))
-    bench.reads.promise(v3_reads(peer, 70, (BOTH, 0)))
+    bench.reads.enqueue(lac_reads(peer, 50, LARGE, BOTH))
+    bench.reads.enqueue(BatchRead(peer, LARGE, 0, 9, 1, 5000))
+    bench.reads.enqueue(v3_reads(peer, 70, (BOTH, 0)))
     refused = [protocol.Response.FromString(frame[4:]) for frame in peer.frames()[7:] if frame[4] != v2.VERSION]
     assert [(it.header.txnId, it.status) for it in refused] == [
         (50, v3.code_of(Status.ETOOMANYREQUESTS)),
@@ -403,7 +403,7 @@ def test_requests_beyond_those_that_may_wait_are_refused_and_the_others_answered
     bench.finish()
     assert [v2_answer(frame) for frame in peer.frames()[count:]] == [v2_expected(*each) for each in asked[:5]]
     # There is room again, for exactly so many.
-    bench.reads.promise(v2_reads(peer, *asked[:5]))
+    bench.reads.enqueue(v2_reads(peer, *asked[:5]))
     assert len(peer.frames()) == count + 5
     bench.finish()
     assert [v2_answer(frame) for frame in peer.frames()[count + 5 :]] == [v2_expected(*each) for each in asked[:5]]
@@ -411,7 +411,7 @@ def test_requests_beyond_those_that_may_wait_are_refused_and_the_others_answered
 
 def test_lacs_beyond_those_that_may_wait_are_refused_alone(twin: BookieTwin) -> None:
     bench, peer = Bench(twin, options=ReadOptions(waiting_max=2)), Peer()
-    bench.reads.promise(lac_reads(peer, 50, LARGE, BOTH, DENSE, SPARSE))
+    bench.reads.enqueue(lac_reads(peer, 50, LARGE, BOTH, DENSE, SPARSE))
     refused = [protocol.Response.FromString(frame[4:]) for frame in peer.frames()]
     # The last entries of two are in the write cache, behind those that must be fetched.
     assert [(it.header.txnId, it.status) for it in refused] == [
@@ -425,12 +425,12 @@ def test_lacs_beyond_those_that_may_wait_are_refused_alone(twin: BookieTwin) -> 
 
 def test_who_waits_for_room_is_called_once_when_few_enough_reads_are_in_flight(twin: BookieTwin) -> None:
     bench, peer = Bench(twin, options=ReadOptions(in_flight_max=3)), Peer()
-    bench.reads.promise(v2_reads(peer, (DENSE, 0), (DENSE, 1)))
+    bench.reads.enqueue(v2_reads(peer, (DENSE, 0), (DENSE, 1)))
     assert not bench.reads.is_full
     bench.finish()
     assert bench.rooms == 0
-    bench.reads.promise(v2_reads(peer, (DENSE, 0), (DENSE, 1)))
-    bench.reads.promise(v2_reads(peer, (BOTH, 0)))
+    bench.reads.enqueue(v2_reads(peer, (DENSE, 0), (DENSE, 1)))
+    bench.reads.enqueue(v2_reads(peer, (BOTH, 0)))
     assert bench.reads.is_full
     bench.finish()
     assert not bench.reads.is_full
@@ -440,7 +440,7 @@ def test_who_waits_for_room_is_called_once_when_few_enough_reads_are_in_flight(t
 
 def test_reads_of_a_connection_that_is_gone_make_room(twin: BookieTwin) -> None:
     bench, peer = Bench(twin, options=ReadOptions(in_flight_max=2)), Peer()
-    bench.reads.promise(v2_reads(peer, (DENSE, 0), (DENSE, 1)))
+    bench.reads.enqueue(v2_reads(peer, (DENSE, 0), (DENSE, 1)))
     peer.close()
     assert bench.reads.is_full
     bench.finish()
@@ -450,7 +450,7 @@ def test_reads_of_a_connection_that_is_gone_make_room(twin: BookieTwin) -> None:
 def test_peer_that_takes_nothing_is_sent_nothing_until_it_does(twin: BookieTwin) -> None:
     bench, peer = Bench(twin), Peer()
     peer.take(is_taking=False)
-    bench.reads.promise(v2_reads(peer, (UNKNOWN, 0), (DENSE, 0)))
+    bench.reads.enqueue(v2_reads(peer, (UNKNOWN, 0), (DENSE, 0)))
     bench.finish()
     assert peer.sent == b""
     peer.take(is_taking=True)
@@ -466,7 +466,7 @@ def test_disk_that_fails_answers_an_error_for_what_it_could_not_read_alone(
     twin: BookieTwin, ask: Callable[..., SingleReads]
 ) -> None:
     bench, peer = Bench(twin), Peer()
-    bench.reads.promise(ask(peer, (LARGE, 0), (UNKNOWN, 0), (DENSE, 20)))
+    bench.reads.enqueue(ask(peer, (LARGE, 0), (UNKNOWN, 0), (DENSE, 20)))
     bench.fail_one()
     bench.finish()
     answers = peer.frames()
@@ -477,13 +477,13 @@ def test_disk_that_fails_answers_an_error_for_what_it_could_not_read_alone(
 
 def test_ledger_whose_last_entry_cannot_be_read_is_an_error_for_its_lac_and_its_end_alone(twin: BookieTwin) -> None:
     bench, peer = Bench(twin), Peer()
-    bench.reads.promise(lac_reads(peer, 50, BOTH, LARGE))
+    bench.reads.enqueue(lac_reads(peer, 50, BOTH, LARGE))
     bench.fail_one()
     bench.finish()
     failed, good = peer.frames()
     assert protocol.Response.FromString(failed[4:]).status == v3.code_of(Status.EIO)
     check_lac(good, LARGE)
-    bench.reads.promise(BatchRead(peer, LARGE, 0, 9, 1, 5000))
+    bench.reads.enqueue(BatchRead(peer, LARGE, 0, 9, 1, 5000))
     bench.fail_one()
     assert struct.unpack_from(">i", peer.frames()[2], 8) == (Status.EIO,)
 

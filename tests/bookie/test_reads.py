@@ -178,7 +178,7 @@ def no_space() -> FileSystemSpace:
 
 
 def flushed_storage(directory: Path, files: LocalFiles) -> Storage:
-    """Return storage with entries 0 to 9 of ledgers 1 and 2 in one settled log."""
+    """Return storage with entries 0 to 9 of ledgers 1 and 2 in one rotated log."""
     storage = open_storage(files, [str(directory / "j")], [str(directory / "l")], StoreOptions(), JournalOptions())
     store = storage.store
     for ledger_id in (1, 2):
@@ -187,7 +187,7 @@ def flushed_storage(directory: Path, files: LocalFiles) -> Storage:
         items = [(len(item) - 4).to_bytes(4, "big") + item[4:] for item in items]
         octets = np.frombuffer(b"".join(items), np.uint8)
         sizes = np.array([len(item) for item in items])
-        store.insert(ledger, np.arange(10), store.filling.place(octets, np.cumsum(sizes) - sizes, sizes))
+        store.insert(ledger, np.arange(10), store.active.place(octets, np.cumsum(sizes) - sizes, sizes))
     _flush(store)
     store.seal_logs()
     return storage
@@ -210,7 +210,7 @@ def test_entry_that_a_compaction_moves_while_its_read_waits_is_read_where_it_is_
     reads = Reads(View(storage.store, no_space, ReadOptions()), waiting, AtOnce(), lambda: None)
     assert reads.answer(BatchRead(client, 2, 0, 9, 0, 1 << 20), ENDLESS)
     files.is_cold = False
-    (log_id,) = storage.store.logs.settled()
+    (log_id,) = storage.store.logs.rotated()
     storage.store.prepare_drop([1], fenced=[], now_s=0)
     storage.store.drop([1])
     intent = storage.compactor.copy(log_id, lambda entries, size: None)

@@ -415,7 +415,7 @@ def test_compaction_that_a_crash_interrupted_and_a_rebuild_lose_nothing_together
     twin.add(7, [(entry_id, b"x" * 100) for entry_id in range(4)])
     twin.checkpoint()
     twin.store.seal_logs()
-    log_id, *_ = twin.store.logs.settled()
+    log_id, *_ = twin.store.logs.rotated()
     images: list[SimulatedDisk] = []
     twin.disk.before_operation = lambda operation, path: images.append(crash_image(twin.disk, Loss.KEPT, Random(0)))
     twin.compact(log_id)

@@ -13,7 +13,7 @@ from bookie_service.formats import entry_log as log_format
 from bookie_service.formats.entry_log import HEADER_BYTES
 from bookie_service.storage.io.byte_source import CachedSource, Fetched, NotCached, Place
 from bookie_service.storage.io.files import File, LocalFiles
-from bookie_service.storage.io.items import Items, contiguous_spans, ledger_sums, rows_by_ledger
+from bookie_service.storage.io.framed_entries import FramedEntries, contiguous_spans, ledger_sums, rows_by_ledger
 from bookie_service.storage.io.open_files import OpenFiles
 from bookie_service.storage.logs.log_writer import EntryLogWriter
 from tests.bookie.faulty_files import FaultyFiles
@@ -29,7 +29,7 @@ def array(*values: int) -> np.ndarray:
 
 
 def test_items_end_behind_their_last_entry() -> None:
-    items = Items(7, b"abcdef", array(1, 2, 3))
+    items = FramedEntries(7, b"abcdef", array(1, 2, 3))
     assert (len(items), items.end_entry, items.owned()) == (3, 10, items)
 
 

@@ -209,11 +209,15 @@ def test_ledger_0_is_found_again(tmp_path: Path) -> None:
 
 def test_flush_moves_the_mark_unless_it_is_told_not_to(tmp_path: Path) -> None:
     store = open_store(tmp_path)
-    for moves_mark in (None, True, False):
+    for advances_checkpoint in (None, True, False):
         put(store, 5, {0: item(5, 0, 5)})
-        taken = store.begin_flush() if moves_mark is None else store.begin_flush(moves_mark=moves_mark)
+        taken = (
+            store.begin_flush()
+            if advances_checkpoint is None
+            else store.begin_flush(advances_checkpoint=advances_checkpoint)
+        )
         assert taken is not None
-        assert taken.moves_mark == (moves_mark is not False)
+        assert taken.advances_checkpoint == (advances_checkpoint is not False)
         assert store.begin_flush() is None, "one runs"
         store.write_flush(taken)
         store.end_flush(taken)

@@ -20,7 +20,7 @@ from bookie_service.settings.configuration import configure
 from bookie_service.storage.index.index import LedgerUpdate
 from bookie_service.storage.index.key_value_index import KeyValueIndex
 from bookie_service.storage.io.files import File, LocalFiles
-from bookie_service.storage.io.items import Items
+from bookie_service.storage.io.framed_entries import FramedEntries
 from bookie_service.storage.io.key_values import KeyValueOptions
 from bookie_service.storage.ledgers.base import StoreOptions
 from bookie_service.storage.ledgers.factory import open_ledger_storage
@@ -309,7 +309,7 @@ def test_a_dropped_ledger_leaves_nothing_in_the_read_ahead_cache(tmp_path: Path)
 def test_read_ahead_cache_holds_no_more_than_it_may_and_the_latest() -> None:
     cache = ReadAheadCache(10_000)
     for first in range(0, 5000, 10):
-        cache.keep(1, Items(first, bytes(10 * 50), np.full(10, 50)), cache.epoch)
+        cache.keep(1, FramedEntries(first, bytes(10 * 50), np.full(10, 50)), cache.epoch)
         assert cache.used <= 10_000
     assert cache.find(1, 0, 1, 1000) is None
     found = cache.find(1, 4995, 3, 1000)
@@ -324,7 +324,7 @@ def test_run_that_was_read_while_a_flush_ended_is_not_kept() -> None:
     cache = ReadAheadCache(10_000)
     epoch = cache.epoch
     cache.forget({9})
-    cache.keep(1, Items(0, bytes(50), np.full(1, 50)), epoch)
+    cache.keep(1, FramedEntries(0, bytes(50), np.full(1, 50)), epoch)
     assert cache.find(1, 0, 1, 1000) is None
 
 

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from bookie_service.engine.sync_cursor import RANGES_MAX, RUNS_MAX, SyncCursor, SyncCursors, runs_of
+from bookie_service.engine.sync_cursor import RANGES_MAX, RUNS_MAX, SyncCursor, SyncCursors, ranges_of
 
 
 def cursor_after(*runs, lac=-1):
@@ -97,8 +97,8 @@ def test_cursors_are_bounded_and_a_forgotten_one_begins_anew():
     [([7], [(7, 7)]), ([0, 1, 2], [(0, 2)]), ([0, 2, 3, 5], [(0, 0), (2, 3), (5, 5)]), ([4, 3], [(4, 4), (3, 3)])],
 )
 def test_runs_are_what_came(ids, runs):
-    assert runs_of(np.array(ids)) == runs
+    assert ranges_of(np.array(ids)) == runs
 
 
 def test_of_many_gaps_only_the_first_runs_are_followed():
-    assert runs_of(np.arange(0, 1000, 2)) == [(entry, entry) for entry in range(0, 2 * RUNS_MAX, 2)]
+    assert ranges_of(np.arange(0, 1000, 2)) == [(entry, entry) for entry in range(0, 2 * RUNS_MAX, 2)]

@@ -70,4 +70,4 @@ def test_unknown_ledgers_are_refused_while_a_flush_is_stuck() -> None:
     assert replies(peer) == 2 * LEDGERS_MAX
     answers = v2.decode_replies(bytes(peer.sent), scan_frames(bytes(peer.sent), len(peer.sent)))
     assert answers.statuses.tolist()[-1] == v2.Status.ETOOMANYREQUESTS
-    assert served.twin.store.filling.room <= 0
+    assert served.twin.store.active.room <= 0

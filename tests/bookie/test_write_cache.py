@@ -7,8 +7,8 @@ import struct
 import numpy as np
 import pytest
 
-from bookie_service.storage.io.items import contiguous_spans, rows_by_ledger
-from bookie_service.storage.ledgers.write_cache import CacheHalf
+from bookie_service.storage.io.framed_entries import contiguous_spans, rows_by_ledger
+from bookie_service.storage.ledgers.write_cache import MemTable
 
 
 def item(ledger_id: int, entry_id: int, size: int) -> bytes:
@@ -16,7 +16,7 @@ def item(ledger_id: int, entry_id: int, size: int) -> bytes:
     return struct.pack(">i", len(entry)) + entry
 
 
-def put(half: CacheHalf, ledger_id: int, items: dict[int, bytes], gap: int = 0) -> None:
+def put(half: MemTable, ledger_id: int, items: dict[int, bytes], gap: int = 0) -> None:
     """Place items as a receive buffer holds them, `gap` bytes apart."""
     buffer = b"".join(bytes(gap) + content for content in items.values())
     sizes = np.array([len(content) for content in items.values()])
@@ -28,7 +28,7 @@ def put(half: CacheHalf, ledger_id: int, items: dict[int, bytes], gap: int = 0) 
 @pytest.mark.parametrize("gap", [0, 24])
 @pytest.mark.parametrize("sizes", [[10, 10, 10], [10, 0, 35], [7]])
 def test_placed_items_are_read_back(gap: int, sizes: list[int]) -> None:
-    half = CacheHalf(4096)
+    half = MemTable(4096)
     items = {entry_id: item(5, entry_id, size) for entry_id, size in enumerate(sizes)}
     put(half, 5, items, gap)
     held = half.read(5, 0, 100, 4096)
@@ -39,7 +39,7 @@ def test_placed_items_are_read_back(gap: int, sizes: list[int]) -> None:
 
 
 def test_reading_stops_at_count_bytes_and_gaps() -> None:
-    half = CacheHalf(4096)
+    half = MemTable(4096)
     put(half, 5, {entry_id: item(5, entry_id, 10) for entry_id in (0, 1, 2, 3, 5)})
     size = len(item(5, 0, 10))
     for count_max, bytes_max, expected in (
@@ -57,7 +57,7 @@ def test_reading_stops_at_count_bytes_and_gaps() -> None:
 
 
 def test_memory_for_finding_entries_counts_as_used() -> None:
-    half = CacheHalf(4096)
+    half = MemTable(4096)
     before = half.room
     put(half, 5, {0: item(5, 0, 10)})
     first = before - half.room - len(item(5, 0, 10))
@@ -81,7 +81,7 @@ def test_memory_for_finding_entries_counts_as_used() -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_any_order_of_arrival_reads_as_a_dictionary_would(seed: int) -> None:
     random = np.random.default_rng(seed)
-    half = CacheHalf(1 << 20)
+    half = MemTable(1 << 20)
     model: dict[tuple[int, int], bytes] = {}
     for _ in range(150):
         ledger_id = int(random.integers(3))
@@ -106,9 +106,9 @@ def test_any_order_of_arrival_reads_as_a_dictionary_would(seed: int) -> None:
         assert (ledger_id, entry_id) not in model
 
 
-def late_half(count: int) -> CacheHalf:
+def late_half(count: int) -> MemTable:
     """Return a half that holds one entry of a ledger, and then `count` earlier ones of it in descending pieces."""
-    half = CacheHalf(1 << 26)
+    half = MemTable(1 << 26)
     sizes = np.full(100, 64)
     octets = np.zeros(6400, np.uint8)
     octets[3::64] = 60
@@ -133,7 +133,7 @@ def test_entries_out_of_order_lie_in_few_runs() -> None:
 
 
 def test_the_newest_of_two_entries_of_one_id_is_read() -> None:
-    half = CacheHalf(1 << 16)
+    half = MemTable(1 << 16)
     for version in range(30):
         # Each piece goes to another run than the one before.
         put(half, 5, {entry_id: item(5, entry_id, version) for entry_id in (20 - version % 7, 40 - version % 5)})

@@ -9,7 +9,7 @@ from random import Random
 
 from bkspark.client import Client
 from bkspark.client.writer import WriterOptions
-from bkspark.core.add_pipeline import WriterLimits
+from bkspark.core.limits import WriterLimits
 from bkspark.errors import BookieUnavailable
 from bkspark.metadata.ledgers import Versioned
 from bkspark.metadata.uri import MetadataUri

@@ -11,7 +11,7 @@ from bkspark.client import Client, SnapshotReader, arguments
 from bkspark.client.bookies import PlacementOptions
 from bkspark.client.option_bounds import BOUNDS
 from bkspark.client.writer_options import WriterOptions
-from bkspark.core.add_pipeline import WriterLimits
+from bkspark.core.limits import WriterLimits
 from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.core.relaxed import RelaxedDurability
 from bkspark.errors import ConfigurationError

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bkspark.client import Client
-from bkspark.core.add_pipeline import WriterLimits
+from bkspark.core.limits import WriterLimits
 from bkspark.core.metadata import Fragment
 from bkspark.core.recovery import WINDOW_ENTRIES_MAX
 from bkspark.entries import EntryBatch

@@ -17,7 +17,7 @@ import pytest
 
 from bkspark.client import Client, LedgerWriter
 from bkspark.client.writer_options import WriterOptions
-from bkspark.core.add_pipeline import WriterLimits
+from bkspark.core.limits import WriterLimits
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.uri import MetadataUri
 from bkspark.net.pool import NetOptions

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bkspark.core import effects
-from bkspark.core.add_pipeline import WriterLimits
+from bkspark.core.limits import WriterLimits
 from bkspark.core.probing import TRIAL_ENTRIES_MAX, Pauses, Probe
 from bkspark.core.writer import WriterState
 from bkspark.errors import LedgerFenced, MetadataError
@@ -381,6 +381,16 @@ def test_repeated_answers_settle_nothing_twice(quorums):
     assert writer.core.has_outstanding(0)
     writer.reply(0, *ids.tolist())
     assert not writer.core.has_outstanding(0)
+
+
+def test_bookie_left_out_while_another_one_is_taken_back_is_probed_though_nothing_is_added():
+    writer = left_out()
+    writer.add(1, round(2.2 * SECOND))
+    writer.fail(1, now_ns=round(2.2 * SECOND))
+    writer.take(writer.core.on_writable_bookies({"b1", "b3"}))
+    assert [writer.core.may_hold_back(slot) for slot in range(3)] == [True, False, True]
+    assert probed(tick(writer, 2.3)) is None
+    assert probed(tick(writer, 3.4)) == (1, LAGGING)
 
 
 def test_slot_whose_connection_takes_no_bytes_is_left_out_too():

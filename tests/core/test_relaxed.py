@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 
 from bkspark.core import effects
-from bkspark.core.add_pipeline import WriterLimits
+from bkspark.core.limits import WriterLimits
 from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.core.relaxed import RelaxedDurability, confirmed_up_to
-from bkspark.core.relaxed_writer import RelaxedWriterCore
 from bkspark.core.striping import write_set
-from bkspark.core.writer import WriterState
+from bkspark.core.writer import WriterCore, WriterState
 from bkspark.errors import NotEnoughBookies
 from bkspark.wire.digest import SealedEntries
 from bkspark.wire.status import Status
@@ -60,7 +59,7 @@ class Writer:
         bookies = tuple(f"b{number}" for number in range(1, quorums[0] + 1))
         metadata = LedgerMetadata(*quorums, (Fragment(0, bookies),))
         relaxed = RelaxedDurability(force_interval_ns=force_interval_ns, **options)
-        self.core = RelaxedWriterCore(5, metadata, 0, random.Random(1), WriterLimits(), relaxed)
+        self.core = WriterCore(5, metadata, 0, random.Random(1), WriterLimits(), relaxed=relaxed)
         self.log = []
 
     def take(self, done):
@@ -375,7 +374,7 @@ def test_answer_to_an_earlier_force_counts_for_nothing():
     writer.take(writer.core.on_force_lost(first, 0))
     writer.add()
     writer.reply(0, 1)
-    assert writer.core._syncs.round == 2
+    assert [effect.number for effect in writer.log if isinstance(effect, effects.Force)] == [1, 1, 2, 2]
     writer.take(writer.core.on_forced(first, 0))
     assert writer.core.lac == -1
     writer.forced(0)
@@ -415,6 +414,26 @@ def test_answer_to_a_force_of_a_bookie_that_was_replaced_counts_for_nothing():
         assert writer.core.on_force_lost(wrong, 0) == []
     assert writer.core.lac == -1
     assert writer.core.on_forced(force, 0) == [effects.Confirm(0)]
+
+
+def test_force_that_went_to_a_bookie_that_is_replaced_holds_up_no_later_one():
+    """It refuses load and lives: nothing else says that it will not answer the force."""
+    writer = Writer(changes_ensemble=True)
+    writer.add()
+    writer.reply(0, 0)
+    writer.reply(1, 0)
+    writer.reply(2, 0, status=Status.ETOOMANYREQUESTS)
+    assert writer.sync() == [0, 1, 2]
+    writer.take(writer.core.on_tick(6 * SECOND_NS))
+    writer.writable("b4")
+    assert writer.core.ensemble == ("b1", "b2", "b4")
+    writer.forced(0)
+    writer.forced(1)
+    assert writer.core.lac == 0
+    writer.add()
+    for slot in range(3):
+        writer.reply(slot, 1)
+    assert writer.sync() == [0, 1, 2]
 
 
 def test_what_a_replaced_bookie_says_it_synced_counts_for_nothing():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bkspark.core import effects
-from bkspark.core.add_pipeline import WriterLimits
+from bkspark.core.limits import WriterLimits
 from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.core.writer import WriterState
 from bkspark.errors import LedgerClosed, LedgerFenced, MetadataError, NotEnoughBookies, UnauthorizedAccess

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from bkspark.core import effects
-from bkspark.core.add_pipeline import WriterLimits
+from bkspark.core.limits import WriterLimits
 from bkspark.core.writer import WriterState
 from bkspark.wire.status import Status
 from tests.core.writing import SECOND_NS, Writer, sent_to
@@ -78,6 +78,25 @@ def test_bookie_that_only_refuses_is_replaced_by_a_spare_one():
     overloaded(writer, 2, 0, now_ns=6 * SECOND_NS)
     assert effects.FindBookies() in writer.take(writer.core.on_tick(6 * SECOND_NS))
     assert sent_to(writer.change_to("b4")) == {"b4": [0]}
+
+
+@pytest.mark.parametrize("spares", [(), ("b4",)])
+def test_bookie_that_takes_what_it_refused_while_a_spare_is_looked_for_stays_and_gets_every_entry(spares):
+    writer = Writer(limits=REFUSING)
+    writer.add(1)
+    for slot in (0, 1):
+        writer.reply(slot, 0)
+    overloaded(writer, 2, 0)
+    writer.take(writer.core.on_tick(10_000_000))
+    overloaded(writer, 2, 0, now_ns=6 * SECOND_NS)
+    assert effects.FindBookies() in writer.take(writer.core.on_tick(6 * SECOND_NS))
+    assert sent_to(writer.take(writer.core.on_tick(7 * SECOND_NS))) == {"b3": [0]}
+    writer.reply(2, 0, now_ns=7 * SECOND_NS)
+    assert sent_to(writer.add(1, now_ns=7 * SECOND_NS)) == {"b1": [1], "b2": [1], "b3": [1]}
+    assert writer.change_to(*spares) == []
+    assert writer.core.state is WriterState.ACTIVE
+    assert writer.core.ensemble == ("b1", "b2", "b3")
+    assert writer.core.may_hold_back(2)
 
 
 def test_bookies_that_only_refuse_stay_where_there_is_no_spare_and_nothing_added_meanwhile_is_forgotten():

@@ -224,7 +224,7 @@ def crash_compaction_across_directories() -> None:
         twin.add(ledger_id, [(entry_id, b"kept") for entry_id in range(4)])
         twin.checkpoint()
         twin.store.seal_logs()
-    for log_id in twin.store.logs.settled()[:2]:
+    for log_id in twin.store.logs.rotated()[:2]:
         _crashed_everywhere(twin, lambda log_id=log_id: twin.compact(log_id))
 
 
@@ -234,7 +234,7 @@ def rewrite_during_compaction() -> None:
     twin.add(1, [(entry_id, b"first") for entry_id in range(6)])
     twin.checkpoint()
     twin.store.seal_logs()
-    (log_id,) = twin.store.logs.settled()
+    (log_id,) = twin.store.logs.rotated()
 
     def rewrite() -> None:
         twin.add(1, [(entry_id, b"second") for entry_id in range(0, 6, 2)], RECOVERY_ADD)
@@ -306,10 +306,10 @@ def crash_held_index() -> None:
     """
     setup = Setup()
     twin = BookieTwin(setup.new_disk(), setup, History())
-    for first, moves_mark in ((0, True), (3, False), (6, False), (9, True)):
+    for first, advances_checkpoint in ((0, True), (3, False), (6, False), (9, True)):
         twin.add(1, [(entry_id, b"held") for entry_id in range(first, first + 3)])
         twin.settle()
-        twin.bookie.checkpoint(moves_mark=moves_mark)
+        twin.bookie.checkpoint(advances_checkpoint=advances_checkpoint)
         twin.settle()
         history = twin.history.after_crash()
         audit(reopened(crash_image(twin.disk, Loss.LOST, Random(first)), setup, history), history)
@@ -338,7 +338,7 @@ def reread_rewritten_entry() -> None:
 
 
 def compact_while_written() -> None:
-    """Rewrite every settled log while the newest goes on, shared and per ledger.
+    """Rewrite every rotated log while the newest goes on, shared and per ledger.
 
     Raises:
         Violation: what followed in a log that was taken away is gone.
@@ -350,7 +350,7 @@ def compact_while_written() -> None:
             for ledger_id in (1, 2):
                 twin.add(ledger_id, [(entry_id, b"entry") for entry_id in (first, first + 1)])
             twin.checkpoint()
-            for log_id in twin.store.logs.settled():
+            for log_id in twin.store.logs.rotated():
                 twin.compact(log_id)
         audit(twin, twin.history)
 

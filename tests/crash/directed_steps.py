@@ -25,7 +25,7 @@ def drop_ledger_whose_fence_is_not_before_the_marks() -> None:
     twin = _with_ledgers(1, 2)
     twin.fence(2)
     twin.settle()
-    twin.bookie.checkpoint(moves_mark=False)
+    twin.bookie.checkpoint(advances_checkpoint=False)
     twin.settle()
     twin.history.delete(2)
     twin.collect(DoubtfulMetadataView([1]), is_forced=False)

@@ -184,7 +184,7 @@ class Doubts:
         yield "collect at once", lambda: self._collect(twin, (DOUBTFUL, DELETED, OTHER))
         yield "read", lambda: twin.read(DOUBTFUL, 0)
         yield "delete and collect", lambda: self._delete(twin, DELETED)
-        for log_id in twin.store.logs.settled():
+        for log_id in twin.store.logs.rotated():
             yield f"compact {log_id:x}", partial(twin.compact, log_id)
         yield "add", lambda: twin.add(OTHER, [(4, bytes(40))])
         yield "collect again", lambda: self._collect(twin, (DOUBTFUL, OTHER))

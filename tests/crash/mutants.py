@@ -82,7 +82,7 @@ STORAGE_MUTANTS = (
     ),
     _crash("log evicted without sync", "positions of bytes that are lost", planted_storages.unsynced_seal),
     Mutant(
-        "logs settled while written to",
+        "logs rotated while written to",
         "a compaction removes what follows",
         planted_storages.active_logs_settled,
         directed.compact_while_written,

@@ -29,7 +29,7 @@ from tests.planting import Plant, both, changed, replaced
 
 
 def early_fence_answer() -> Plant:
-    return replaced(bookie.Bookie, "_read_after_fence", lambda self, fence, reading: self.reads.promise(reading))
+    return replaced(bookie.Bookie, "_read_after_fence", lambda self, fence, reading: self.reads.enqueue(reading))
 
 
 def unflushed_fence() -> Plant:
@@ -130,10 +130,10 @@ def unjournaled_lone_add() -> Plant:
 def mark_before_flush() -> Plant:
     def carry_out(todo: Checkpoint, store: Any, marks: Any, journals: Any) -> None:
         positions = [mark.result() for mark in todo.marks]
-        if todo.flush.moves_mark:
+        if todo.flush.advances_checkpoint:
             marks.write(positions)
         store.write_flush(todo.flush)
-        if not todo.flush.moves_mark:
+        if not todo.flush.advances_checkpoint:
             return
         for journal, position in zip(journals, positions):
             journal.forget_before(position)
@@ -144,7 +144,7 @@ def mark_before_flush() -> Plant:
 def mark_newer_than_flush() -> Plant:
     def carry_out(todo: Checkpoint, store: Any, marks: Any, journals: Any) -> None:
         store.write_flush(todo.flush)
-        if not todo.flush.moves_mark:
+        if not todo.flush.advances_checkpoint:
             return
         positions = [journal._journal.end for journal in journals]
         marks.write(positions)
@@ -171,7 +171,7 @@ def journal_removed_first() -> Plant:
     def carry_out(todo: Checkpoint, store: Any, marks: Any, journals: Any) -> None:
         positions = [mark.result() for mark in todo.marks]
         store.write_flush(todo.flush)
-        if not todo.flush.moves_mark:
+        if not todo.flush.advances_checkpoint:
             return
         for journal, position in zip(journals, positions):
             journal.forget_before(position)

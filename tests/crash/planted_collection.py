@@ -15,8 +15,8 @@ from bookie_service.formats import entry_log as log_format
 from bookie_service.formats.compaction import SUFFIX
 from bookie_service.gc import gc_policy
 from bookie_service.gc.deletion_proofs import DeletionProofs
-from bookie_service.gc.garbage_collector import Collector
-from bookie_service.storage.index.per_ledger import FileIndex
+from bookie_service.gc.garbage_collector import GarbageCollector
+from bookie_service.storage.index.per_ledger import PerLedgerIndex
 from bookie_service.storage.ledgers.base import BaseLedgerStorage
 from bookie_service.storage.ledgers.tombstones import Tombstones
 from bookie_service.storage.logs import compaction
@@ -38,7 +38,7 @@ def unsynced_copy() -> Plant:
 
 
 def removed_before_move() -> Plant:
-    async def compact(self: Collector, log_id: int, report: Any) -> bool:
+    async def compact(self: GarbageCollector, log_id: int, report: Any) -> bool:
         intent = await self._apart(self._compactor.copy, log_id, self._pace())
         await self._apart(self._compactor.remove, log_id)
         if intent is not None:
@@ -47,7 +47,7 @@ def removed_before_move() -> Plant:
         self._store.forget_log(log_id)
         return True
 
-    return replaced(Collector, "_compact", compact)
+    return replaced(GarbageCollector, "_compact", compact)
 
 
 def unsynced_move() -> Plant:
@@ -118,7 +118,7 @@ def nearly_dead_is_dead() -> Plant:
 
 
 def open_log_collected() -> Plant:
-    return replaced(EntryLogs, "settled", lambda self: sorted(self._directory_of))
+    return replaced(EntryLogs, "rotated", lambda self: sorted(self._directory_of))
 
 
 # ---- which ledgers go ----
@@ -158,13 +158,13 @@ def failure_is_proof() -> Plant:
 
     def make(old: Any) -> Any:
         def init(
-            self: Collector, store: Any, compactor: Any, metadata_view: Any, *arguments: Any, **named: Any
+            self: GarbageCollector, store: Any, compactor: Any, metadata_view: Any, *arguments: Any, **named: Any
         ) -> None:
             old(self, store, compactor, Trusting(metadata_view), *arguments, **named)
 
         return init
 
-    return changed(Collector, "__init__", make)
+    return changed(GarbageCollector, "__init__", make)
 
 
 def listed_before_own() -> Plant:
@@ -231,7 +231,7 @@ def late_tombstones() -> Iterator[None]:
 
         return drop
 
-    with changed(Tombstones, "remember", remembering), changed(Collector, "_drop", dropping):
+    with changed(Tombstones, "remember", remembering), changed(GarbageCollector, "_drop", dropping):
         yield
 
 
@@ -247,4 +247,4 @@ def forgotten_fence() -> Plant:
 
 
 def removed_without_a_note() -> Plant:
-    return replaced(FileIndex, "disown", lambda self, ledger_ids: None)
+    return replaced(PerLedgerIndex, "disown", lambda self, ledger_ids: None)

@@ -164,7 +164,7 @@ def resent_add_answered_early() -> Plant:
     def make(old: Any) -> Any:
         def add_to_journal(self: Bookie, index: int, client: Any, octets: np.ndarray, run: Any) -> None:
             if all(_is_held(self, octets, run, row) for row in range(len(run))):
-                client.send((run.replies(0),))
+                client.send((run.encode_responses(0),))
             else:
                 old(self, index, client, octets, run)
 
@@ -176,7 +176,7 @@ def resent_add_answered_early() -> Plant:
 def _is_held(bookie: Bookie, octets: np.ndarray, run: Any, row: int) -> bool:
     if run.ledger_ids[row] < 0 or run.entry_ids[row] < 0:
         return False
-    items = bookie._store.filling.read(int(run.ledger_ids[row]), int(run.entry_ids[row]), 1, 1 << 20)
+    items = bookie._store.active.read(int(run.ledger_ids[row]), int(run.entry_ids[row]), 1, 1 << 20)
     start, size = int(run.item_starts[row]) + 4, int(run.sizes[row]) - 4
     return items is not None and bytes(items.buffer[4:]) == octets[start : start + size].tobytes()
 
@@ -267,9 +267,9 @@ def forces_of_any_flush() -> Plant:
     """A flush that leaves the index in memory counts for the forces, too."""
 
     def make(old: Any) -> Any:
-        def checkpoint(self: Bookie, *, moves_mark: bool = True) -> bool:
-            begun = old(self, moves_mark=moves_mark)
-            if begun and not moves_mark:
+        def checkpoint(self: Bookie, *, advances_checkpoint: bool = True) -> bool:
+            begun = old(self, advances_checkpoint=advances_checkpoint)
+            if begun and not advances_checkpoint:
                 self._deferrals.on_flush_begun()
                 self._deferrals.on_flush_done()
             return begun

@@ -11,7 +11,7 @@ import numpy as np
 from bookie_service.formats import index as index_format
 from bookie_service.storage.index.index_pages import IndexPages, Page
 from bookie_service.storage.index.index_writer import IndexWriter
-from bookie_service.storage.index.per_ledger import FileIndex
+from bookie_service.storage.index.per_ledger import PerLedgerIndex
 from bookie_service.storage.ledgers import write_cache
 from bookie_service.storage.logs import log_reader
 from bookie_service.storage.logs.entry_log import EntryLogs
@@ -192,7 +192,7 @@ def noted_before_durable() -> Plant:
 
 
 def lost_index_believed() -> Plant:
-    return replaced(FileIndex, "lost", lambda self, ledger_id: "")
+    return replaced(PerLedgerIndex, "lost", lambda self, ledger_id: "")
 
 
 # ---- write cache ----

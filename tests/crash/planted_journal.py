@@ -114,7 +114,7 @@ def synced_too_new() -> Plant:
 
 
 def unsettled() -> Plant:
-    return replaced(Journal, "settle", lambda self: None)
+    return replaced(Journal, "write_durability_marker", lambda self: None)
 
 
 def stale_records() -> Plant:

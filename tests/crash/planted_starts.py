@@ -19,7 +19,7 @@ from bookie_service.storage.journal.journal import Journal
 from bookie_service.storage.ledgers import opening
 from bookie_service.storage.ledgers.base import BaseLedgerStorage
 from bookie_service.storage.ledgers.tombstones import Tombstones
-from bookie_service.storage.ledgers.write_cache import CacheHalf
+from bookie_service.storage.ledgers.write_cache import MemTable
 from bookie_service.storage.logs.compaction import Compactor
 from bookie_service.storage.logs.entry_log import EntryLogs
 from tests.crash.planting import skipping
@@ -134,7 +134,7 @@ def dropped_before_marks() -> Plant:
     """A ledger is dropped whose flush is not before the marks yet."""
 
     def is_settled(self: BaseLedgerStorage, ledger_id: int) -> bool:
-        return not any(ledger_id in ledgers for ledgers in (self.filling.ledgers, self._changed))
+        return not any(ledger_id in ledgers for ledgers in (self.active.ledgers, self._changed))
 
     return replaced(BaseLedgerStorage, "_is_settled", is_settled)
 
@@ -267,8 +267,8 @@ def stuck_flush_dropped() -> Plant:
     """A flush that finds no space at a start counts as done."""
 
     def make(old: Any) -> Any:
-        def flush(self: Any, *, moves_mark: bool) -> None:
-            old(self, moves_mark=moves_mark)
+        def flush(self: Any, *, advances_checkpoint: bool) -> None:
+            old(self, advances_checkpoint=advances_checkpoint)
             if self.stuck is not None:
                 self._store.end_flush(self.stuck)
                 self.stuck = None
@@ -285,12 +285,12 @@ def gap_of_flushing_half_ignored() -> Plant:
     """A run from the entry log goes on over an entry that was written again and is being flushed."""
 
     def make(old: Any) -> Any:
-        def gap(self: CacheHalf, ledger_id: int, first_entry: int, count_max: int) -> int:
+        def gap(self: MemTable, ledger_id: int, first_entry: int, count_max: int) -> int:
             return count_max
 
         return gap
 
-    return changed(CacheHalf, "gap", make)
+    return changed(MemTable, "gap", make)
 
 
 def flushing_half_first() -> Plant:
@@ -300,11 +300,11 @@ def flushing_half_first() -> Plant:
         def read_run(self: BaseLedgerStorage, *arguments: Any) -> Any:
             if self._flushing is None:
                 return old(self, *arguments)
-            self.filling, self._flushing = self._flushing, self.filling
+            self.active, self._flushing = self._flushing, self.active
             try:
                 return old(self, *arguments)
             finally:
-                self.filling, self._flushing = self._flushing, self.filling
+                self.active, self._flushing = self._flushing, self.active
 
         return read_run
 

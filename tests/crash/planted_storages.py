@@ -115,7 +115,7 @@ def unsynced_seal() -> Plant:
 
 
 def active_logs_settled() -> Plant:
-    return changed(EntryLogs, "settle_appended", lambda old: lambda self, except_for: old(self, set()))
+    return changed(EntryLogs, "rotate_appended", lambda old: lambda self, except_for: old(self, set()))
 
 
 def ledgers_in_one_anothers_log() -> Plant:

@@ -93,7 +93,7 @@ class RichScript(Script):
         yield "checkpoint", twin.checkpoint
         # A ledger that is flushed, and not before the marks.
         yield "add", lambda: self._put(3, 2, 60)
-        yield "flush", lambda: twin.bookie.checkpoint(moves_mark=False)
+        yield "flush", lambda: twin.bookie.checkpoint(advances_checkpoint=False)
         yield "add", lambda: self._put(1, 2, 400)
         yield "roll", lambda: self._put(1, 1, 60)
         yield "LAC", lambda: twin.write_lac(1, 4)
@@ -102,8 +102,8 @@ class RichScript(Script):
         yield "seal", twin.store.seal_logs
         yield "drop", lambda: self._drop(2)
         # Directories take turns, so each new log lies in the other directory.
-        yield "compact", lambda: twin.compact(twin.store.logs.settled()[0])
-        yield "compact", lambda: twin.compact(twin.store.logs.settled()[0])
+        yield "compact", lambda: twin.compact(twin.store.logs.rotated()[0])
+        yield "compact", lambda: twin.compact(twin.store.logs.rotated()[0])
         yield "add", lambda: self._put(3, 1, 60)
 
     def _put(self, ledger_id: int, count: int, size: int) -> None:

@@ -15,7 +15,7 @@ from bkspark.wire import bookkeeper_protocol_pb2 as protocol
 from bkspark.wire import v3
 from bkspark.wire.framing import scan_frames
 from bookie_service.network.send_buffer import Parts
-from bookie_service.network.v3_requests import V3Runs
+from bookie_service.network.v3_requests import V3RequestStream
 from tests.crash.audit import Violation
 from tests.crash.history import History
 from tests.crash.scripts import Script
@@ -146,7 +146,7 @@ class RelaxedScript(Script):
             # Sent again, as to a bookie that came back.
             first = self.random.randrange(first)
         count = self.random.randint(1, 4)
-        if self._depth and self.twin.store.filling.room < count * 1500:
+        if self._depth and self.twin.store.active.room < count * 1500:
             return
         self._next_entry[ledger_id] = max(self._next_entry.get(ledger_id, 0), first + count)
         self._defer(ledger_id, range(first, first + count))
@@ -182,7 +182,7 @@ def defer(
         )
         frames.append(v3.encode_message(protocol.Request(header=v3.header(protocol.ADD_ENTRY, 1), addRequest=add)))
     buffer = bytearray(b"".join(frames))
-    runs = V3Runs(twin.bookie, client, scan_frames(buffer, len(buffer)))
+    runs = V3RequestStream(twin.bookie, client, scan_frames(buffer, len(buffer)))
     octets = np.frombuffer(buffer, np.uint8)
     is_served = False
     while not is_served:

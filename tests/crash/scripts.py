@@ -189,7 +189,7 @@ class Script:
     def _serve(self) -> None:
         """Take a request beside adds."""
         assert self.twin is not None
-        if self.twin.store.filling.room < _ENTRY_COST_BYTES:
+        if self.twin.store.active.room < _ENTRY_COST_BYTES:
             # The real connection would wait for the checkpoint that runs now.
             return
         if self.random.random() < 0.5:
@@ -221,7 +221,7 @@ class Script:
         elif kind == "quiet":
             self.random.choice(self.twin.journals).settle()
         elif kind == "checkpoint":
-            self.twin.bookie.checkpoint(moves_mark=self.random.random() < 0.5)
+            self.twin.bookie.checkpoint(advances_checkpoint=self.random.random() < 0.5)
             if not self.twin.checkpoints.is_idle and self.random.random() < 0.7:
                 self.twin.checkpoints.step()
         elif kind == "fence":
@@ -231,7 +231,7 @@ class Script:
         elif kind == "lac":
             self._write_lac()
         elif kind == "alone":
-            self._add_alone()
+            self._add_single()
         elif kind == "resend":
             self._resend()
         elif kind == "again":
@@ -281,7 +281,7 @@ class Script:
         ids = range(first, first + count * step, step)
         self._next_entry[ledger_id] = ids[-1] + 1
         flags = v2.RECOVERY_ADD if self.history.ledger(ledger_id).fence_asked and self.random.random() < 0.5 else 0
-        if self._depth and self.twin.store.filling.room < count * (max(_SIZES) + _ENTRY_COST_BYTES):
+        if self._depth and self.twin.store.active.room < count * (max(_SIZES) + _ENTRY_COST_BYTES):
             # The real connection would wait for the checkpoint that runs now.
             return
         self._send(ledger_id, [(entry_id, self._payload()) for entry_id in ids], flags)
@@ -302,7 +302,7 @@ class Script:
             for _ in range(self.random.choice((1, 2))):
                 self.twin.add(ledger_id, entries[self.random.randrange(len(entries)) :], flags)
 
-    def _add_alone(self) -> None:
+    def _add_single(self) -> None:
         """Add with one add in flight: each comes alone, and the turn ends behind it."""
         assert self.twin is not None
         ledger_id = self._ledger()
@@ -347,11 +347,11 @@ class Script:
             raise Violation(f"ledger {ledger_id}: a fence with a wrong master key was taken")
 
     def _compact(self) -> None:
-        """Rewrite one of all entry logs that are settled; mostly the newest is made so before."""
+        """Rewrite one of all entry logs that are rotated; mostly the newest is made so before."""
         assert self.twin is not None
         if self.random.random() < 0.7:
             self.twin.store.seal_logs()
-        settled = self.twin.store.logs.settled()
+        settled = self.twin.store.logs.rotated()
         if settled:
             self.twin.compact(self.random.choice(settled))
 
@@ -384,7 +384,7 @@ class Script:
         self.twin.checkpoint()
         self._add_to(ledger_id)
         self.twin.settle()
-        self.twin.bookie.checkpoint(moves_mark=False)
+        self.twin.bookie.checkpoint(advances_checkpoint=False)
         self.twin.settle()
         self._delete(ledger_id)
         self.twin.collect(DoubtfulMetadataView(self._ledgers), is_forced=False)
@@ -459,11 +459,11 @@ class CommittingScript(Script):
         """Have the journal's thread write a group, and the event loop commit an add before it hears of that."""
         assert self.twin is not None
         self._add_some()
-        self.twin.bookie.checkpoint(moves_mark=self.random.random() < 0.5)
+        self.twin.bookie.checkpoint(advances_checkpoint=self.random.random() < 0.5)
         (journal,) = self.twin.journals
         while journal.can_run:
             journal.run_group()
-        self._add_alone()
+        self._add_single()
 
     def _configuration(self, storage_class: StorageClass | None, log_per_ledger: bool | None) -> Setup:
         found = super()._configuration(storage_class, log_per_ledger)

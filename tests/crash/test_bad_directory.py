@@ -12,7 +12,7 @@ import pytest
 
 from bookie_service.formats import index_files as file_format
 from bookie_service.storage.index.index_moves import IndexMoves
-from bookie_service.storage.index.manifest import IndexFilesWriter
+from bookie_service.storage.index.manifest import IndexManifestWriter
 from bookie_service.storage.io.placed_file import PlacedFile
 from tests.crash.audit import Violation
 from tests.crash.bad_directory import Case, cases, crash_everywhere
@@ -26,7 +26,7 @@ def test_crash_at_some_moments_while_one_directory_takes_no_writes_loses_nothing
 
 def _unnoted_move() -> Plant:
     """It is not noted where a file moved to."""
-    return changed(IndexFilesWriter, "note", lambda old: lambda self, changes, moved=None: old(self, changes))
+    return changed(IndexManifestWriter, "note", lambda old: lambda self, changes, moved=None: old(self, changes))
 
 
 def _early_removal() -> Plant:

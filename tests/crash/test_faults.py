@@ -94,11 +94,11 @@ def test_log_whose_index_waits_for_space_is_not_collected(storage_class: Storage
     twin = stuck_twin("positions" if storage_class is StorageClass.DB else ".idx", storage_class)
     with contextlib.suppress(OSError):
         twin.store.seal_logs()
-    assert twin.store.logs.settled() == []
+    assert twin.store.logs.rotated() == []
     twin.disk.fault = None
     twin.settle()
     twin.store.seal_logs()
-    assert len(twin.store.logs.settled()) == 1
+    assert len(twin.store.logs.rotated()) == 1
     audit(twin, twin.history)
 
 
@@ -107,7 +107,7 @@ def test_positions_that_were_moved_while_the_marks_wait_for_space_stay_moved(sto
     twin = stuck_twin("lastMark", storage_class)
     twin.disk.fault = None
     twin.store.seal_logs()
-    (log_id,) = twin.store.logs.settled()
+    (log_id,) = twin.store.logs.rotated()
     twin.compact(log_id)
     twin.settle()
     audit(twin, twin.history)

@@ -25,13 +25,13 @@ from bookie_service.engine.reads import ReadOptions, ids_of
 from bookie_service.engine.single_reads import SingleReads
 from bookie_service.engine.turns import ENDLESS, Turn, Turns
 from bookie_service.gc import gc_policy
-from bookie_service.gc.garbage_collector import CollectionOptions, Collector, GarbageView, PassReport
+from bookie_service.gc.garbage_collector import CollectionOptions, GarbageCollector, GarbageView, PassReport
 from bookie_service.gc.gc_policy import LogUsage
 from bookie_service.network.add_decoders import v2_single_add
 from bookie_service.network.response_encoders import V2_RESPONSES
 from bookie_service.network.send_buffer import Parts
 from bookie_service.network.v2_batch_read import BatchRead
-from bookie_service.network.v2_requests import V2Runs
+from bookie_service.network.v2_requests import V2RequestStream
 from bookie_service.storage.io.byte_source import Fetched, Place
 from bookie_service.storage.io.files import is_out_of_space
 from bookie_service.storage.journal import checkpoint as checkpoint_steps
@@ -247,11 +247,11 @@ class BookieTwin:
             assert not self.loop.is_idle, "adds wait for room that nothing makes"
             self.loop.turn()
 
-    def _runs(self, client: TakingClient, frames: bytes) -> tuple[np.ndarray, V2Runs]:
+    def _runs(self, client: TakingClient, frames: bytes) -> tuple[np.ndarray, V2RequestStream]:
         """Return a receive buffer, which the bookie may write to, and the requests in it."""
         buffer = bytearray(frames)
         octets = np.frombuffer(buffer, np.uint8)
-        return octets, V2Runs(self.bookie, client, octets, scan_frames(buffer, len(buffer)))
+        return octets, V2RequestStream(self.bookie, client, octets, scan_frames(buffer, len(buffer)))
 
     def fence(self, ledger_id: int, entry_id: int = v2.LAST_ENTRY, key: bytes | None = None) -> None:
         """Send a fencing read."""
@@ -283,7 +283,7 @@ class BookieTwin:
     def read(self, ledger_id: int, entry_id: int) -> tuple[int, int, bytes]:
         """Return (status, entry id, entry) of a single read."""
         answers = Answers()
-        self.bookie.reads.promise(SingleReads(answers, V2_RESPONSES, *ids_of(ledger_id, entry_id)))
+        self.bookie.reads.enqueue(SingleReads(answers, V2_RESPONSES, *ids_of(ledger_id, entry_id)))
         _, _, status, _, _ = struct.unpack_from(">iiiqq", answers.buffer)
         content = answers.buffer[28:]
         return status, struct.unpack_from(">q", content, 8)[0] if content else -1, content
@@ -304,7 +304,7 @@ class BookieTwin:
     def batch_read(self, ledger_id: int, first_entry: int) -> tuple[int, list[bytes]]:
         """Return (status, entries from `first_entry` on)."""
         answers = Answers()
-        self.bookie.reads.promise(BatchRead(answers, ledger_id, first_entry, 1, 0, 1 << 20))
+        self.bookie.reads.enqueue(BatchRead(answers, ledger_id, first_entry, 1, 0, 1 << 20))
         status = struct.unpack_from(">i", answers.buffer, 8)[0]
         body = answers.buffer[4 + v2.BATCH_REPLY_BYTES :]
         contents, at = [], 0
@@ -364,7 +364,7 @@ class BookieTwin:
 
         async def run() -> PassReport:
             now_s = 0.0
-            collector = Collector(
+            collector = GarbageCollector(
                 self.store,
                 self._storage.compactor,
                 metadata_view,
@@ -385,9 +385,9 @@ class BookieTwin:
             return apart.submit(asyncio.run, run()).result()
 
     def usages(self) -> list[LogUsage]:
-        """Return how much of each settled entry log still counts."""
+        """Return how much of each rotated entry log still counts."""
         held = self.store.index.ledger_ids()
-        facts = (self._storage.compactor.facts(log_id, _at_once) for log_id in self.store.logs.settled())
+        facts = (self._storage.compactor.facts(log_id, _at_once) for log_id in self.store.logs.rotated())
         return [
             gc_policy.usage(each.log_id, each.log_bytes, each.ledger_ids, each.ledger_bytes, held) for each in facts
         ]

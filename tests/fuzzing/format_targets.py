@@ -17,7 +17,7 @@ from bkspark.errors import StorageDamaged
 from bkspark.wire.digest import DigestType
 from bookie_service.admin.inspection.digests import DigestVerifier
 from bookie_service.admin.inspection.entry_log import read_entry_log
-from bookie_service.admin.inspection.findings import Damage, EntryRun, Fact, Finding
+from bookie_service.admin.inspection.findings import Damage, Fact, Finding, FoundEntries
 from bookie_service.admin.inspection.journal import read_journal
 from bookie_service.formats import (
     compaction,
@@ -185,7 +185,7 @@ def _files_with(directory: str, name: str, text: bytes) -> SimulatedFiles:
 
 def _findings_are_inside(findings: list[Finding]) -> None:
     for finding in findings:
-        if isinstance(finding, EntryRun):
+        if isinstance(finding, FoundEntries):
             assert (finding.offsets >= 0).all()
             assert (finding.sizes > 0).all()
             lengths = {len(finding.offsets), len(finding.sizes), len(finding.entry_ids), len(finding.states)}
@@ -248,7 +248,7 @@ def _log_file(data: bytes) -> list[Finding]:
 
 def _log_findings_hold(findings: list[Finding]) -> None:
     _findings_are_inside(findings)
-    starts = np.concatenate([it.offsets for it in findings if isinstance(it, EntryRun)] or [np.empty(0, np.int64)])
+    starts = np.concatenate([it.offsets for it in findings if isinstance(it, FoundEntries)] or [np.empty(0, np.int64)])
     assert (np.diff(starts) > 0).all(), "entries out of order, or twice"
 
 

@@ -24,9 +24,9 @@ from bkspark.wire.digest import DigestType, EntryDigest
 from bkspark.wire.framing import scan_frames
 from bkspark.wire.layout import ENTRY_BYTES_MIN
 from bookie_service.engine import containment
-from bookie_service.network.request_stream import Runs
-from bookie_service.network.v2_requests import V2Runs
-from bookie_service.network.v3_requests import V3Runs
+from bookie_service.network.request_stream import RequestStream
+from bookie_service.network.v2_requests import V2RequestStream
+from bookie_service.network.v3_requests import V3RequestStream
 from tests.crash.history import History
 from tests.crash.twins import BookieTwin, Setup, TakingClient
 from tests.fuzzing.target import Draw, Target
@@ -81,7 +81,7 @@ class _Peer(TakingClient):
         self._loop = loop
         self._received = bytearray()
         self._is_v3: bool | None = None
-        self._waiting: list[tuple[np.ndarray, Runs]] = []
+        self._waiting: list[tuple[np.ndarray, RequestStream]] = []
         self.answers = b""
 
     def send(self, parts: Sequence[Any]) -> None:
@@ -115,10 +115,12 @@ class _Peer(TakingClient):
             return
         first = 0 if self._is_v3 is False else v3.count_frames(octets, table)
         if first:
-            self._waiting.append((octets, V3Runs(self._twin.bookie, self, table.take(slice(0, first)))))
+            self._waiting.append((octets, V3RequestStream(self._twin.bookie, self, table.take(slice(0, first)))))
         self._is_v3 = first == len(table)
         if not self._is_v3:
-            self._waiting.append((octets, V2Runs(self._twin.bookie, self, octets, table.take(slice(first, None)))))
+            self._waiting.append(
+                (octets, V2RequestStream(self._twin.bookie, self, octets, table.take(slice(first, None))))
+            )
         self.go_on()
 
     def go_on(self) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from bkspark.client import LedgerWriter
 from bkspark.client.stored import HeldEntries
-from bkspark.core.add_pipeline import WriterLimits
+from bkspark.core.limits import WriterLimits
 from bkspark.core.metadata import Fragment, LedgerMetadata, LedgerState
 from bkspark.core.striping import write_set
 from bkspark.wire.entry_lists import EntryRuns

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bkspark.wire.status import Status
-from bookie_service.engine.sync_cursor import Run, SyncCursor, runs_of
+from bookie_service.engine.sync_cursor import EntryRange, SyncCursor, ranges_of
 from tests.simulation.history import History
 from tests.simulation.world import EXPONENTIAL, MILLISECOND, UNIFORM, Node, World, place
 
@@ -65,7 +65,7 @@ class ModelBookie:
         self._journal: list[tuple[int, int, int, Stored | None]] = []
         self._cursors: dict[int, SyncCursor] = {}
         # Deferred adds that the cursors do not count yet: (the place of the last record in the journal, ledger, runs).
-        self._unsynced: list[tuple[int, int, list[Run]]] = []
+        self._unsynced: list[tuple[int, int, list[EntryRange]]] = []
         self.was_slow = False
         # (ledger, entry) of adds by an owner that a fence refused.
         self.fenced_out: set[tuple[int, int]] = set()
@@ -122,7 +122,7 @@ class ModelBookie:
             self._journal.append((when, ledger_id, entry_id, values[position]))
         if deferred:
             cursor = self._cursors.setdefault(ledger_id, SyncCursor())
-            runs = runs_of(np.array(ids, np.int64))
+            runs = ranges_of(np.array(ids, np.int64))
             cursor.on_taken(runs)
             cursor.on_confirmed(values[-1].lac)
             self._unsynced.append((len(self._journal) - 1, ledger_id, runs))

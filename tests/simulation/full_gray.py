@@ -11,7 +11,7 @@ import asyncio
 from bkspark.client import Client
 from bkspark.client.writer import LedgerWriter
 from bkspark.client.writer_options import WriterOptions
-from bkspark.core.add_pipeline import WriterLimits
+from bkspark.core.limits import WriterLimits
 from bkspark.errors import BookKeeperError
 from bkspark.net.pool import NetOptions
 from tests.simulation.full_cluster import URI, DelayedTree, FullBookie

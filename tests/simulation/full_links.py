@@ -23,10 +23,10 @@ from bookie_service.engine.add_batch import AddBatch
 from bookie_service.engine.reads import Reading
 from bookie_service.engine.single_reads import SingleReads
 from bookie_service.engine.turns import Turn
-from bookie_service.network.known_responses import KnownAnswer
-from bookie_service.network.request_stream import Runs
-from bookie_service.network.v2_requests import V2Runs
-from bookie_service.network.v3_requests import V3Runs
+from bookie_service.network.known_responses import KnownResponse
+from bookie_service.network.request_stream import RequestStream
+from bookie_service.network.v2_requests import V2RequestStream
+from bookie_service.network.v3_requests import V3RequestStream
 from tests.crash.twins import TakingClient
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ class Served(TakingClient):
         self._cluster = cluster
         self._life = bookie.life
         self._received: list[bytes] = []
-        self._waiting: list[tuple[np.ndarray, Runs]] = []
+        self._waiting: list[tuple[np.ndarray, RequestStream]] = []
         self._door: Any = _Door(bookie, self.who, cluster)
         self._is_v3 = False
 
@@ -186,7 +186,11 @@ class Served(TakingClient):
         try:
             table = scan_frames(buffer, len(buffer))
             self._is_v3 = v3.count_frames(octets, table) == len(table)
-            runs: Runs = V3Runs(self._door, self, table) if self._is_v3 else V2Runs(self._door, self, octets, table)
+            runs: RequestStream = (
+                V3RequestStream(self._door, self, table)
+                if self._is_v3
+                else V2RequestStream(self._door, self, octets, table)
+            )
         except ProtocolError:
             self._link.abort()
             return
@@ -318,7 +322,7 @@ class _Door:
         elif bookie.is_read_only and not (run.flags & v2.HIGH_PRIORITY).all():
             status = v2.Status.EREADONLY
         if status is not None:
-            client.send((run.replies(status),))
+            client.send((run.encode_responses(status),))
             return len(run)
         return bookie.twin.bookie.add(client, octets, run)  # type: ignore[union-attr]
 
@@ -329,7 +333,7 @@ class _Door:
 
     def answer(self, reading: Reading, turn: Turn) -> bool:
         """Answer reads, or refuse them."""
-        if self._bookie.read_error is None or isinstance(reading, KnownAnswer):
+        if self._bookie.read_error is None or isinstance(reading, KnownResponse):
             return self._bookie.twin.bookie.reads.answer(reading, turn)  # type: ignore[union-attr]
         reading.refuse(self._bookie.read_error)
         return True

@@ -19,7 +19,7 @@ from bkspark.client import Client
 from bkspark.client.reader import LedgerReader
 from bkspark.client.writer import LedgerWriter
 from bkspark.client.writer_options import WriterOptions
-from bkspark.core.add_pipeline import WriterLimits
+from bkspark.core.limits import WriterLimits
 from bkspark.core.metadata import LedgerMetadata, LedgerState
 from bkspark.errors import BookieUnavailable, BookKeeperError, MetadataError, NoSuchEntry, ReadFailed
 from bkspark.metadata.bookies import BookieRegistry

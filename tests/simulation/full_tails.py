@@ -12,7 +12,7 @@ import asyncio
 from bkspark.client import Client
 from bkspark.client.writer import LedgerWriter
 from bkspark.client.writer_options import WriterOptions
-from bkspark.core.add_pipeline import WriterLimits
+from bkspark.core.limits import WriterLimits
 from bkspark.core.metadata import LedgerMetadata, LedgerType
 from bkspark.core.relaxed import RelaxedDurability
 from bkspark.errors import BookKeeperError

@@ -20,10 +20,10 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 import numpy as np
 
 from bkspark.core.metadata import LedgerMetadata
-from bkspark.core.recovery_window import RecoveryWindow
+from bkspark.core.pending import PendingEntries
 from bkspark.core.writer import WriterCore
 from tests.simulation.owner import SimulatedEntries
-from tests.simulation.small_model import LOSABLE, REQUESTS, Disk, Message, Model, State
+from tests.simulation.small_model import LOSABLE, PARTS, REQUESTS, Disk, Message, Model, State, contents
 
 Words = np.ndarray
 """States, uint64: _IN_USE | recoverer | owner | stored metadata | disks | crashes left | losses left."""
@@ -81,17 +81,22 @@ class _Numbered(Generic[_Value]):
 
 # ---- what decides the future of a core ----
 
-_TOLD_TO_NOBODY = frozenset({"error", "_first_error", "_random", "_limits"})
+_TOLD_TO_NOBODY = frozenset({"error", "_first_error", "_random", "_limits", "_pauses", "bit", "stripe"})
 """Errors of ended cores, constants."""
+_SHARED = frozenset({"_slots", "_pending"})
+"""Parts of a writer's core that its other parts refer to, too."""
 
 
 def _contents(core: Any) -> Hashable:
     """Return all that a core is made of, as a key."""
     if core is None:
         return None
-    found = {name: value for name, value in vars(core).items() if name not in _TOLD_TO_NOBODY}
-    if isinstance(core, WriterCore):
-        found["_votes"] = core._votes[: core._pending_count]
+    found = {name: value for name, value in contents(core).items() if name not in _TOLD_TO_NOBODY}
+    if isinstance(core, PendingEntries):
+        found["_votes"] = core.votes
+    elif not isinstance(core, WriterCore):
+        # Parts share these with the core that they belong to.
+        found = {name: value for name, value in found.items() if name not in _SHARED}
     return _keys(found.values())
 
 
@@ -106,7 +111,7 @@ _KEYS: dict[type, Callable[[Any], Hashable]] = {
     set: frozenset,
     LedgerMetadata: lambda it: (it.state, it.fragments, it.last_entry),
     SimulatedEntries: lambda batch: (batch.first_entry, len(batch)),
-    RecoveryWindow: _contents,
+    **dict.fromkeys(PARTS, _contents),
 }
 """How what is in a core becomes part of a key; what is not named here is hashed as it is."""
 

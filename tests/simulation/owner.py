@@ -10,9 +10,8 @@ import numpy as np
 
 from bkspark.client.metadata_steps import write_metadata
 from bkspark.core import effects
-from bkspark.core.add_pipeline import WriterLimits
+from bkspark.core.limits import WriterLimits
 from bkspark.core.relaxed import RelaxedDurability
-from bkspark.core.relaxed_writer import RelaxedWriterCore
 from bkspark.core.writer import WriterCore, WriterState
 from bkspark.errors import BookieUnavailable, BookKeeperError, LedgerFenced
 from bkspark.metadata.ledgers import Versioned
@@ -81,7 +80,7 @@ class Pipeline:
         self._request = recovery_adds if recovery else owner_adds if on_confirmed is None else deferred_adds
         client.later(TICK_NS, self._tick)
 
-    def perform(self, todo: list[effects.Effect]) -> None:
+    def perform(self, todo: list[effects.WriterEffect]) -> None:
         site = self.client.site
         for effect in todo:
             if type(effect) is effects.SendAdds:
@@ -104,7 +103,7 @@ class Pipeline:
             elif type(effect) is effects.Fail:
                 self._on_failed(effect.error)
 
-    def _written(self, todo: list[effects.Effect]) -> None:
+    def _written(self, todo: list[effects.WriterEffect]) -> None:
         self.client.site.probe("change stored", self.client.name, "")
         self.perform(todo)
 
@@ -178,7 +177,7 @@ class Pipeline:
         ask()
         self.client.later(FORCE_TIMEOUT_NS, settle, Status.EIO)
 
-    async def _find_bookies(self) -> list[effects.Effect]:
+    async def _find_bookies(self) -> list[effects.WriterEffect]:
         try:
             writable = await self.client.tree.children(AVAILABLE)
         except BookKeeperError as error:
@@ -239,11 +238,11 @@ class Owner(Client):
         """`relaxed`: what the checkers take for acknowledged is then what is confirmed: nothing else is promised."""
         super().__init__(site, name)
         limits = DELAYING if delays_changes else LIMITS
+        metadata, version = stored.metadata, stored.version
+        self.core = WriterCore(site.ledger_id, metadata, version, site.random, limits, relaxed=relaxed)
         if relaxed is None:
-            self.core = WriterCore(site.ledger_id, stored.metadata, stored.version, site.random, limits)
             self._pipeline = Pipeline(self, self.core, self._promised, self._failed, recovery=False)
         else:
-            self.core = RelaxedWriterCore(site.ledger_id, stored.metadata, stored.version, site.random, limits, relaxed)
             self._pipeline = Pipeline(
                 self, self.core, self._in_page_caches, self._failed, recovery=False, on_confirmed=self._promised
             )

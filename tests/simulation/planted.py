@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from bkspark.core import effects, recovery
+from bkspark.core import effects, recovery, writer_errors
 from bkspark.core.last_confirmed import LastConfirmed, LastEntries
-from bkspark.core.metadata import Fragment, LedgerMetadata, change_ensemble
+from bkspark.core.metadata import Fragment, LedgerMetadata
+from bkspark.core.pending import PendingEntries
 from bkspark.core.reader import GroupRead
 from bkspark.core.recovery import RecoveryCore, RecoveryState
 from bkspark.core.recovery_window import Answer
+from bkspark.core.slots import Slots
 from bkspark.core.striping import write_set_masks
 from bkspark.core.writer import WriterCore, WriterState
 from bkspark.errors import NoSuchEntry
@@ -29,24 +31,18 @@ from tests.simulation.owner import SimulatedEntries
 def _releasing(choose: Callable[[np.ndarray, int], int]) -> Plant:
     """Release as many pending entries as `choose(votes counted per entry, Qa)` says."""
 
-    def release(self: WriterCore) -> list[effects.Effect]:
-        if self.state is WriterState.CHANGING or self._pending_count == 0:
-            return []
-        votes = self._votes[: self._pending_count]
-        ids = np.arange(self.acknowledged + 1, self.acknowledged + 1 + self._pending_count)
-        masks = write_set_masks(ids, len(self._ensemble), self.metadata.write_quorum)
-        count = choose(np.bitwise_count(votes & masks), self.metadata.ack_quorum)
-        if not count:
-            return []
+    def release(self: PendingEntries, slots: Slots) -> bool:
+        if not self.count:
+            return False
+        ids = np.arange(self.acknowledged + 1, self.next_entry)
+        masks = write_set_masks(ids, len(slots.all), slots.write_quorum)
+        count = choose(np.bitwise_count(self.votes & masks), slots.ack_quorum)
         self.acknowledged += count
-        left = self._pending_count - count
-        self._votes[:left] = self._votes[count : self._pending_count].copy()
-        self._pending_count = left
-        while self._pending and self._pending[0].first_entry + len(self._pending[0]) <= self.acknowledged + 1:
-            self._pending.popleft()
-        return [effects.Acknowledge(self.acknowledged)]
+        self.count -= count
+        self._votes[: self.count] = self._votes[count : count + self.count].copy()
+        return count > 0
 
-    return replaced(WriterCore, "_release", release)
+    return replaced(PendingEntries, "release", release)
 
 
 def _prefix(ripe: np.ndarray) -> int:
@@ -75,7 +71,7 @@ def acknowledged_by_refusals(*statuses: Status) -> Callable[[], Plant]:
 
 def stale_answers_counted() -> Plant:
     def wrap(old: Any, self: WriterCore, slot: int, bookie: str, *rest: Any) -> Any:
-        return old(self, slot, self._ensemble[slot], *rest)
+        return old(self, slot, self._slots.all[slot].bookie, *rest)
 
     return around(WriterCore, "on_add_replies", wrap)
 
@@ -95,18 +91,8 @@ def confirmed_too_high() -> Plant:
 
 def votes_kept() -> Plant:
     def wrap(old: Any, self: WriterCore, fragments: Any) -> Any:
-        votes = self._votes.copy()
-        resume = self._resume
-
-        def restore(slots: set[int]) -> Any:
-            self._votes[:] = votes
-            return resume(slots)
-
-        self._resume = restore  # type: ignore[method-assign]
-        try:
+        with replaced(PendingEntries, "withdraw", lambda pending, bit: None):
             return old(self, fragments)
-        finally:
-            del self._resume
 
     return around(WriterCore, "_adopt", wrap)
 
@@ -126,11 +112,11 @@ def _changing_from(choose: Callable[[WriterCore], int]) -> Plant:
 
     def wrap(old: Any, self: WriterCore, writable: Any, *topology: Any) -> Any:
         acknowledged = self.acknowledged
-        self.acknowledged = max(choose(self), self._fragments[-1].first_entry) - 1
+        self._pending.acknowledged = max(choose(self), self.fragments[-1].first_entry) - 1
         try:
             return old(self, writable, *topology)
         finally:
-            self.acknowledged = acknowledged
+            self._pending.acknowledged = acknowledged
 
     return around(WriterCore, "on_writable_bookies", wrap)
 
@@ -157,8 +143,8 @@ def released_while_changing() -> Plant:
 def used_before_stored() -> Plant:
     def wrap(old: Any, self: WriterCore, writable: Any, *topology: Any) -> Any:
         done = old(self, writable, *topology)
-        if not self._is_recovery and any(isinstance(effect, effects.WriteMetadata) for effect in done):
-            return done + self._adopt(change_ensemble(self._fragments, self.lac + 1, self._proposed))
+        if any(isinstance(effect, effects.WriteMetadata) for effect in done):
+            return done + self._adopt(self._change.changed(self.lac))
         return done
 
     def written(old: Any, self: WriterCore, metadata: Any, version: int) -> Any:
@@ -176,19 +162,18 @@ def nothing_resent() -> Plant:
 
 def only_newest_resent() -> Plant:
     def wrap(old: Any, self: WriterCore, slots: set[int]) -> Any:
-        pending = self._pending
-        self._pending = type(pending)(list(pending)[-1:])
+        batches = self._pending.batches
+        self._pending.batches = type(batches)(list(batches)[-1:])
         try:
-            done = old(self, slots)
+            return old(self, slots)
         finally:
-            self._pending = pending
-        return done
+            self._pending.batches = batches
 
     return around(WriterCore, "_resume", wrap)
 
 
 def resent_with_other_bytes() -> Plant:
-    def other(effect: effects.Effect) -> effects.Effect:
+    def other(effect: effects.WriterEffect) -> effects.WriterEffect:
         if not isinstance(effect, effects.SendAdds):
             return effect
         assert isinstance(effect.entries, SimulatedEntries)
@@ -199,25 +184,25 @@ def resent_with_other_bytes() -> Plant:
 
 
 def overwrites_newer_state() -> Plant:
-    def conflict(self: WriterCore, current: LedgerMetadata, version: int) -> list[effects.Effect]:
+    def conflict(self: WriterCore, current: LedgerMetadata, version: int) -> list[effects.WriterEffect]:
         if self.state is WriterState.CLOSING:
             return self._close_conflict(current, version)
-        return [effects.WriteMetadata(self.metadata.with_ensemble(self.lac + 1, self._proposed), version)]
+        return [effects.WriteMetadata(self._change.proposal(self.metadata, self.lac), version)]
 
     return replaced(WriterCore, "on_metadata_conflict", conflict)
 
 
 def merges_into_recovery() -> Plant:
-    def conflict(self: WriterCore, current: LedgerMetadata, version: int) -> list[effects.Effect]:
+    def conflict(self: WriterCore, current: LedgerMetadata, version: int) -> list[effects.WriterEffect]:
         if self.state is WriterState.CLOSING or current.is_closed:
-            return self._fail(self._lost_to(current))
-        return [effects.WriteMetadata(current.with_ensemble(self.lac + 1, self._proposed), version)]
+            return self._fail(writer_errors.lost_to(current, self.ledger_id, self.lac))
+        return [effects.WriteMetadata(self._change.proposal(current, self.lac), version)]
 
     return replaced(WriterCore, "on_metadata_conflict", conflict)
 
 
 def closes_over_anything() -> Plant:
-    def conflict(self: WriterCore, current: LedgerMetadata, version: int) -> list[effects.Effect]:
+    def conflict(self: WriterCore, current: LedgerMetadata, version: int) -> list[effects.WriterEffect]:
         return [effects.WriteMetadata(self.metadata.closed(self.lac, self.length), version)]
 
     return replaced(WriterCore, "_close_conflict", conflict)
@@ -235,9 +220,8 @@ def closed_one_short() -> Plant:
 
 def lost_answer_believed() -> Plant:
     def failed(old: Any, self: WriterCore, error: Any) -> Any:
-        if self.state is WriterState.CHANGING and self._proposed:
-            changed_ = self.metadata.with_ensemble(self.lac + 1, self._proposed)
-            return self.on_metadata_written(changed_, self.version + 1)
+        if self.state is WriterState.CHANGING and self._change._proposed:
+            return self.on_metadata_written(self._change.proposal(self.metadata, self.lac), self.version + 1)
         return old(self, error)
 
     return around(WriterCore, "on_metadata_failed", failed)
@@ -246,7 +230,7 @@ def lost_answer_believed() -> Plant:
 def change_never_over() -> Plant:
     def wrap(old: Any, self: WriterCore, slots: set[int]) -> Any:
         done = old(self, slots)
-        if self.state is WriterState.ACTIVE and slots and self._pending_count:
+        if self.state is WriterState.ACTIVE and slots and self.pending_count:
             self.state = WriterState.CHANGING
         return done
 
@@ -256,7 +240,7 @@ def change_never_over() -> Plant:
 def second_search_forgotten() -> Plant:
     def wrap(old: Any, self: WriterCore, writable: Any, *topology: Any) -> Any:
         done = old(self, writable, *topology)
-        self._finding_bookies = True
+        self._change._is_finding = True
         return done
 
     return around(WriterCore, "on_writable_bookies", wrap)
@@ -268,7 +252,8 @@ def silence_ignored() -> Plant:
 
 def too_few_left_ignored() -> Plant:
     def go_on(self: WriterCore, writable: Any) -> Any:
-        self._absent = {**self._absent, **self._failed}
+        for slot in self._slots.to_replace:
+            self._left_out.on_left_out(slot)
         return self._resume(set())
 
     return replaced(WriterCore, "_go_on_without", go_on)
@@ -385,11 +370,11 @@ def lac_moves() -> Plant:
 
 def changes_published_early() -> Plant:
     def wrap(old: Any, self: WriterCore, writable: Any, *topology: Any) -> Any:
-        was, self._is_recovery = self._is_recovery, False
+        was, self._change.is_published = self._change.is_published, True
         try:
             return old(self, writable, *topology)
         finally:
-            self._is_recovery = was
+            self._change.is_published = was
 
     return around(WriterCore, "on_writable_bookies", wrap)
 

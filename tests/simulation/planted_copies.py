@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from bkspark.core.add_pipeline import AddPipeline
 from bkspark.core.last_confirmed import LastEntries
+from bkspark.core.owed import stripe
 from bkspark.core.recovery import RecoveryCore
+from bkspark.core.slots import Slot, Slots
 from bkspark.core.striping import mask_of, write_set_masks
 from bkspark.core.writer import WriterCore
 from tests.planting import Plant, around, both, changed, replaced
@@ -22,16 +23,13 @@ from tests.simulation.owner import SimulatedEntries
 
 
 def _sent_to_ack_quorums(*, recovery: bool) -> Plant:
-    def send(old: Any, self: WriterCore, slot: int, entries: Any) -> Any:
-        whole = self.metadata
-        if self._is_recovery is recovery:
-            self.metadata = replace(whole, write_quorum=whole.ack_quorum)
-        try:
-            return old(self, slot, entries)
-        finally:
-            self.metadata = whole
+    def begin(old: Any, self: WriterCore, *arguments: Any, is_recovery: bool = False, **named: Any) -> None:
+        old(self, *arguments, is_recovery=is_recovery, **named)
+        if is_recovery is recovery:
+            for slot in self._slots.all:
+                slot.stripe = stripe(slot.number, len(self._slots.all), self._slots.ack_quorum)
 
-    return around(WriterCore, "_send", send)
+    return around(WriterCore, "__init__", begin)
 
 
 def last_replica_left_out() -> Plant:
@@ -43,15 +41,16 @@ def rewritten_to_ack_quorums() -> Plant:
 
 
 def bytes_forgotten_at_ack_quorum() -> Plant:
-    return replaced(AddPipeline, "_owes", lambda self, slot, last_entry: False)
+    return replaced(Slot, "retains", lambda self, last_entry: False)
 
 
 def repeated_answer_counts_for_the_next_slot() -> Plant:
     def wrap(old: Any, self: WriterCore, slot: int, bookie: str, ids: Any, *rest: Any) -> Any:
-        rows = self._pending_rows(ids, None)
-        if self._ensemble[slot] == bookie and (self._votes[rows] & np.uint64(1 << slot)).any():
-            slot = (slot + 1) % len(self._ensemble)
-        return old(self, slot, self._ensemble[slot], ids, *rest)
+        place, at = self._slots.all[slot], ids - self.acknowledged - 1
+        held = self._pending.votes[at[(at >= 0) & (at < self.pending_count)]] & place.bit
+        if place.bookie == bookie and held.any():
+            slot = (slot + 1) % len(self._slots.all)
+        return old(self, slot, self._slots.all[slot].bookie, ids, *rest)
 
     return around(WriterCore, "on_add_replies", wrap)
 
@@ -99,21 +98,20 @@ def recovery_closes_with_the_length_heard() -> Plant:
 
 
 def lost_connection_not_told() -> Plant:
-    return replaced(AddPipeline, "has_outstanding", lambda self, slot: False)
+    return replaced(WriterCore, "has_outstanding", lambda self, slot: self._slots.all[slot].is_probed)
 
 
 def too_few_left_judged_by_one_write_set() -> Plant:
-    def leaves_too_few(self: WriterCore, missing: Any) -> bool:
-        quorum, size = self.metadata.write_quorum, len(self._ensemble)
-        gone = write_set_masks(np.arange(1), size, quorum) & np.uint64(mask_of(tuple(missing)))
-        return bool((np.bitwise_count(gone) > quorum - self.metadata.ack_quorum).any())
+    def leave_too_few(self: Slots, missing: Any) -> bool:
+        gone = write_set_masks(np.arange(1), len(self.all), self.write_quorum) & np.uint64(mask_of(tuple(missing)))
+        return bool((np.bitwise_count(gone) > self.write_quorum - self.ack_quorum).any())
 
-    return replaced(WriterCore, "_leaves_too_few", leaves_too_few)
+    return replaced(Slots, "leave_too_few", leave_too_few)
 
 
 def rewritten_entries_acknowledged_by_ticks() -> Plant:
     def release(old: Any, self: WriterCore) -> Any:
-        if self._is_recovery and not getattr(self, "_is_in_tick", False):
+        if not self._change.is_published and not getattr(self, "_is_in_tick", False):
             return []
         return old(self)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from bkspark.client.writer import LedgerWriter
+from bkspark.client.fanout import Fanout
 from bkspark.core.left_out import LeftOutBookies
 from bkspark.core.writer import WriterCore, WriterState
 from tests.planting import Plant, both, replaced
@@ -23,32 +23,32 @@ class GrayMutant:
 
 def _taken_back_unasked() -> Plant:
     def look_after(self: WriterCore) -> Any:
-        if not self._absent or self.state is not WriterState.ACTIVE:
+        back = self._slots.left_out
+        if not back or self.state is not WriterState.ACTIVE:
             return []
-        back = set(self._absent)
         for slot in back:
             self._take_back(slot)
-        return self._resume(back)
+        return self._resume({slot.number for slot in back})
 
-    return replaced(LeftOutBookies, "_look_after_absent", look_after)
+    return replaced(WriterCore, "_look_after_left_out", look_after)
 
 
 def _never_left_out() -> Plant:
-    return replaced(LeftOutBookies, "_leave_out_lagging", lambda self: [])
+    return replaced(WriterCore, "_leave_out_lagging", lambda self: [])
 
 
 def _lost_probe_is_awaited() -> Plant:
-    return replaced(LeftOutBookies, "_on_probe_failed", lambda self, slot: [])
+    return replaced(LeftOutBookies, "on_probe_failed", lambda self, slot, now_ns: [])
 
 
 def _dead_connection_is_kept() -> Plant:
-    return replaced(LedgerWriter, "_drop_if_silent", lambda self, bookie: None)
+    return replaced(Fanout, "drop_if_silent", lambda self, bookie: None)
 
 
 def _trial_without_end() -> Plant:
     return both(
-        replaced(LeftOutBookies, "_passes", lambda self, slot, trial: False),
-        replaced(LeftOutBookies, "_fails", lambda self, slot, trial: False),
+        replaced(LeftOutBookies, "passes", lambda self, slot, now_ns: False),
+        replaced(LeftOutBookies, "fails", lambda self, slot, now_ns: False),
     )
 
 

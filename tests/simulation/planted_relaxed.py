@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from bkspark.core import effects, relaxed
-from bkspark.core.relaxed import SyncProgress, confirmed_up_to
-from bkspark.core.relaxed_writer import RelaxedWriterCore
-from bkspark.core.writer import WriterCore, WriterState
+from bkspark.core import durability, effects
+from bkspark.core.durability import Relaxed
+from bkspark.core.relaxed import confirmed_up_to
+from bkspark.core.slots import Slot
+from bkspark.core.writer import WriterCore
 from bkspark.wire.status import Status
-from bookie_service.engine.sync_cursor import Run, SyncCursor
+from bookie_service.engine.sync_cursor import EntryRange, SyncCursor
 from tests.planting import Plant, changed, replaced
 from tests.simulation.bookies import ModelBookie
 
@@ -26,39 +27,39 @@ def confirmed_by_one_less() -> Plant:
     def rule(last_synced: Sequence[int], write_quorum: int, ack_quorum: int) -> int:
         return confirmed_up_to(last_synced, write_quorum, max(1, ack_quorum - 1))
 
-    return replaced(relaxed, "confirmed_up_to", rule)
+    return replaced(durability, "confirmed_up_to", rule)
 
 
 def confirmed_by_the_quickest() -> Plant:
-    return replaced(relaxed, "confirmed_up_to", lambda last_synced, write_quorum, ack_quorum: max(last_synced))
+    return replaced(durability, "confirmed_up_to", lambda last_synced, write_quorum, ack_quorum: max(last_synced))
 
 
 def striping_ignored() -> Plant:
     def rule(last_synced: Sequence[int], write_quorum: int, ack_quorum: int) -> int:
         return sorted(last_synced)[len(last_synced) - ack_quorum]
 
-    return replaced(relaxed, "confirmed_up_to", rule)
+    return replaced(durability, "confirmed_up_to", rule)
 
 
 def confirmed_when_acknowledged() -> Plant:
-    def advance(self: SyncProgress, acknowledged: int) -> bool:
-        before, self.lac = self.lac, max(self.lac, acknowledged)
-        return self.lac > before
+    def confirm(self: Relaxed, now_ns: int) -> list[effects.WriterEffect]:
+        before, self._lac = self._lac, self._pending.acknowledged
+        return [effects.Confirm(self._lac)] if self._lac > before else []
 
-    return replaced(SyncProgress, "advance", advance)
+    return replaced(Relaxed, "confirm", confirm)
 
 
 # ---- forces ----
 
 
 def confirmed_when_forced() -> Plant:
-    def force(old: Any, self: RelaxedWriterCore) -> list[effects.Effect]:
+    def force(old: Any, self: WriterCore) -> list[effects.WriterEffect]:
         forces = old(self)
         for one in forces:
-            self._syncs.on_forced(one.slot)
-        return [*forces, *self._confirm()]
+            self._durability.on_forced(one)
+        return [*forces, *self._release()]
 
-    return _around(RelaxedWriterCore, "_force", force)
+    return _around(WriterCore, "_force", force)
 
 
 def force_not_synced() -> Plant:
@@ -69,11 +70,10 @@ def force_not_synced() -> Plant:
 
 
 def older_force_counts() -> Plant:
-    def awaits(self: RelaxedWriterCore, force: effects.Force) -> bool:
-        is_over = self.state in (WriterState.FAILED, WriterState.CLOSED)
-        return not is_over and self._ensemble[force.slot] == force.bookie
+    def takes(self: Relaxed, force: effects.Force) -> bool:
+        return self._slots.all[force.slot].bookie == force.bookie
 
-    return replaced(RelaxedWriterCore, "_awaits", awaits)
+    return replaced(Relaxed, "takes", takes)
 
 
 # ---- bookies that go away ----
@@ -81,45 +81,50 @@ def older_force_counts() -> Plant:
 
 def replaced_bookie_confirms() -> Plant:
     def replies(
-        old: Any, self: RelaxedWriterCore, slot: int, bookie: str, ids: Any, codes: Any, now_ns: int, synced: Any = None
+        old: Any, self: WriterCore, slot: int, bookie: str, ids: Any, codes: Any, now_ns: int, synced: Any = None
     ) -> Any:
         if synced is not None:
-            self._syncs.on_last_synced(slot, synced)
+            self._slots.all[slot].last_synced = max(self._slots.all[slot].last_synced, synced)
         return old(self, slot, bookie, ids, codes, now_ns, synced)
 
-    return _around(RelaxedWriterCore, "on_add_replies", replies)
+    return _around(WriterCore, "on_add_replies", replies)
 
 
 def lost_connection_ignored() -> Plant:
-    return replaced(RelaxedWriterCore, "has_outstanding", WriterCore.has_outstanding)
+    return replaced(Relaxed, "may_lose", lambda self, slot: False)
 
 
 def returning_bookie_trusted() -> Plant:
-    def on_forced(self: SyncProgress, slot: int) -> None:
-        self.on_last_synced(slot, self._forced.pop(slot, -1))
+    def on_forced(self: Relaxed, force: effects.Force) -> None:
+        slot = self._slots.all[force.slot]
+        if slot.asked_to_sync is not None:
+            slot.last_synced = max(slot.last_synced, slot.asked_to_sync)
+        slot.asked_to_sync = None
 
-    return replaced(SyncProgress, "on_forced", on_forced)
+    return replaced(Relaxed, "on_forced", on_forced)
 
 
 def new_bookie_inherits() -> Plant:
-    def take_in(old: Any, self: SyncProgress, slot: int, first_entry: int, *, is_new: bool) -> None:
-        old(self, slot, first_entry, is_new=False)
+    def replace(old: Any, self: Slot, *arguments: Any) -> None:
+        synced = self.last_synced
+        old(self, *arguments)
+        self.last_synced = synced
 
-    return _around(SyncProgress, "take_in", take_in)
+    return _around(Slot, "replace", replace)
 
 
 # ---- the bookie's cursor ----
 
 
 def cursor_over_a_hole() -> Plant:
-    def on_synced(self: SyncCursor, runs: Sequence[Run]) -> None:
+    def on_synced(self: SyncCursor, runs: Sequence[EntryRange]) -> None:
         self.last_synced = max([self.last_synced, *(last for _, last in runs)])
 
     return replaced(SyncCursor, "on_synced", on_synced)
 
 
 def cursor_when_taken() -> Plant:
-    def on_taken(self: SyncCursor, runs: Sequence[Run]) -> None:
+    def on_taken(self: SyncCursor, runs: Sequence[EntryRange]) -> None:
         self.on_synced(runs)
 
     return replaced(SyncCursor, "on_taken", on_taken)

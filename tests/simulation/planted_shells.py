@@ -12,13 +12,18 @@ from typing import Any
 
 import numpy as np
 
+from bkspark.client import fanout as fanout_shell
 from bkspark.client import range_reader as range_reader_shell
 from bkspark.client import reader as reader_shell
 from bkspark.client import recovery as recovery_shell
-from bkspark.client import writer as writer_shell
+from bkspark.client import window as window_shell
+from bkspark.client import writer_run as writer_shell
+from bkspark.client.fanout import Fanout
 from bkspark.client.range_reader import RangeReader
 from bkspark.client.reader import LedgerReader
+from bkspark.client.window import AppendWindow
 from bkspark.client.writer import LedgerWriter
+from bkspark.client.writer_run import WriterRun
 from bkspark.core import effects
 from bkspark.core.last_confirmed import LastConfirmed, LastEntries
 from bkspark.core.reader import GroupRead
@@ -168,20 +173,20 @@ owner_takes_a_lost_write_for_done = _lost_write_is_done(writer_shell)
 
 
 def answers_of_a_dropped_link() -> Plant:
-    def drop(self: LedgerWriter, slot: int) -> None:
+    def drop(self: Fanout, slot: int) -> None:
         self._links.pop(slot)
 
     def replies(old: Any, self: WriterCore, slot: int, bookie: str, *rest: Any) -> Any:
-        return old(self, slot, self._ensemble[slot], *rest)
+        return old(self, slot, self._slots.all[slot].bookie, *rest)
 
-    return both(replaced(LedgerWriter, "_drop_link", drop), around(WriterCore, "on_add_replies", replies))
+    return both(replaced(Fanout, "_drop", drop), around(WriterCore, "on_add_replies", replies))
 
 
 def lost_connection_not_told() -> Plant:
     def listener(old: Any) -> Any:
         return lambda on_replies, on_lost: old(on_replies, lambda error: None)
 
-    return changed(writer_shell, "AddListener", listener)
+    return changed(fanout_shell, "AddListener", listener)
 
 
 class _Nothing(list[Any]):
@@ -200,28 +205,28 @@ def backlog_forgotten() -> Plant:
 
         return link
 
-    return changed(writer_shell, "Link", make)
+    return changed(fanout_shell, "Link", make)
 
 
 def close_does_not_wait_for_connections() -> Plant:
     async def reach(links: Any) -> None:
         return None
 
-    return replaced(writer_shell, "reach", reach)
+    return replaced(fanout_shell, "reach", reach)
 
 
 def last_of_chosen_entries_not_sent() -> Plant:
     def frames(old: Any) -> Any:
         return lambda entries, positions: old(entries, positions if positions is None else positions[:-1])
 
-    return changed(writer_shell, "frames", frames)
+    return changed(fanout_shell, "frames", frames)
 
 
 def silence_not_noticed() -> Plant:
-    def tick(self: LedgerWriter) -> None:
+    def tick(self: WriterRun) -> None:
         self._ticker = self._loop.call_later(writer_shell.TICK_S, self._tick)
 
-    return replaced(LedgerWriter, "_tick", tick)
+    return replaced(WriterRun, "_tick", tick)
 
 
 # ---- what the writer seals and tells ----
@@ -245,37 +250,30 @@ length_sealed_one_batch_late = _sealed(lambda batch, lac, length: (lac, max(0, l
 
 
 def told_one_too_many() -> Plant:
-    return changed(writer_shell, "_settle", lambda old: lambda waits, last_entry: old(waits, last_entry + 1))
+    return changed(window_shell, "settle", lambda old: lambda waits, last_entry: old(waits, last_entry + 1))
 
 
 def told_when_sent() -> Plant:
-    def wait_for(old: Any, self: LedgerWriter, last_entry: int) -> Any:
+    def wait_for(old: Any, self: AppendWindow, last_entry: int) -> Any:
         future = old(self, last_entry)
         if not future.done():
             future.set_result(last_entry)
         return future
 
-    return around(LedgerWriter, "_wait_for", wait_for)
+    return around(AppendWindow, "wait_for", wait_for)
 
 
 def room_never_given_back() -> Plant:
-    def acknowledge(old: Any, self: LedgerWriter, last_entry: int) -> None:
+    def acknowledge(old: Any, self: AppendWindow, last_entry: int) -> None:
         before = self._pending_bytes
         old(self, last_entry)
         self._pending_bytes = before
 
-    return around(LedgerWriter, "_acknowledge", acknowledge)
+    return around(AppendWindow, "acknowledge", acknowledge)
 
 
 def waiting_for_room_forgotten() -> Plant:
-    def perform(old: Any, self: LedgerWriter, todo: Any) -> None:
-        room, self._room = self._room, None
-        try:
-            old(self, todo)
-        finally:
-            self._room = self._room or room
-
-    return around(LedgerWriter, "_perform", perform)
+    return replaced(AppendWindow, "look_for_room", lambda self: None)
 
 
 # ---- readers ----

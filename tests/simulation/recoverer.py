@@ -61,7 +61,7 @@ class Recoverer(Client):
         self._ledger.rewritten[self.name] = set()
         self._perform(self._core.start())
 
-    def _perform(self, todo: list[effects.Effect]) -> None:
+    def _perform(self, todo: list[effects.RecoveryEffect]) -> None:
         for effect in todo:
             if type(effect) is effects.Fence:
                 self._fence(effect)
@@ -90,7 +90,7 @@ class Recoverer(Client):
             elif type(effect) is effects.Fail:
                 self._failed(effect.error)
 
-    def _metadata_written(self, todo: list[effects.Effect]) -> None:
+    def _metadata_written(self, todo: list[effects.RecoveryEffect]) -> None:
         if self._core.state is RecoveryState.FENCING:
             self.site.probe("claimed", self.name, "")
         self._perform(todo)
@@ -115,7 +115,7 @@ class Recoverer(Client):
     def _fence(self, effect: effects.Fence) -> None:
         core, slot = self._core, effect.slot
 
-        def answered(answer: tuple[Status, int, Stored | None]) -> list[effects.Effect]:
+        def answered(answer: tuple[Status, int, Stored | None]) -> list[effects.RecoveryEffect]:
             status, last_entry, stored = answer
             self.site.probe("fence answered", self.name, effect.bookie)
             if stored is not None:
@@ -148,8 +148,8 @@ class Recoverer(Client):
         bookie: str,
         request: Callable[..., tuple[Any, int]],
         arguments: tuple[Any, ...],
-        answered: Callable[[Any], list[effects.Effect]],
-        failed: Callable[[BookKeeperError], list[effects.Effect]],
+        answered: Callable[[Any], list[effects.RecoveryEffect]],
+        failed: Callable[[BookKeeperError], list[effects.RecoveryEffect]],
     ) -> None:
         self.ask(
             bookie,
@@ -163,7 +163,7 @@ class Recoverer(Client):
         core, slot, entry_ids = self._core, effect.slot, effect.entry_ids
         ids = entry_ids.tolist()
 
-        def answered(read: list[tuple[Status, Stored | None]]) -> list[effects.Effect]:
+        def answered(read: list[tuple[Status, Stored | None]]) -> list[effects.RecoveryEffect]:
             answers = np.array([_answer_of(status, stored) for status, stored in read], np.uint8)
             payloads = [None if stored is None else stored.payload for _, stored in read]
             lengths = np.array([0 if stored is None else stored.length for _, stored in read])
@@ -177,7 +177,7 @@ class Recoverer(Client):
             self.site.probe("recovery read", self.name, effect.bookie)
             return todo
 
-        def failed(error: BookKeeperError) -> list[effects.Effect]:
+        def failed(error: BookKeeperError) -> list[effects.RecoveryEffect]:
             return core.on_read_answers(slot, entry_ids, np.full(len(ids), Answer.FAILED, np.uint8), error=error)
 
         self._ask(effect.bookie, clients.fencing_reads, (ids,), answered, failed)
@@ -222,17 +222,17 @@ class Recoverer(Client):
         bookies = list(span.bookies)
         unheard: list[BookKeeperError] = []
 
-        def ask() -> list[effects.Effect]:
+        def ask() -> list[effects.RecoveryEffect]:
             if not bookies:
                 return core.on_length(None, unheard[0] if unheard else None)
             self._ask(bookies.pop(0), clients.plain_reads, ([effect.entry_id],), answered, go_on)
             return []
 
-        def go_on(error: BookKeeperError) -> list[effects.Effect]:
+        def go_on(error: BookKeeperError) -> list[effects.RecoveryEffect]:
             unheard.append(error)
             return ask()
 
-        def answered(answers: list[tuple[Status, Stored | None]]) -> list[effects.Effect]:
+        def answered(answers: list[tuple[Status, Stored | None]]) -> list[effects.RecoveryEffect]:
             stored = answers[0][1]
             return ask() if stored is None else core.on_length(stored.length)
 

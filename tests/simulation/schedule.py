@@ -33,7 +33,7 @@ SLOW_FACTOR = 5.0
 """A link that is slower than others by more than this may look like a bookie that does not answer."""
 LOAD_NS = 15 * MILLISECOND
 """A bookie that refuses load for no longer, once, gets in the end what it refused."""
-SETTLE_NS = LIMITS.refusal_pause_ns_max + 4 * TICK_NS
+MARKER_DELAY_NS = LIMITS.refusal_pause_ns_max + 4 * TICK_NS
 """How long an owner may take to send again what bookies refused for their load."""
 PROMPT_NS = 190 * MILLISECOND
 """What an add may take where no fault is silent: less than any time-out."""
@@ -193,7 +193,7 @@ class Schedule:
     def _settle(self) -> None:
         """Where bookies refused load: give the owner the time to send them again what they refused."""
         if self.ledger.loaded and self._is_owner_active:
-            self.world.run(self.world.now + SETTLE_NS, self._is_too_long)
+            self.world.run(self.world.now + MARKER_DELAY_NS, self._is_too_long)
             self.ledger.is_settled = self._is_owner_active
 
     def _look_at_the_open_ledger(self) -> None:

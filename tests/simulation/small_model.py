@@ -20,9 +20,14 @@ from typing import Any
 import numpy as np
 
 from bkspark.core import effects
+from bkspark.core.durability import Synced
+from bkspark.core.ensemble import EnsembleChange
+from bkspark.core.left_out import LeftOutBookies
 from bkspark.core.metadata import Fragment, LedgerMetadata
+from bkspark.core.pending import PendingEntries
 from bkspark.core.recovery import RecoveryCore, RecoveryState
 from bkspark.core.recovery_window import Answer, RecoveryWindow
+from bkspark.core.slots import Refusal, Slot, Slots
 from bkspark.core.striping import write_set
 from bkspark.core.writer import WriterCore, WriterState
 from bkspark.errors import BookieUnavailable
@@ -80,21 +85,49 @@ class State:
 _FIELDS = attrgetter(*(it.name for it in fields(State)))
 
 
+PARTS = (
+    WriterCore,
+    Slots,
+    Slot,
+    Refusal,
+    PendingEntries,
+    Synced,
+    EnsembleChange,
+    LeftOutBookies,
+    RecoveryCore,
+    RecoveryWindow,
+)
+"""What cores are made of, and changes."""
+
+
+def contents(part: Any) -> dict[str, Any]:
+    """Return the fields of a part."""
+    return vars(part) if hasattr(part, "__dict__") else {name: getattr(part, name) for name in part.__slots__}
+
+
 def _copied(core: Any) -> Any:
-    new = object.__new__(type(core))
-    copies = dict(vars(core))
-    for name, value in copies.items():
-        duplicate = _COPIES.get(type(value))
-        if duplicate is not None:
-            copies[name] = duplicate(value)
-    new.__dict__.update(copies)
-    return new
+    """Copy a core with its parts, each once, however many of the others share it."""
+    return _copy(core, {})
 
 
-_COPIES: dict[type, Callable[[Any], Any]] = {
-    **{kind: kind for kind in (list, dict, set, deque)},
-    np.ndarray: np.ndarray.copy,
-    RecoveryWindow: _copied,
+def _copy(value: Any, copies: dict[int, Any]) -> Any:
+    duplicate = _COPIES.get(type(value))
+    if duplicate is not None:
+        return duplicate(value, copies)
+    if type(value) not in PARTS:
+        return value
+    known = copies.get(id(value))
+    if known is None:
+        known = copies[id(value)] = object.__new__(type(value))
+        for name, field_value in contents(value).items():
+            object.__setattr__(known, name, _copy(field_value, copies))
+    return known
+
+
+_COPIES: dict[type, Callable[[Any, dict[int, Any]], Any]] = {
+    **{kind: lambda those, copies: type(those)(_copy(it, copies) for it in those) for kind in (list, set, deque)},
+    dict: lambda those, copies: {key: _copy(it, copies) for key, it in those.items()},
+    np.ndarray: lambda array, copies: array.copy(),
 }
 
 
@@ -119,7 +152,7 @@ class Model:
         """Return the state in which the owner has sent its adds and a recoverer is about to begin."""
         metadata = LedgerMetadata(*self.quorums, (Fragment(0, self.bookies[: self.quorums[0]]),))
         owner = WriterCore(1, metadata, 0, FirstOnes())
-        owner._votes = owner._votes[:4].copy()
+        owner._pending._votes = owner._pending._votes[:4].copy()
         disks = {name: Disk() for name in self.bookies}
         state = State(owner, None, None, -1, disks, metadata, 0, frozenset())
         state.losses_left, state.crashes_left = self.losses, self.crashes
@@ -327,7 +360,7 @@ class Model:
         self._perform(state, who, todo)
         return state
 
-    def _perform(self, state: State, who: str, todo: list[effects.Effect]) -> None:
+    def _perform(self, state: State, who: str, todo: list[effects.WriterEffect | effects.RecoveryEffect]) -> None:
         for effect in todo:
             if isinstance(effect, effects.SendAdds):
                 ids = range(len(effect.entries)) if effect.positions is None else effect.positions.tolist()
@@ -366,7 +399,8 @@ class Model:
             assert recovery is not None
             last = effect.payloads.first_entry - 1
             state.rewriter = WriterCore(1, recovery.metadata, recovery.version, FirstOnes(), is_recovery=True, lac=last)
-            state.rewriter._votes = state.rewriter._votes[:4].copy()
+            pending = state.rewriter._pending
+            pending._votes = pending._votes[:4].copy()
         batch = effect.payloads
         state.rewriting_to = batch.last_entry
         entries = SimulatedEntries.of(batch.first_entry, batch, effect.length_before, effect.lac)

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import pytest
 
 from bkspark.client import Client, LedgerWriter
-from bkspark.core.add_pipeline import WriterLimits
+from bkspark.core.limits import WriterLimits
 from bkspark.errors import BookKeeperError, NotEnoughBookies
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.uri import MetadataUri

@@ -49,14 +49,14 @@ def owner_of(quorums: tuple[int, int, int], adds: int) -> WriterCore:
     return core
 
 
-def answer(core: WriterCore, slot: int, *ids: int, status: Status = Status.EOK) -> list[effects.Effect]:
+def answer(core: WriterCore, slot: int, *ids: int, status: Status = Status.EOK) -> list[effects.WriterEffect]:
     statuses = np.full(len(ids), status, np.int32)
     return core.on_add_replies(slot, core.ensemble[slot], np.array(ids, np.int64), statuses, 0)
 
 
 def read_answer(
     core: RecoveryCore, slot: int, entry_id: int, answer: Answer, error: BookKeeperError | None = None
-) -> list[effects.Effect]:
+) -> list[effects.WriterEffect]:
     """What the bookie in a slot says of one entry; all entries are one byte."""
     ids = np.array([entry_id])
     return core.on_read_answers(slot, ids, np.array([answer], np.uint8), [b"x"], ids + 1, error)
@@ -394,7 +394,7 @@ def test_x01_rewritten_entries_carry_the_lac_that_recovery_began_with() -> None:
     core.on_fence_answer(1, Answer.FOUND, 1, 1 << 40, last_entry=2)
     lacs = []
     for first in (2, 6):
-        done: list[effects.Effect] = []
+        done: list[effects.WriterEffect] = []
         for entry_id in range(first, first + 16):
             for slot in range(3):
                 done += read_answer(core, slot, entry_id, Answer.FOUND)

@@ -15,7 +15,7 @@ from bkspark.wire.digest import DigestType, EntryDigest
 from bkspark.wire.lac import ANY_COPY
 from bkspark.wire.layout import ENTRY_ID_AT, LAC_AT
 from bookie_service.admin.inspection.findings import UNVERIFIED, VERIFIED, WRONG
-from bookie_service.storage.io.items import rows_by_ledger
+from bookie_service.storage.io.framed_entries import rows_by_ledger
 
 _TYPES = (DigestType.CRC32C, DigestType.CRC32, DigestType.MAC)
 _PROBES_MAX = 8

@@ -17,7 +17,7 @@ import numpy as np
 from bkspark.wire.framing import LENGTH_BYTES, gather_i32, gather_i64
 from bkspark.wire.layout import ENTRY_BYTES_MIN
 from bookie_service.admin.inspection.digests import DigestVerifier
-from bookie_service.admin.inspection.findings import UNVERIFIED, WRONG, Damage, EntryRun, Fact, Finding, Incomplete
+from bookie_service.admin.inspection.findings import UNVERIFIED, WRONG, Damage, Fact, Finding, FoundEntries, Incomplete
 from bookie_service.formats import entry_log as log_format
 from bookie_service.formats.entry_log import HEADER_BYTES
 from bookie_service.storage.io.files import File, ReadOnlyFiles
@@ -126,7 +126,7 @@ class _EntryLog:
             data = self._file.read(needed, offset)
         return data
 
-    def _judged(self, data: bytes, chain: _Chain, offset: int) -> EntryRun:
+    def _judged(self, data: bytes, chain: _Chain, offset: int) -> FoundEntries:
         octets = np.frombuffer(data, np.uint8)
         ledger_ids, entry_ids = (gather_i64(octets, chain.starts + at) for at in (0, 8))
         states = self._verifier.check(data, chain.starts, chain.ends, ledger_ids, entry_ids)
@@ -137,9 +137,11 @@ class _EntryLog:
             if any(self._verifier.belongs_to(ledger_id, entry) for ledger_id in neighbours):
                 states[row] = WRONG
         offsets = chain.starts - LENGTH_BYTES + offset
-        return EntryRun(self._path, offsets, chain.ends - chain.starts + LENGTH_BYTES, ledger_ids, entry_ids, states)
+        return FoundEntries(
+            self._path, offsets, chain.ends - chain.starts + LENGTH_BYTES, ledger_ids, entry_ids, states
+        )
 
-    def _mismatches(self, run: EntryRun, rows: np.ndarray) -> Iterator[Damage]:
+    def _mismatches(self, run: FoundEntries, rows: np.ndarray) -> Iterator[Damage]:
         for row in rows.tolist():
             ledger_id, entry_id = int(run.ledger_ids[row]), int(run.entry_ids[row])
             reason = f"entry {entry_id} of ledger {ledger_id} does not match its digest"

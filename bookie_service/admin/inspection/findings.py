@@ -32,7 +32,7 @@ class Fact:
 
 
 @dataclass(frozen=True, slots=True)
-class EntryRun:
+class FoundEntries:
     """Stored entries: item i, `i32 length, entry`, is bytes offsets[i] .. offsets[i] + sizes[i] - 1 of the file."""
 
     path: str
@@ -44,7 +44,7 @@ class EntryRun:
 
 
 @dataclass(frozen=True, slots=True)
-class PositionRun:
+class FoundPositions:
     """Where an index says that entries of one ledger lie; none of positions is 0.
 
     offsets: where in the file the positions themselves are; None in a key-value store.
@@ -85,4 +85,4 @@ class Incomplete:
     reason: str
 
 
-Finding = Fact | EntryRun | PositionRun | Damage | Incomplete
+Finding = Fact | FoundEntries | FoundPositions | Damage | Incomplete

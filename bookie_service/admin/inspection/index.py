@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bkspark.errors import StorageDamaged
-from bookie_service.admin.inspection.findings import VERIFIED, WRONG, Damage, Fact, Finding, PositionRun
+from bookie_service.admin.inspection.findings import VERIFIED, WRONG, Damage, Fact, Finding, FoundPositions
 from bookie_service.formats import index as index_format
 from bookie_service.formats.entry_log import HEADER_BYTES, OFFSET_BITS, OFFSET_MASK
 from bookie_service.formats.index import HEAD_BYTES, LAYOUT, POSITION_BYTES, SLOT_BYTES, Layout, LedgerHeader
@@ -183,7 +183,7 @@ def _run(source: PositionSource, first_entry: int, positions: np.ndarray, lookup
             found, states, reason = _once_more(source, entry_id, reason, lookup)
         entry_ids = np.arange(entry_id, entry_id + len(found))
         offsets = None if source.offset_of is None else source.offset_of(entry_ids)
-        yield PositionRun(source.path, source.ledger_id, entry_ids, found, states, offsets)
+        yield FoundPositions(source.path, source.ledger_id, entry_ids, found, states, offsets)
         if reason:
             at, length = (None, None) if offsets is None else (int(offsets[0]), POSITION_BYTES)
             yield Damage(source.path, at, length, reason, source.ledger_id, entry_id)

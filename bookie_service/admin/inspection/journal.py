@@ -16,7 +16,7 @@ from crc32c import crc32c
 from bkspark.errors import ProtocolError
 from bkspark.wire.framing import LENGTH_BYTES, gather_i64, split_items
 from bkspark.wire.layout import ENTRY_BYTES_MIN
-from bookie_service.admin.inspection.findings import VERIFIED, Damage, EntryRun, Fact, Finding, Incomplete
+from bookie_service.admin.inspection.findings import VERIFIED, Damage, Fact, Finding, FoundEntries, Incomplete
 from bookie_service.formats import index as index_format
 from bookie_service.formats import journal as journal_format
 from bookie_service.formats.journal import (
@@ -228,14 +228,16 @@ def _things(path: str, body_at: int, header: RecordHeader, body: bytes) -> Itera
         raise ValueError(f"records of kind {header.kind} are unknown to this version")
 
 
-def _entries(path: str, body_at: int, count: int, body: bytes) -> EntryRun:
+def _entries(path: str, body_at: int, count: int, body: bytes) -> FoundEntries:
     starts, ends = split_items(body, 0, len(body))
     if len(starts) != count or (count and int((ends - starts).min()) < ENTRY_BYTES_MIN):
         raise ValueError(f"it holds {len(starts)} entries and says {count}, or one is shorter than its ids")
     octets = np.frombuffer(body, np.uint8)
     ledger_ids, entry_ids = (gather_i64(octets, starts + at) if count else starts for at in (0, 8))
     states = np.full(count, VERIFIED, np.int8)
-    return EntryRun(path, starts - LENGTH_BYTES + body_at, ends - starts + LENGTH_BYTES, ledger_ids, entry_ids, states)
+    return FoundEntries(
+        path, starts - LENGTH_BYTES + body_at, ends - starts + LENGTH_BYTES, ledger_ids, entry_ids, states
+    )
 
 
 def _lacs(path: str, body_at: int, lacs: Sequence[tuple[int, bytes]]) -> Iterator[Fact]:

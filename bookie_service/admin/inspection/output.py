@@ -31,11 +31,11 @@ from bookie_service.admin.inspection.findings import (
     VERIFIED,
     WRONG,
     Damage,
-    EntryRun,
     Fact,
     Finding,
+    FoundEntries,
+    FoundPositions,
     Incomplete,
-    PositionRun,
 )
 from bookie_service.admin.inspection.index import position_place
 from bookie_service.formats.index import POSITION_BYTES
@@ -84,7 +84,7 @@ class Counts:
     incomplete: int = 0
 
     def add(self, finding: Finding) -> None:
-        if isinstance(finding, (EntryRun, PositionRun)):
+        if isinstance(finding, (FoundEntries, FoundPositions)):
             self.entries += len(finding.states)
             self.unverified += int((finding.states == UNVERIFIED).sum())
         elif isinstance(finding, Damage):
@@ -139,9 +139,9 @@ def summary_line(counts: Counts) -> str:
 
 
 def _rows(finding: Finding, selection: Selection) -> Iterator[Row]:
-    if isinstance(finding, EntryRun):
+    if isinstance(finding, FoundEntries):
         yield from _entry_rows(finding, selection)
-    elif isinstance(finding, PositionRun):
+    elif isinstance(finding, FoundPositions):
         yield from _position_rows(finding, selection)
     elif isinstance(finding, Fact):
         if selection.shows(finding):
@@ -158,14 +158,14 @@ def _front(kind: str, path: str, offset: int | None, length: int | None, checksu
     return {"kind": kind, "file": path, "offset": offset, "length": length, "checksum_ok": checksum_ok}
 
 
-def _entry_rows(run: EntryRun, selection: Selection) -> Iterator[Row]:
+def _entry_rows(run: FoundEntries, selection: Selection) -> Iterator[Row]:
     rows = selection.rows(run.ledger_ids, run.entry_ids)
     columns = (run.offsets, run.sizes, run.ledger_ids, run.entry_ids, run.states)
     for offset, size, ledger_id, entry_id, state in zip(*(column[rows].tolist() for column in columns)):
         yield {**_front("entry", run.path, offset, size, _SHOWN[state]), "ledger": ledger_id, "entry": entry_id}
 
 
-def _position_rows(run: PositionRun, selection: Selection) -> Iterator[Row]:
+def _position_rows(run: FoundPositions, selection: Selection) -> Iterator[Row]:
     rows = selection.rows(np.full(len(run.entry_ids), run.ledger_id), run.entry_ids)
     columns = (run.entry_ids, run.positions, run.states)
     offsets = [None] * len(rows) if run.offsets is None else run.offsets[rows].tolist()

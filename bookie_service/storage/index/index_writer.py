@@ -34,7 +34,7 @@ from bookie_service.storage.index.index import IndexPaths, LedgerUpdate
 from bookie_service.storage.index.index_file import IndexFile
 from bookie_service.storage.index.index_moves import IndexMoves
 from bookie_service.storage.index.index_pages import IndexPages, Page, PageKey
-from bookie_service.storage.index.manifest import IndexFilesWriter
+from bookie_service.storage.index.manifest import IndexManifestWriter
 from bookie_service.storage.io.files import FileSystem, LocalFiles, SyncFailed, refuses_writes
 
 
@@ -46,7 +46,7 @@ class IndexWriter:
         files: LocalFiles,
         paths: IndexPaths,
         pages: IndexPages,
-        known: IndexFilesWriter,
+        known: IndexManifestWriter,
         moves: IndexMoves,
         file_systems: Sequence[FileSystem | None],
         files_synced_singly_max: int,

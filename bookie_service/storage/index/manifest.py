@@ -21,7 +21,7 @@ _ROWS_BESIDE = 4096
 """The file is written anew when it has so many rows, and as many as there are ledgers, that say nothing any more."""
 
 
-class IndexFiles:
+class IndexManifest:
     """What is known of the index files. Changed by one thread at a time, asked by any."""
 
     def __init__(self, files: ReadOnlyFiles, directories: Sequence[str]) -> None:
@@ -105,7 +105,7 @@ class IndexFiles:
             self._recent = {}
 
 
-class IndexFilesWriter(IndexFiles):
+class IndexManifestWriter(IndexManifest):
     """Notes durably what is known of the index files."""
 
     def __init__(self, files: LocalFiles, directories: Sequence[str]) -> None:

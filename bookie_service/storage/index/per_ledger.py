@@ -14,7 +14,7 @@ from bookie_service.storage.index.index_file import has_positions
 from bookie_service.storage.index.index_moves import Doubt, HeaderOf, IndexMoves
 from bookie_service.storage.index.index_pages import IndexPages
 from bookie_service.storage.index.index_writer import IndexWriter
-from bookie_service.storage.index.manifest import IndexFilesWriter
+from bookie_service.storage.index.manifest import IndexManifestWriter
 from bookie_service.storage.io.files import LocalFiles, is_out_of_space, refuses_writes
 
 POSITION_BYTES = 8
@@ -36,7 +36,7 @@ class PageOptions:
             raise ValueError(f"pageSize {self.page_bytes} must be a multiple of {POSITION_BYTES}, a position's size")
 
 
-class FileIndex:
+class PerLedgerIndex:
     """A `LedgerIndex` over index files; which thread may call what stands there."""
 
     def __init__(
@@ -53,7 +53,7 @@ class FileIndex:
         `doubt`, `header_of`: what `IndexMoves` needs. Without `doubt` no file moves to another directory.
         """
         self._files = files
-        self._known = IndexFilesWriter(files, directories)
+        self._known = IndexManifestWriter(files, directories)
         self._paths = IndexPaths(directories, self._known.moved())
         self._pages = IndexPages(options.page_bytes, options.pages_max * options.page_bytes)
         self._file_systems = [files.open_file_system(directory) for directory in directories]
@@ -178,7 +178,7 @@ class FileIndex:
                 file_system.close()
 
 
-def _notices(known: IndexFilesWriter) -> list[str]:
+def _notices(known: IndexManifestWriter) -> list[str]:
     if known.damaged_at is None:
         return []
     return [

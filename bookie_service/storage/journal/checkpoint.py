@@ -127,7 +127,7 @@ def carry_out(checkpoint: Checkpoint, store: LedgerStorage, marks: Marks, journa
     except Exception as error:
         raise JournalFailed(error) from error
     store.write_flush(checkpoint.flush)
-    if not checkpoint.flush.moves_mark:
+    if not checkpoint.flush.advances_checkpoint:
         return
     marks.write(positions)
     for journal, position in zip(journals, positions):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-SETTLE_NS = 100_000_000
-"""How long nothing must come before a journal is settled: that costs a sync, so not between the adds of one writer."""
+MARKER_DELAY_NS = 100_000_000
+"""A durability marker is written after so long without records: it costs a sync, so not between one writer's adds."""
 
 
 class FlushReason(enum.Enum):
@@ -23,15 +23,15 @@ class FlushLimits:
     With `flush_when_idle` (the default) a group is whatever arrived while the sync before it ran: the lowest latency,
     and under load still large groups. Without, records wait for company up to `age_ns_max`. `entries_max` 0: no limit.
 
-    After `settle_ns` without records the journal notes that what it has is durable (`Journal.settle`); a journal that
-    does not sync its groups is synced once in that time.
+    After `marker_delay_ns` without records the journal notes that what it has is durable
+    (`Journal.write_durability_marker`); a journal that does not sync its groups is synced once in that time.
     """
 
     bytes_max: int = 512 * 1024
     entries_max: int = 0
     age_ns_max: int = 2_000_000
     flush_when_idle: bool = True
-    settle_ns: int = SETTLE_NS
+    marker_delay_ns: int = MARKER_DELAY_NS
 
 
 def flush_reason(

@@ -2,9 +2,9 @@
 
 `append` returns when its records and everything before them are durable. Files are preallocated, because a sync that
 need not also change the file's size is about twice as fast; files that fell behind the mark are used again for the same
-reason (their blocks are written already, so the file system has nothing to note). `settle` is for quiet moments: it
-proves the last group durable, so that replay takes damage in it for what it is. Nothing here knows threads;
-`journal_thread` runs it.
+reason (their blocks are written already, so the file system has nothing to note). `write_durability_marker` is for
+quiet moments: it proves the last group durable, so that replay takes damage in it for what it is. Nothing here knows
+threads; `journal_thread` runs it.
 
 With `sync_groups` false, or for a group that is deferred, `append` returns as soon as the operating system has the
 records: a power cut takes what was appended since the last `sync`, acknowledged or not.
@@ -135,7 +135,7 @@ class Journal:
             self._file.let_go(self._let_go, end)
             self._let_go = end
 
-    def settle(self) -> None:
+    def write_durability_marker(self) -> None:
         """Make everything appended durable, and a record that says so. Raises OSError as `append`."""
         if self._proved < self._end:
             self.sync()
@@ -154,7 +154,7 @@ class Journal:
         if offset % alignment or not records:
             body = bytes(journal_format.padding_body_bytes(offset, alignment))
             offset = self._encode(Record.of(RecordKind.PADDING, 0, body), offset, buffers)
-        # A group takes room for the next `settle`, too: a quiet bookie needs no space on a full disk.
+        # A group takes room for the next marker, too: a quiet bookie needs no space on a full disk.
         self._reserve(offset + RECORD_HEADER_BYTES + alignment if records else offset)
         self._file.write(buffers, self._end)
         self._end = offset

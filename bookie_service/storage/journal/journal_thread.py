@@ -11,7 +11,7 @@ not wait for the end of the turn either (`commit`).
 
 Deferred records (of ledgers with relaxed durability) are written with the group they are in, which is synced only if
 something else in it wants that: of a group that is not, `on_written` tells. They become durable with the next sync of
-any kind, and at the latest `settle_ns` later, or when `force` is called.
+any kind, and at the latest `marker_delay_ns` later, or when `force` is called.
 
 A failed write or sync ends it all: the error is reported, and nothing after it is ever written or counts as durable.
 """
@@ -74,14 +74,14 @@ class JournalEvents:
 
 @dataclass(frozen=True, slots=True)
 class _Submission:
-    """Records; or a wish to have all before it durable, to know its end, or to have it settled."""
+    """Records; or a wish to have all before it durable, to know its end, or to have a durability marker written."""
 
     sequence: int
     records: Sequence[Record] = ()
     is_deferred: bool = False
     forces: bool = False
     mark: Future[JournalPosition] | None = None
-    settles: bool = False
+    writes_marker: bool = False
 
 
 @dataclass(slots=True)
@@ -110,7 +110,7 @@ class _Group:
 
     @property
     def is_closed(self) -> bool:
-        return self.last is None or self.last.mark is not None or self.last.settles
+        return self.last is None or self.last.mark is not None or self.last.writes_marker
 
 
 class JournalThread:
@@ -147,8 +147,8 @@ class JournalThread:
         self._failure: BaseException | None = None
         self._carrying_out: _Group | None = None
         """The group that the thread has in its hands."""
-        self._settle_timer: TimerHandle | None = None
-        self._settle_sequence = 0
+        self._marker_timer: TimerHandle | None = None
+        self._marker_sequence = 0
         # The last deferred submission, and up to where a sync has been asked for.
         self._deferred = 0
         self._forced = 0
@@ -187,7 +187,7 @@ class JournalThread:
             self._carry_out(_Group(records, is_deferred=False))
         finally:
             self._writing.release()
-        if self._settle_timer is None:
+        if self._marker_timer is None:
             self._begin_quiet()
         return self._sequence
 
@@ -205,7 +205,7 @@ class JournalThread:
             self._held.append(submission)
         else:
             self._hand_over(submission)
-        if self._settle_timer is None:
+        if self._marker_timer is None:
             self._begin_quiet()
         return submission.sequence
 
@@ -227,8 +227,8 @@ class JournalThread:
 
     def stop(self) -> None:
         """Take no more; what was submitted is made durable, then the journal is closed. `join` waits for that."""
-        if self._settle_timer is not None:
-            self._settle_timer.cancel()
+        if self._marker_timer is not None:
+            self._marker_timer.cancel()
         self._hand_over()
         self._queue.put(None)
 
@@ -269,18 +269,18 @@ class JournalThread:
         (self._events.on_durable if is_durable else self._events.on_written)(group.sequence)
 
     def _begin_quiet(self) -> None:
-        self._settle_sequence = self._sequence
-        self._settle_timer = self._turns.call_later(self._limits.settle_ns / 1e9, self._end_quiet)
+        self._marker_sequence = self._sequence
+        self._marker_timer = self._turns.call_later(self._limits.marker_delay_ns / 1e9, self._end_quiet)
 
     def _end_quiet(self) -> None:
-        """Have the journal settled if nothing came meanwhile, or in any case where groups are not synced.
+        """Have a durability marker written if nothing came meanwhile, or in any case where groups are not synced.
 
         If something came, what is deferred is at least made durable.
         """
-        self._settle_timer = None
-        if self._settle_sequence == self._sequence or not self._journal.syncs_groups:
+        self._marker_timer = None
+        if self._marker_sequence == self._sequence or not self._journal.syncs_groups:
             self._forced = self._sequence
-            self._hand_over(_Submission(self._sequence, settles=True))
+            self._hand_over(_Submission(self._sequence, writes_marker=True))
             return
         if self._deferred > self._forced:
             self._forced = self._sequence
@@ -307,12 +307,12 @@ class JournalThread:
             last = group.last
             if last is not None and last.mark is not None:
                 last.mark.set_result(self._journal.end)
-            if last is not None and last.settles:
-                self._journal.settle()
+            if last is not None and last.writes_marker:
+                self._journal.write_durability_marker()
         except BaseException as error:
             self._failure = error
             raise
-        return group.forces or not group.is_deferred or (last is not None and last.settles)
+        return group.forces or not group.is_deferred or (last is not None and last.writes_marker)
 
     def _run(self) -> None:
         while self.run_group():

@@ -35,13 +35,13 @@ from bookie_service.storage.index.index import LedgerUpdate, rebuild_remedy
 from bookie_service.storage.index.per_ledger import PageOptions
 from bookie_service.storage.io.byte_source import WAITING, ByteSource, NotCached
 from bookie_service.storage.io.files import LocalFiles, is_out_of_space, refuses_writes
-from bookie_service.storage.io.items import Items
+from bookie_service.storage.io.framed_entries import FramedEntries
 from bookie_service.storage.io.key_values import KeyValueOptions
 from bookie_service.storage.ledgers.interface import Flush, Ledger, LedgerIndex, Located
 from bookie_service.storage.ledgers.limbo import Limbo
 from bookie_service.storage.ledgers.storage_class import StorageClass
 from bookie_service.storage.ledgers.tombstones import Tombstones
-from bookie_service.storage.ledgers.write_cache import CacheHalf
+from bookie_service.storage.ledgers.write_cache import MemTable
 from bookie_service.storage.logs.entry_log import EntryLogs
 from bookie_service.storage.logs.log_appender import AppendOptions, EntryLogAppender
 from bookie_service.storage.logs.log_reader import EntryLogReader
@@ -103,9 +103,9 @@ class BaseLedgerStorage(ABC):
         self.limbo = Limbo(files, directories)
         self._reader = EntryLogReader(self.logs, options.reader_files_max)
         self._item_bytes = LENGTH_BYTES + ENTRY_BYTES_MIN
-        self.filling = CacheHalf(options.cache_half_bytes)
-        self._idle: CacheHalf | None = CacheHalf(options.cache_half_bytes)
-        self._flushing: CacheHalf | None = None
+        self.active = MemTable(options.cache_half_bytes)
+        self._idle: MemTable | None = MemTable(options.cache_half_bytes)
+        self._flushing: MemTable | None = None
         self._ledgers: OrderedDict[int, Ledger] = OrderedDict()
         self._changed: set[int] = set()
         self._is_index_behind = False
@@ -197,7 +197,7 @@ class BaseLedgerStorage(ABC):
         """Have a ledger's header flushed with the half that fills, where it takes room until then."""
         if ledger_id not in self._changed:
             self._changed.add(ledger_id)
-            self.filling.note_header()
+            self.active.note_header()
 
     def fence(self, ledger: Ledger) -> None:
         ledger.fenced = True
@@ -216,17 +216,17 @@ class BaseLedgerStorage(ABC):
     # ---- entries ----
 
     def insert(self, ledger: Ledger, entry_ids: np.ndarray, addresses: np.ndarray) -> None:
-        self.filling.insert(ledger.ledger_id, entry_ids, addresses)
+        self.active.insert(ledger.ledger_id, entry_ids, addresses)
         ledger.last_entry = max(ledger.last_entry, entry_ids.item() if len(entry_ids) == 1 else int(entry_ids.max()))
 
     def insert_one(self, ledger: Ledger, entry_id: int, address: int) -> None:
-        self.filling.insert_one(ledger.ledger_id, entry_id, address)
+        self.active.insert_one(ledger.ledger_id, entry_id, address)
         ledger.last_entry = max(ledger.last_entry, entry_id)
 
     def read(
         self, ledger: Ledger, first_entry: int, count_max: int, bytes_max: int, source: ByteSource = WAITING
-    ) -> list[Items]:
-        pieces: list[Items] = []
+    ) -> list[FramedEntries]:
+        pieces: list[FramedEntries] = []
         bytes_max = max(0, bytes_max)
         while count_max > 0 and bytes_max >= 0:
             try:
@@ -247,11 +247,11 @@ class BaseLedgerStorage(ABC):
 
     def _read_run(
         self, ledger: Ledger, first_entry: int, count_max: int, bytes_max: int, source: ByteSource
-    ) -> Items | None:
+    ) -> FramedEntries | None:
         """Return entries that lie together in one place, at least `first_entry`; None when that is not held."""
         if first_entry > ledger.last_entry:
             return None
-        for half in (self.filling, self._flushing):
+        for half in (self.active, self._flushing):
             if half is None:
                 continue
             items = half.read(ledger.ledger_id, first_entry, count_max, bytes_max)
@@ -263,7 +263,7 @@ class BaseLedgerStorage(ABC):
 
     def _read_stored(
         self, ledger: Ledger, first_entry: int, count_max: int, bytes_max: int, source: ByteSource
-    ) -> Items | None:
+    ) -> FramedEntries | None:
         """Return entries that lie together in an entry log, at least `first_entry`; None when no position is held."""
         # Entries to come are taken to be as large as those before them; where they are smaller, another run follows.
         likely = bytes_max // self._item_bytes + 2
@@ -278,7 +278,7 @@ class BaseLedgerStorage(ABC):
 
     def locate(self, ledger: Ledger, first_entry: int, count_max: int, bytes_max: int) -> Located | None:
         count = min(count_max, ledger.last_entry - first_entry + 1, _POSITIONS_PER_LOOKUP)
-        for half in (self.filling, self._flushing):
+        for half in (self.active, self._flushing):
             if half is not None and count > 0:
                 # None where it begins with an entry that was written again here, or ends before one.
                 count = half.gap(ledger.ledger_id, first_entry, count)
@@ -288,7 +288,7 @@ class BaseLedgerStorage(ABC):
         return self._reader.locate(positions, bytes_max) if len(positions) else None
 
     def waiting_entries(self, ledger: Ledger) -> list[np.ndarray]:
-        halves = [half for half in (self.filling, self._flushing) if half is not None]
+        halves = [half for half in (self.active, self._flushing) if half is not None]
         held = [half.ledgers[ledger.ledger_id] for half in halves if ledger.ledger_id in half.ledgers]
         return [ids for writes in held for ids in writes.ids()]
 
@@ -296,12 +296,12 @@ class BaseLedgerStorage(ABC):
 
     @property
     def is_clean(self) -> bool:
-        return not self.filling.used and not self._changed and not self._unmarked
+        return not self.active.used and not self._changed and not self._unmarked
 
-    def begin_flush(self, *, moves_mark: bool = True) -> Flush | None:
+    def begin_flush(self, *, advances_checkpoint: bool = True) -> Flush | None:
         if self._idle is None:
             return None
-        self._flushing, self.filling, self._idle = self.filling, self._idle, None
+        self._flushing, self.active, self._idle = self.active, self._idle, None
         headers = []
         for ledger_id in sorted(self._changed):
             ledger = self._ledgers[ledger_id]
@@ -311,7 +311,7 @@ class BaseLedgerStorage(ABC):
         self._unmarked_bytes += self._flushing.used
         self._changed.clear()
         is_much = len(self._unmarked) > _UNMARKED_LEDGERS_MAX or self._unmarked_bytes > _UNMARKED_BYTES_MAX
-        return Flush(self._flushing, headers, moves_mark or is_much)
+        return Flush(self._flushing, headers, advances_checkpoint or is_much)
 
     def write_flush(self, flush: Flush, *, names_are_durable: bool = True) -> None:
         with self.writing:
@@ -319,7 +319,7 @@ class BaseLedgerStorage(ABC):
             if not flush.is_held:
                 self._write_flush(flush)
             self._appender.seal_idle()
-            if flush.moves_mark:
+            if flush.advances_checkpoint:
                 self._sync_index()
 
     def _sync_index(self) -> None:
@@ -327,7 +327,7 @@ class BaseLedgerStorage(ABC):
         self.index.sync(self._are_names_durable)
         self._are_names_durable = True
         if not self._is_index_behind:
-            self.logs.settle_appended(self._appender.active_log_ids)
+            self.logs.rotate_appended(self._appender.active_log_ids)
 
     def _write_flush(self, flush: Flush) -> None:
         half = flush.half
@@ -351,7 +351,7 @@ class BaseLedgerStorage(ABC):
         self._is_index_behind = False
         flush.is_held = True
 
-    def _append(self, half: CacheHalf, addresses: np.ndarray) -> np.ndarray:
+    def _append(self, half: MemTable, addresses: np.ndarray) -> np.ndarray:
         """Write items of a half to entry logs, durably; return their positions, in the order of the addresses."""
         order = self._log_order(addresses)
         ordered = addresses[order]
@@ -377,7 +377,7 @@ class BaseLedgerStorage(ABC):
     def end_flush(self, flush: Flush) -> None:
         flush.half.clear()
         self._idle, self._flushing = flush.half, None
-        if flush.moves_mark:
+        if flush.advances_checkpoint:
             self._unmarked.clear()
             self._unmarked_bytes = 0
 
@@ -396,7 +396,7 @@ class BaseLedgerStorage(ABC):
 
     @property
     def waiting_bytes(self) -> int:
-        return self.filling.used + (self._flushing.used if self._flushing is not None else 0)
+        return self.active.used + (self._flushing.used if self._flushing is not None else 0)
 
     def droppable(self, ledger_ids: Sequence[int]) -> list[tuple[int, bool]]:
         found = []
@@ -444,7 +444,7 @@ class BaseLedgerStorage(ABC):
 
     def _is_settled(self, ledger_id: int) -> bool:
         """True when all that the bookie knows of a ledger is in entry logs and index, and the marks are behind it."""
-        return not any(ledger_id in ledgers for ledgers in (self.filling.ledgers, self._changed, self._unmarked))
+        return not any(ledger_id in ledgers for ledgers in (self.active.ledgers, self._changed, self._unmarked))
 
     def forget_log(self, log_id: int) -> None:
         path = self.logs.path(log_id)

@@ -13,7 +13,7 @@ import numpy as np
 from bookie_service.storage.index.key_value_index import KeyValueIndex
 from bookie_service.storage.io.byte_source import ByteSource
 from bookie_service.storage.io.files import LocalFiles
-from bookie_service.storage.io.items import Items
+from bookie_service.storage.io.framed_entries import FramedEntries
 from bookie_service.storage.ledgers.base import BaseLedgerStorage, StoreOptions
 from bookie_service.storage.ledgers.interface import Flush, Ledger
 from bookie_service.storage.ledgers.read_ahead import ReadAheadCache, part_of
@@ -38,7 +38,7 @@ class DbLedgerStorage(BaseLedgerStorage):
 
     def _read_stored(
         self, ledger: Ledger, first_entry: int, count_max: int, bytes_max: int, source: ByteSource
-    ) -> Items | None:
+    ) -> FramedEntries | None:
         if count_max >= self._ahead_entries:
             return super()._read_stored(ledger, first_entry, count_max, bytes_max, source)
         found = self._read_ahead.find(ledger.ledger_id, first_entry, count_max, bytes_max)

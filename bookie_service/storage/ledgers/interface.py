@@ -23,10 +23,10 @@ from bkspark.ids import NO_ENTRY
 from bookie_service.formats.index import LedgerHeader, decode_lac
 from bookie_service.storage.index.index import ENTRIES_END, Extent, LedgerUpdate
 from bookie_service.storage.io.byte_source import WAITING, ByteSource
-from bookie_service.storage.io.items import Items
+from bookie_service.storage.io.framed_entries import FramedEntries
 from bookie_service.storage.ledgers.limbo import Limbo
 from bookie_service.storage.ledgers.tombstones import Tombstones
-from bookie_service.storage.ledgers.write_cache import CacheHalf
+from bookie_service.storage.ledgers.write_cache import MemTable
 from bookie_service.storage.logs.entry_log import EntryLogs
 
 
@@ -178,23 +178,23 @@ class Ledger:
 class Flush:
     """A full half and the headers that changed before it was taken, on their way to entry logs and index.
 
-    moves_mark: the index is synced behind it, so that the marks may move; else positions and headers may stay in
-        memory, and the journal goes on to keep what they say.
+    advances_checkpoint: the index is synced after it, so that the marks may move; else positions and headers may
+        stay in memory, and the journal keeps what they say.
     positions: where its entries lie in entry logs, durably; None as long as they do not. A flush that is tried again
         goes on behind what is done.
     is_held: the index has all of it; from then on garbage collection may move the positions.
     """
 
-    half: CacheHalf
+    half: MemTable
     headers: Sequence[LedgerHeader]
-    moves_mark: bool
+    advances_checkpoint: bool
     positions: np.ndarray | None = None
     is_held: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """Items in an entry log: the log's path, and where each item begins in it, int64, ascending."""
+    """Entries in an entry log: the log's path, and where each item begins in it, int64, ascending."""
 
     path: str
     offsets: np.ndarray
@@ -207,7 +207,7 @@ class LedgerStorage(Protocol):
     index: LedgerIndex
     tombstones: Tombstones
     limbo: Limbo
-    filling: CacheHalf
+    active: MemTable
     """The half of the write cache that entries are added to."""
     writing: threading.Lock
     """Held while the index is written: a flush, or a move of positions."""
@@ -241,14 +241,14 @@ class LedgerStorage(Protocol):
     # ---- entries ----
 
     def insert(self, ledger: Ledger, entry_ids: np.ndarray, addresses: np.ndarray) -> None:
-        """Hold entries that lie at `addresses` of the filling half."""
+        """Hold entries that lie at `addresses` of the active half."""
 
     def insert_one(self, ledger: Ledger, entry_id: int, address: int) -> None:
-        """Hold an entry that lies at `address` of the filling half."""
+        """Hold an entry that lies at `address` of the active half."""
 
     def read(
         self, ledger: Ledger, first_entry: int, count_max: int, bytes_max: int, source: ByteSource = WAITING
-    ) -> list[Items]:
+    ) -> list[FramedEntries]:
         """Return runs of consecutive entries from `first_entry` on, as far as held; empty when that one is not held.
 
         At least one entry, then as many as `count_max` and `bytes_max` bytes of items allow. Ends early before an entry
@@ -289,8 +289,8 @@ class LedgerStorage(Protocol):
     def waiting_bytes(self) -> int:
         """How many bytes of items are not known to be in an entry log."""
 
-    def begin_flush(self, *, moves_mark: bool = True) -> Flush | None:
-        """Take the filling half and the changed headers out to be flushed; None while another flush runs.
+    def begin_flush(self, *, advances_checkpoint: bool = True) -> Flush | None:
+        """Take the active half and the changed headers out to be flushed; None while another flush runs.
 
         The flush moves the mark also when that was not asked for, if otherwise too much would depend on the journal.
         """

@@ -21,7 +21,7 @@ from bookie_service.formats.index import UNKNOWN_KEY
 from bookie_service.formats.journal import RecordKind
 from bookie_service.storage import layout
 from bookie_service.storage.io.files import LocalFiles, is_disk_failure, is_out_of_space
-from bookie_service.storage.io.items import rows_by_ledger
+from bookie_service.storage.io.framed_entries import rows_by_ledger
 from bookie_service.storage.journal.checkpoint import Marks
 from bookie_service.storage.journal.journal import Journal, JournalOptions
 from bookie_service.storage.journal.replay import replay_journal
@@ -152,12 +152,12 @@ class _Replay:
     def flush(self) -> None:
         """Make everything applied so far durable in entry logs and index; without space it stays in memory."""
         if self.stuck is None and not self._store.is_clean:
-            self._flush(moves_mark=True)
+            self._flush(advances_checkpoint=True)
 
-    def _flush(self, *, moves_mark: bool) -> None:
+    def _flush(self, *, advances_checkpoint: bool) -> None:
         if self.stuck is not None:
             self._flush_again(self.stuck)
-        flush = self._store.begin_flush(moves_mark=moves_mark)
+        flush = self._store.begin_flush(advances_checkpoint=advances_checkpoint)
         if flush is None:
             return
         try:
@@ -166,7 +166,7 @@ class _Replay:
             if not is_out_of_space(error):
                 raise
             # Marks move with a later flush, behind all that replay found.
-            flush.moves_mark = False
+            flush.advances_checkpoint = False
             self.stuck = flush
         else:
             self._store.end_flush(flush)
@@ -219,9 +219,9 @@ class _Replay:
         filled = np.cumsum(sizes + INDEX_BYTES_PER_ENTRY)
         first = 0
         while first < count:
-            taken = int((filled - (filled[first - 1] if first else 0)).searchsorted(self._store.filling.room, "right"))
+            taken = int((filled - (filled[first - 1] if first else 0)).searchsorted(self._store.active.room, "right"))
             if taken <= first:
-                self._flush(moves_mark=False)
+                self._flush(advances_checkpoint=False)
                 continue
             rows = slice(first, taken)
             self._hold(octets, starts[rows], sizes[rows])
@@ -229,6 +229,6 @@ class _Replay:
 
     def _hold(self, octets: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> None:
         ledger_ids, entry_ids = gather_i64(octets, starts), gather_i64(octets, starts + ENTRY_ID_AT)
-        addresses = self._store.filling.place(octets, starts - LENGTH_BYTES, sizes)
+        addresses = self._store.active.place(octets, starts - LENGTH_BYTES, sizes)
         for ledger_id, rows in rows_by_ledger(ledger_ids):
             self._store.insert(self._ledger(ledger_id), entry_ids[rows], addresses[rows])

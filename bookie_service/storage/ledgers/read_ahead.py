@@ -11,7 +11,7 @@ from collections import OrderedDict
 
 import numpy as np
 
-from bookie_service.storage.io.items import Items
+from bookie_service.storage.io.framed_entries import FramedEntries
 
 _RUN_BYTES = 400
 """Memory that a run costs besides its bytes and sizes."""
@@ -23,7 +23,7 @@ class ReadAheadCache:
     def __init__(self, bytes_max: int) -> None:
         """`bytes_max`: 0 keeps nothing."""
         self._bytes_max = bytes_max
-        self._runs: OrderedDict[tuple[int, int], Items] = OrderedDict()
+        self._runs: OrderedDict[tuple[int, int], FramedEntries] = OrderedDict()
         """By (ledger id, first entry id)."""
         self._first_entries: dict[int, np.ndarray] = {}
         """Per ledger, the first entry ids of its runs, ascending."""
@@ -32,7 +32,7 @@ class ReadAheadCache:
         self.epoch = 0
         """Counts what made runs stale: note it before a read, give it to `keep`."""
 
-    def find(self, ledger_id: int, first_entry: int, count_max: int, bytes_max: int) -> Items | None:
+    def find(self, ledger_id: int, first_entry: int, count_max: int, bytes_max: int) -> FramedEntries | None:
         """Return entries from `first_entry` on as far as one run holds them, None when none does.
 
         At least one entry, then as many as `count_max` and `bytes_max` bytes of items allow.
@@ -49,7 +49,7 @@ class ReadAheadCache:
             self._runs.move_to_end(key)
         return part_of(run, first_entry, count_max, bytes_max)
 
-    def keep(self, ledger_id: int, run: Items, epoch: int) -> None:
+    def keep(self, ledger_id: int, run: FramedEntries, epoch: int) -> None:
         """Keep a run that was read when `epoch` was."""
         cost = _cost(run)
         with self._lock:
@@ -86,7 +86,7 @@ class ReadAheadCache:
             del self._first_entries[ledger_id]
 
 
-def part_of(run: Items, first_entry: int, count_max: int, bytes_max: int) -> Items:
+def part_of(run: FramedEntries, first_entry: int, count_max: int, bytes_max: int) -> FramedEntries:
     """Return entries from `first_entry`, which the run holds, on: at least one, and as many as the limits allow."""
     row = first_entry - run.first_entry
     ends = np.cumsum(run.sizes)
@@ -95,8 +95,8 @@ def part_of(run: Items, first_entry: int, count_max: int, bytes_max: int) -> Ite
     count = max(1, min(count, count_max))
     end = int(ends[row + count - 1])
     is_full = count < count_max and (row + count < len(run) or run.is_full)
-    return Items(first_entry, memoryview(run.buffer)[begin:end], run.sizes[row : row + count], is_full)
+    return FramedEntries(first_entry, memoryview(run.buffer)[begin:end], run.sizes[row : row + count], is_full)
 
 
-def _cost(run: Items) -> int:
+def _cost(run: FramedEntries) -> int:
     return len(run.buffer) + run.sizes.nbytes + _RUN_BYTES

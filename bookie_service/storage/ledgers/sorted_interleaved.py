@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bookie_service.storage.index.per_ledger import FileIndex
+from bookie_service.storage.index.per_ledger import PerLedgerIndex
 from bookie_service.storage.io.files import LocalFiles
 from bookie_service.storage.ledgers.base import BaseLedgerStorage, StoreOptions
 
@@ -19,8 +19,8 @@ from bookie_service.storage.ledgers.base import BaseLedgerStorage, StoreOptions
 class _FileStorage(BaseLedgerStorage):
     """A storage with index files, which move where the disk of one takes no writes."""
 
-    def _open_index(self, files: LocalFiles, directories: Sequence[str], options: StoreOptions) -> FileIndex:
-        return FileIndex(
+    def _open_index(self, files: LocalFiles, directories: Sequence[str], options: StoreOptions) -> PerLedgerIndex:
+        return PerLedgerIndex(
             files, directories, options.pages, options.reader_files_max, self.limbo.begin, self.known_header
         )
 

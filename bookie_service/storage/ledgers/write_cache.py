@@ -1,4 +1,4 @@
-"""Entries that are journaled but not yet in an entry log: two halves of fixed memory, one filling, one being flushed.
+"""Entries that are journaled but not yet in an entry log: two halves of fixed memory, one active, one being flushed.
 
 A half is one block of memory that holds items `i32 length, entry` in order of arrival, exactly as journal and entry
 log hold them, so the same bytes serve as the body of a journal record, as the source of reads and of the entry log.
@@ -14,7 +14,7 @@ import numpy as np
 
 from bkspark.wire.framing import LENGTH_BYTES, equal_step, gather_i32
 from bkspark.wire.layout import ENTRY_BYTES_MIN
-from bookie_service.storage.io.items import Items, contiguous_spans
+from bookie_service.storage.io.framed_entries import FramedEntries, contiguous_spans
 
 NOT_HELD = -1
 INDEX_BYTES_PER_ENTRY = 16
@@ -197,7 +197,7 @@ def _grown(array: np.ndarray, count: int, needed: int) -> np.ndarray:
     return larger
 
 
-class CacheHalf:
+class MemTable:
     """One block of memory and where everything in it lies."""
 
     def __init__(self, capacity_bytes: int) -> None:
@@ -268,7 +268,7 @@ class CacheHalf:
         """Return the entry length of each item, int64."""
         return gather_i32(self.memory, addresses).astype(np.int64)
 
-    def read(self, ledger_id: int, first_entry: int, count_max: int, bytes_max: int) -> Items | None:
+    def read(self, ledger_id: int, first_entry: int, count_max: int, bytes_max: int) -> FramedEntries | None:
         """Return a run of consecutive entries from `first_entry` on; None when that one is not here.
 
         At least one entry, then as many as `bytes_max` bytes of items allow. Lent: valid until `clear`.
@@ -287,14 +287,14 @@ class CacheHalf:
         is_full = taken < len(sizes)
         addresses, sizes = addresses[:taken], sizes[:taken]
         spans = [self.memory[start:end].data for start, end in contiguous_spans(addresses, sizes)]
-        return Items(first_entry, spans[0] if len(spans) == 1 else b"".join(spans), sizes, is_full)
+        return FramedEntries(first_entry, spans[0] if len(spans) == 1 else b"".join(spans), sizes, is_full)
 
-    def _read_one(self, writes: LedgerWrites, entry_id: int) -> Items | None:
+    def _read_one(self, writes: LedgerWrites, entry_id: int) -> FramedEntries | None:
         address = writes.address(entry_id)
         if address is None:
             return None
         size = LENGTH_BYTES + int.from_bytes(self.memory[address : address + LENGTH_BYTES].tobytes(), "big")
-        return Items(entry_id, self.memory[address : address + size].data, np.array([size]))
+        return FramedEntries(entry_id, self.memory[address : address + size].data, np.array([size]))
 
     def gap(self, ledger_id: int, first_entry: int, count_max: int) -> int:
         """Return how many entries from `first_entry` on lie before the next one held here, at most `count_max`."""

@@ -34,7 +34,7 @@ from bookie_service.formats.compaction import SUFFIX, Intent
 from bookie_service.formats.entry_log import HEADER_BYTES, OFFSET_BITS, OFFSET_MASK
 from bookie_service.storage.index.index import LedgerUpdate
 from bookie_service.storage.io.files import LocalFiles, is_out_of_space
-from bookie_service.storage.io.items import contiguous_spans, ledger_sums, rows_by_ledger
+from bookie_service.storage.io.framed_entries import contiguous_spans, ledger_sums, rows_by_ledger
 from bookie_service.storage.ledgers.interface import IndexView, LedgerStorage
 from bookie_service.storage.logs.log_reader import EntryLogReader
 from bookie_service.storage.logs.log_scan import LogScan, LogWindow, incomplete, live_rows, stored_positions
@@ -66,7 +66,7 @@ class LogFacts:
 
 
 class Compactor:
-    """Surveys and rewrites the settled logs of one store."""
+    """Surveys and rewrites the rotated logs of one store."""
 
     def __init__(self, files: LocalFiles, store: LedgerStorage, directories: Sequence[str]) -> None:
         """`directories`: the `current` directories of the store."""
@@ -81,7 +81,7 @@ class Compactor:
     # ---- what a log holds ----
 
     def facts(self, log_id: int, pace: Pace) -> LogFacts:
-        """Return what a settled log holds: by its ledgers map, or what the index points to when it has no whole one.
+        """Return what a rotated log holds: by its ledgers map, or what the index points to when it has no whole one.
 
         Of a ledger in doubt all that is there counts.
 
@@ -216,7 +216,7 @@ class Compactor:
                 self._move(intent, np.concatenate(gathered, axis=1), index)
             if scan.ledgers_map is None or scan.end != scan.items_end:
                 raise incomplete(scan, path)
-        self._store.logs.settle_adopted(intent.new_id)
+        self._store.logs.rotate_adopted(intent.new_id)
         self.unfinished = None
 
     def _move(self, intent: Intent, moved: np.ndarray, index: IndexView) -> None:
@@ -341,7 +341,7 @@ class Compactor:
     def _reading(self, log_id: int) -> Iterator[tuple[LogScan, IndexView, str]]:
         """Open a log to be scanned, and the index for this thread."""
         path = self._store.logs.path(log_id)
-        assert path is not None, f"entry log {log_id:x} is none of the settled ones"
+        assert path is not None, f"entry log {log_id:x} is none of the rotated ones"
         index = self._store.index.view(_OPEN_FILES_MAX)
         file = self._files.open(path)
         try:

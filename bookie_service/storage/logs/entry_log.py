@@ -3,7 +3,7 @@
 Log ids ascend and are never used twice, whatever `lastId` says: the highest of it and of the files found counts, and a
 log is created only where no file of its name exists. A crash in the middle of an append leaves bytes that no index
 position points to; nothing is ever appended behind them, because a new process begins a new log. A log that is full
-is closed with a ledgers map; it is settled once the index is durable for all that it holds.
+is closed with a ledgers map; it is rotated once the index is durable for all that it holds.
 """
 
 from __future__ import annotations
@@ -159,15 +159,15 @@ class EntryLogs:
             self._appended.discard(log_id)
             self.files.remove(path)
 
-    def settle_appended(self, except_for: set[int]) -> None:
+    def rotate_appended(self, except_for: set[int]) -> None:
         """Note that the index is durable for all created logs but those that are still appended to."""
         self._appended &= except_for
 
-    def settle_adopted(self, log_id: int) -> None:
+    def rotate_adopted(self, log_id: int) -> None:
         """Note that the index is durable for an adopted log."""
         self._adopted.discard(log_id)
 
-    def settled(self) -> list[int]:
+    def rotated(self) -> list[int]:
         """Return the logs that only compaction changes any more: all that the index will ever say of them, it says."""
         return sorted(set(self._directory_of) - self._appended - self._adopted)
 

@@ -18,7 +18,7 @@ from bkspark.wire.framing import LENGTH_BYTES, gather_i64
 from bookie_service.formats import entry_log as log_format
 from bookie_service.formats.entry_log import HEADER_BYTES, LOG_BYTES_MAX, OFFSET_BITS
 from bookie_service.storage.io.files import is_disk_failure
-from bookie_service.storage.io.items import contiguous_spans, rows_by_ledger
+from bookie_service.storage.io.framed_entries import contiguous_spans, rows_by_ledger
 from bookie_service.storage.logs.entry_log import EntryLogs
 from bookie_service.storage.logs.log_writer import EntryLogWriter
 

@@ -17,7 +17,7 @@ from bkspark.wire.framing import LENGTH_BYTES, equal_step, gather_octets
 from bkspark.wire.layout import ENTRY_BYTES_MIN
 from bookie_service.formats.entry_log import HEADER_BYTES, OFFSET_BITS, OFFSET_MASK
 from bookie_service.storage.io.byte_source import WAITING, ByteSource
-from bookie_service.storage.io.items import Items, contiguous_spans
+from bookie_service.storage.io.framed_entries import FramedEntries, contiguous_spans
 from bookie_service.storage.io.open_files import OpenFiles
 from bookie_service.storage.ledgers.interface import Located
 from bookie_service.storage.logs.entry_log import ITEM_BYTES_MAX, EntryLogs
@@ -43,7 +43,7 @@ class EntryLogReader:
         positions: np.ndarray,
         bytes_max: int,
         source: ByteSource = WAITING,
-    ) -> Items:
+    ) -> FramedEntries:
         """Return a run of entries from `first_entry` on, whose positions are given; 0, not the first one, ends it.
 
         At least one entry, then as many as lie near each other in one log and as `bytes_max` bytes of items allow.
@@ -76,7 +76,7 @@ class EntryLogReader:
         if _are_neighbours(data, len(starts), step, ledger_id, first_entry):
             taken = max(1, min(len(starts), bytes_max // step))
             items = memoryview(data)[: taken * step]
-            return Items(first_entry, items, np.full(taken, step), taken < len(starts))
+            return FramedEntries(first_entry, items, np.full(taken, step), taken < len(starts))
         sizes = _checked_sizes(data, starts, ledger_id, first_entry)
         if not len(sizes):
             raise StorageDamaged(
@@ -89,7 +89,7 @@ class EntryLogReader:
         starts, sizes = starts[:taken], sizes[:taken]
         view = memoryview(data)
         spans = [view[start:end] for start, end in contiguous_spans(starts, sizes)]
-        return Items(first_entry, spans[0] if len(spans) == 1 else b"".join(spans), sizes, is_full)
+        return FramedEntries(first_entry, spans[0] if len(spans) == 1 else b"".join(spans), sizes, is_full)
 
     def locate(self, positions: np.ndarray, bytes_max: int) -> Located | None:
         """Return where the leading items lie that begin within `bytes_max` of one log, ascending; None for nowhere."""

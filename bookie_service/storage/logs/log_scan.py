@@ -14,7 +14,7 @@ from bookie_service.formats import entry_log as log_format
 from bookie_service.formats.entry_log import HEADER_BYTES, OFFSET_BITS
 from bookie_service.formats.index import STORED_ENTRY_ID_MAX
 from bookie_service.storage.io.files import File
-from bookie_service.storage.io.items import rows_by_ledger
+from bookie_service.storage.io.framed_entries import rows_by_ledger
 from bookie_service.storage.ledgers.interface import IndexView
 from bookie_service.storage.logs.entry_log import ITEM_BYTES_MAX
 

@@ -9,7 +9,7 @@ import numpy as np
 from bookie_service.formats import entry_log as log_format
 from bookie_service.formats.entry_log import HEADER_BYTES
 from bookie_service.storage.io.files import Buffer, File, is_out_of_space
-from bookie_service.storage.io.items import ledger_sums
+from bookie_service.storage.io.framed_entries import ledger_sums
 
 _RESERVE_BYTES_MIN = 1024 * 1024
 _RESERVE_BYTES_MAX = 16 * 1024 * 1024

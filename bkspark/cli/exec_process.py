@@ -1,4 +1,4 @@
-"""A command of the server's package: this one must not import it, so the process becomes it."""
+"""A command of the server's package: this one must not import it, so it replaces this process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 
-def become(command: Sequence[str]) -> NoReturn:
+def exec_replacing_process(command: Sequence[str]) -> NoReturn:
     """Replace this process by a program whose first lines take SIGTERM and SIGINT; returns never.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Items: stored entries as journal, entry log and batch-read replies hold them, `i32 length, entry` each."""
+"""Stored entries as journal, entry log and batch-read replies hold them, `i32 length, entry` each."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 
 @dataclass(frozen=True, slots=True)
-class Items:
+class FramedEntries:
     """A run of one ledger: item i of `buffer` is entry `first_entry + i` and has sizes[i] bytes; no gaps.
 
     `buffer` may be lent (`byte_source`): whoever keeps items beyond the next read keeps `owned` ones. `is_full`: the
@@ -29,9 +29,9 @@ class Items:
         """The entry id after the last one here."""
         return self.first_entry + len(self.sizes)
 
-    def owned(self) -> Items:
+    def owned(self) -> FramedEntries:
         """Return the same items in memory of their own."""
-        return Items(self.first_entry, bytes(self.buffer), self.sizes, self.is_full)
+        return FramedEntries(self.first_entry, bytes(self.buffer), self.sizes, self.is_full)
 
 
 def contiguous_spans(starts: np.ndarray, sizes: np.ndarray) -> list[tuple[int, int]]:

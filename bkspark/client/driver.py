@@ -1,0 +1,82 @@
+"""Driver: runs a core on the event loop: performs its effects in order, and keeps the tasks that they take."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Generic, TypeVar
+
+_Effect = TypeVar("_Effect")
+Work = Coroutine[Any, Any, Sequence[_Effect] | None]
+"""What takes a while. Its result are the effects that the core wants then; None: the core was not asked."""
+
+
+class Driver(Generic[_Effect]):
+    """Performs the effects of one core, whose closed union of effects is `_Effect`.
+
+    Args:
+        begin: begins one effect, and returns the work that it takes, None where it is done. It is a `match` over the
+            union with `assert_never` at the end, so that mypy finds an effect that is not performed.
+        performed: called after each list of effects; it may look at what has changed.
+        broke: called when a piece of work ends with an unexpected error. Without it the event loop reports that.
+    """
+
+    def __init__(
+        self,
+        begin: Callable[[_Effect], Work[_Effect] | None],
+        performed: Callable[[], None] = lambda: None,
+        broke: Callable[[BaseException], None] | None = None,
+    ) -> None:
+        self._begin = begin
+        """Constant."""
+        self._performed = performed
+        """Constant."""
+        self._broke = broke
+        """Constant."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        """Work that is under way. `spawn` adds to it, a task that ends goes."""
+        self._loop = asyncio.get_running_loop()
+        """Constant."""
+
+    def now_ns(self) -> int:
+        """Return the time on the event loop's clock: one clock for time-outs and timers."""
+        return int(self._loop.time() * 1e9)
+
+    def perform(self, todo: Sequence[_Effect]) -> None:
+        """Begin effects, in order."""
+        for effect in todo:
+            work = self._begin(effect)
+            if work is not None:
+                self.spawn(work)
+        self._performed()
+
+    def spawn(self, work: Work[_Effect]) -> asyncio.Task[None]:
+        """Do some work beside everything else, and then perform what it results in."""
+        task = asyncio.ensure_future(self._run(work))
+        self._tasks.add(task)
+        task.add_done_callback(functools.partial(self._ended, work))
+        return task
+
+    async def _run(self, work: Work[_Effect]) -> None:
+        todo = await work
+        if todo is not None:
+            self.perform(todo)
+
+    def _ended(self, work: Work[_Effect], task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        # A task that is cancelled before its first step has not begun its work.
+        work.close()
+        if self._broke is None or task.cancelled():
+            return
+        error = task.exception()
+        if error is not None:
+            self._broke(error)
+
+    def stop(self) -> list[asyncio.Task[None]]:
+        """Cancel all work but that which calls this; return it."""
+        current = asyncio.current_task()
+        stopped = [task for task in self._tasks if task is not current]
+        for task in stopped:
+            task.cancel()
+        return stopped

@@ -1,0 +1,226 @@
+"""Durability of a writer's entries: `Synced`, where what is acknowledged is durable, and `Relaxed`. Decisions only.
+
+With relaxed durability an add is acknowledged from the page caches of Qa bookies, and the LAC follows with what is
+synced. Entries carry that LAC, ensembles change after it, and the ledger is closed at it. What a bookie says is synced
+it says with each answer (LastAddSynced), and of all that it had acknowledged when it answers a force.
+
+A bookie that goes away may have lost what it had acknowledged and not synced. It is never replaced unless
+`changes_ensemble`, but left out while every write set has Qa others, as one without a spare is. With
+`changes_ensemble` entries are retained until they are synced, and a new bookie gets all of them.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from bkspark.core import effects
+from bkspark.core.pending import PendingEntries
+from bkspark.core.relaxed import RelaxedDurability, confirmed_up_to
+from bkspark.core.slots import Phase, Slot, Slots
+from bkspark.ids import NO_ENTRY
+
+
+class Durability(Protocol):
+    """What a writer asks about the durability of its entries."""
+
+    @property
+    def lac(self) -> int:
+        """The last add confirmed: every entry up to it is acknowledged, and durable on Qa bookies."""
+
+    @property
+    def retained_after(self) -> int:
+        """The bytes of entries above this one are retained, to be sent again."""
+
+    @property
+    def replaces_bookies(self) -> bool:
+        """Whether a lost bookie may be replaced."""
+
+    @property
+    def unsynced_bytes_max(self) -> int | None:
+        """What the retained bytes may come to where they are retained until they are synced; None: they are not."""
+
+    def may_lose(self, slot: Slot) -> bool:
+        """Return whether the bookie may lose what it acknowledged when it goes away."""
+
+    def on_gone(self, slot: Slot) -> None:
+        """The bookie in a slot, or its connection, is gone: it answers no force any more."""
+
+    def confirm(self, now_ns: int) -> list[effects.WriterEffect]:
+        """Move the LAC to what is durable."""
+
+    def want(self) -> None:
+        """All that is acknowledged is to be synced."""
+
+    def wants_for_space(self) -> bool:
+        """Return whether so much is retained until it is synced that it must be: no caller may ever ask for it."""
+
+    def wants_for_time(self, now_ns: int) -> bool:
+        """Return whether the LAC was behind what is acknowledged for too long."""
+
+    def force(self, *, is_again: bool = False) -> list[effects.WriterEffect]:
+        """Ask the bookies that take part to sync, if a caller waits for that and no force is under way.
+
+        Args:
+            is_again: only if the last force did not ask for all that is wanted.
+        """
+
+    def takes(self, force: effects.Force) -> bool:
+        """Return whether a force is of the round under way, and its bookie still in the slot."""
+
+    def on_forced(self, force: effects.Force) -> None:
+        """A bookie carried out a force that is taken."""
+
+    def is_lost(self) -> bool:
+        """Return whether the last force was not enough for what is wanted, and no other one can be."""
+
+
+class Synced:
+    """An acknowledged entry is durable: the LAC is the last one acknowledged, and there is nothing to force."""
+
+    replaces_bookies = True
+    unsynced_bytes_max = None
+
+    def __init__(self, pending: PendingEntries) -> None:
+        self._pending = pending
+        """The writer's; read only."""
+
+    @property
+    def lac(self) -> int:
+        return self._pending.acknowledged
+
+    @property
+    def retained_after(self) -> int:
+        return self._pending.acknowledged
+
+    def may_lose(self, slot: Slot) -> bool:
+        return False
+
+    def on_gone(self, slot: Slot) -> None:
+        return None
+
+    def confirm(self, now_ns: int) -> list[effects.WriterEffect]:
+        return []
+
+    def want(self) -> None:
+        return None
+
+    def wants_for_space(self) -> bool:
+        return False
+
+    def wants_for_time(self, now_ns: int) -> bool:
+        return False
+
+    def force(self, *, is_again: bool = False) -> list[effects.WriterEffect]:
+        return []
+
+    def takes(self, force: effects.Force) -> bool:
+        return False
+
+    def on_forced(self, force: effects.Force) -> None:
+        return None
+
+    def is_lost(self) -> bool:
+        return False
+
+
+class Relaxed:
+    """The LAC is what is synced.
+
+    A force asks every bookie that takes part; once one has answered, what it had answered for when it was asked is
+    synced there. That counts only as far as it has had everything since the LAC on one connection: one that went away
+    may have lost what it had acknowledged.
+    """
+
+    def __init__(self, slots: Slots, pending: PendingEntries, options: RelaxedDurability) -> None:
+        self._slots = slots
+        """The writer's. This class changes their `last_synced` and `asked_to_sync` alone."""
+        self._pending = pending
+        """The writer's; read only."""
+        self._options = options
+        """Constant."""
+        self._lac = NO_ENTRY
+        """All up to it is synced by Qa bookies of each write set. Grows, by `confirm` alone."""
+        self._target = NO_ENTRY
+        """The entry up to which a caller wants all synced. Grows, by `want` alone."""
+        self._forced_to = NO_ENTRY
+        """What was acknowledged when the last force began; NO_ENTRY where one of those asked went away since."""
+        self._round = 0
+        """How many forces were begun; answers to earlier ones than the last count for nothing."""
+        self._confirmed_ns = 0
+        """When the LAC last moved, or had nowhere to move to. Changed by `confirm` and `wants_for_time`."""
+
+    @property
+    def lac(self) -> int:
+        return self._lac
+
+    @property
+    def retained_after(self) -> int:
+        return self._lac if self._options.changes_ensemble else self._pending.acknowledged
+
+    @property
+    def replaces_bookies(self) -> bool:
+        return self._options.changes_ensemble
+
+    @property
+    def unsynced_bytes_max(self) -> int | None:
+        return self._options.unsynced_bytes_max if self._options.changes_ensemble else None
+
+    def may_lose(self, slot: Slot) -> bool:
+        return slot.reached > slot.last_synced
+
+    def on_gone(self, slot: Slot) -> None:
+        if slot.asked_to_sync is not None:
+            slot.asked_to_sync = None
+            # It takes another force to have asked all.
+            self._forced_to = NO_ENTRY
+
+    def confirm(self, now_ns: int) -> list[effects.WriterEffect]:
+        slots = self._slots
+        synced = confirmed_up_to([slot.last_synced for slot in slots.all], slots.write_quorum, slots.ack_quorum)
+        lac = min(synced, self._pending.acknowledged)
+        if lac <= self._lac:
+            return []
+        self._lac = lac
+        self._confirmed_ns = now_ns
+        return [effects.Confirm(lac)]
+
+    def want(self) -> None:
+        self._target = self._pending.acknowledged
+
+    def wants_for_space(self) -> bool:
+        return self._options.changes_ensemble and 2 * self._pending.kept_bytes > self._options.unsynced_bytes_max
+
+    def wants_for_time(self, now_ns: int) -> bool:
+        if self._pending.acknowledged == self._lac:
+            self._confirmed_ns = now_ns
+        interval_ns = self._options.force_interval_ns
+        return interval_ns > 0 and now_ns - self._confirmed_ns >= interval_ns
+
+    def force(self, *, is_again: bool = False) -> list[effects.WriterEffect]:
+        if self._is_forcing() or self._target <= self._lac or (is_again and self._forced_to >= self._target):
+            return []
+        self._round += 1
+        self._forced_to = self._pending.acknowledged
+        asked = [slot for slot in self._slots.all if slot.takes_part]
+        for slot in asked:
+            # A bookie that refuses some adds may have taken others that are above these.
+            slot.asked_to_sync = NO_ENTRY if slot.phase is Phase.REFUSING else slot.reached
+        return [effects.Force(slot.number, slot.bookie, self._round) for slot in asked]
+
+    def takes(self, force: effects.Force) -> bool:
+        return self._round == force.number and self._slots.all[force.slot].bookie == force.bookie
+
+    def on_forced(self, force: effects.Force) -> None:
+        slot = self._slots.all[force.slot]
+        answered_to, slot.asked_to_sync = slot.asked_to_sync, None
+        if answered_to is not None and slot.complete_from <= self._lac + 1:
+            slot.last_synced = max(slot.last_synced, answered_to)
+
+    def is_lost(self) -> bool:
+        if self._is_forcing() or self._target <= self._lac or self._forced_to < self._target:
+            return False
+        # What a slow bookie has yet to take may make up for what another lost; the next tick asks again.
+        return not any(slot.owed for slot in self._slots.all if slot.phase is not Phase.LEFT_OUT)
+
+    def _is_forcing(self) -> bool:
+        return any(slot.asked_to_sync is not None for slot in self._slots.all)

@@ -1,0 +1,385 @@
+"""Slots: the places of an ensemble, each with its bookie, what that owes, and how it takes part.
+
+What a bookie owes answers for follows from the ids that were sent to it since it began to take part, and were not
+answered (`owed`): late answers to what was sent before count as votes, and settle nothing else.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from bkspark.core import effects
+from bkspark.core.limits import WriterLimits
+from bkspark.core.metadata import LedgerMetadata
+from bkspark.core.owed import Runs, Stripe, stripe, with_sent, without_answered, without_run
+from bkspark.core.probing import Probe, Trial
+from bkspark.core.striping import mask_of, write_set_masks
+from bkspark.ids import NO_ENTRY
+from bkspark.wire.digest import SealedEntries
+
+
+class Phase(enum.Enum):
+    """How the bookie in a slot takes part."""
+
+    SERVING = enum.auto()
+    """It gets every entry that the slot stores, and callers wait for it when it owes too much."""
+    REFUSING = enum.auto()
+    """As SERVING, but it refuses load: what comes for it is held until it takes a probe of that (`Refusal`)."""
+    ON_TRIAL = enum.auto()
+    """It answered a probe after it was left out: it gets some entries and holds nobody back (`Trial`)."""
+    LEFT_OUT = enum.auto()
+    """It gets nothing but probes (`Probe`)."""
+    FAILED = enum.auto()
+    """It failed, and gets nothing: the ensemble change that is under way replaces it, or leaves it out."""
+
+
+@dataclass(slots=True)
+class Refusal:
+    """A bookie refuses load (TOOMANYREQUESTS): what is held for it, and when it is tried again."""
+
+    since_ns: int
+    """When it began to refuse, or was last kept for want of a spare one. Set by `Slot.hold` and ensemble changes."""
+    pause_ns: int
+    """The pause that is on; doubles with each probe that is refused, up to `refusal_pause_ns_max`."""
+    retry_at_ns: int
+    """When the pause is over."""
+    probed: int = NO_ENTRY
+    """The last entry of the piece that was sent to see whether it is taken; NO_ENTRY while none is on its way."""
+    held: list[effects.SendAdds] = field(default_factory=list)
+    """What is to be sent when the probe is taken, in entry order."""
+
+
+@dataclass(slots=True)
+class Slot:
+    """One place of an ensemble. Its methods keep `phase`, `refusal`, `trial` and `owed` consistent."""
+
+    number: int
+    """Its position in the ensemble: 0 to E - 1. Constant."""
+    bit: np.uint64
+    """The slot as a mask of one bit. Constant."""
+    stripe: Stripe
+    """Which entries it stores. Constant."""
+    bookie: str
+    """The bookie that the ensemble names here. Changed by `replace` alone."""
+    answered_to: int
+    """The highest entry that the bookie answered for since it began to take part; before, the entry below its first."""
+    phase: Phase = Phase.SERVING
+    """How the bookie takes part. Changed by this class's methods alone."""
+    owed: Runs = ()
+    """What the bookie was sent since it began to take part, and has not answered: runs of ranks of `stripe`.
+
+    Probes of a bookie that is left out are not in it. `send` adds to it, `count_answers` takes from it; empty when the
+    bookie is replaced, left out, taken back or fails.
+    """
+    progress_ns: int = 0
+    """When the bookie last answered anything, or began to owe something."""
+    resent_ns: int = 0
+    """When entries older than the newest were last sent to it: waiting times of these begin then."""
+    is_congested: bool = False
+    """Whether its connection takes no more bytes for now, as the last tick said."""
+    lag_since_ns: int | None = None
+    """Since when it lags at every tick; None: it does not. Set by ticks, None unless it is SERVING or REFUSING."""
+    needs_replacement: bool = False
+    """Whether the ensemble change that is under way looks for another bookie for it; False while none is.
+
+    FAILED implies it, until the writer has ended. A bookie that only lags or refuses is served on meanwhile, one that
+    is left out stays so.
+    """
+    is_reported: bool = False
+    """Whether a `FindBookies` named the bookie as failed since it began to take part."""
+    refusal: Refusal | None = None
+    """What is held for the bookie. Not None exactly while REFUSING."""
+    trial: Trial | None = None
+    """The trial of the bookie. Not None exactly while ON_TRIAL."""
+    probe: Probe | None = None
+    """The probes of the bookie while LEFT_OUT, and the pause that they left behind. None: it was never left out."""
+    sought_from_ns: int = 0
+    """While LEFT_OUT, from when on a spare one is looked for in its place; else 0."""
+    was_unregistered: bool = False
+    """Whether it was LEFT_OUT and not registered when bookies were last looked up."""
+    last_synced: int = NO_ENTRY
+    """Relaxed durability: all that it stores up to this entry is synced. Grows, but for `replace`."""
+    complete_from: int = 0
+    """Relaxed durability: it was sent every entry that it stores from this one on, on one connection."""
+    asked_to_sync: int | None = None
+    """Relaxed durability: it owes the answer to a force, before which it had answered up to this entry. Else None."""
+
+    # ---- what is known of it ----
+
+    @property
+    def takes_part(self) -> bool:
+        """Whether callers wait for the bookie when it owes too much: it is neither left out nor on trial."""
+        return self.phase is not Phase.LEFT_OUT and self.phase is not Phase.ON_TRIAL
+
+    @property
+    def is_served(self) -> bool:
+        """Whether every entry goes to the bookie, or is held for it."""
+        return self.phase is Phase.SERVING or self.phase is Phase.REFUSING
+
+    @property
+    def outstanding(self) -> int:
+        """How many entries the bookie owes answers for."""
+        count = 0
+        for begin, end in self.owed:
+            count += end - begin
+        return count
+
+    @property
+    def oldest_owed(self) -> int | None:
+        """The first entry that the bookie owes an answer for."""
+        return self.stripe.entry(self.owed[0][0]) if self.owed else None
+
+    @property
+    def reached(self) -> int:
+        """The entry up to which the bookie has answered for all that it stores."""
+        oldest = self.oldest_owed
+        return self.answered_to if oldest is None else min(self.answered_to, oldest - 1)
+
+    @property
+    def is_probed(self) -> bool:
+        """Whether the bookie owes the answer to a probe."""
+        return self.probe is not None and self.probe.is_under_way
+
+    @property
+    def is_excused(self) -> bool:
+        """Whether the bookie lives, although a replacement is looked for: it refuses load or lags."""
+        return self.phase is Phase.REFUSING or self.lag_since_ns is not None
+
+    def has_skipped(self, entry_id: int) -> bool:
+        """Return whether the bookie, which owes an answer for an entry, has answered for later ones."""
+        return self.phase is not Phase.REFUSING and entry_id <= self.answered_to
+
+    def retains(self, last_entry: int) -> bool:
+        """Return whether the bookie may yet refuse an entry of the batch that ends at `last_entry`."""
+        # A rank is at most the entry's id.
+        if not self.owed or self.owed[0][0] > last_entry or self.phase is Phase.ON_TRIAL:
+            return False
+        return self.stripe.entry(self.owed[0][0]) <= last_entry
+
+    # ---- sending and answers ----
+
+    def send(self, entries: SealedEntries, first_entry: int, now_ns: int) -> list[effects.SendAdds]:
+        """Return the send of what the slot stores of `entries` from `first_entry` on; the bookie owes answers for it.
+
+        Nothing where the slot stores none of it.
+        """
+        begin = max(0, first_entry - entries.first_entry)
+        first_rank, positions, count = entries.first_entry, None, len(entries)
+        if begin or not self.stripe.is_whole:
+            first_rank, positions = self.stripe.part(first_rank, begin, count)
+            count = len(positions)
+            if not count:
+                return []
+        if not self.owed:
+            self.progress_ns = now_ns
+        self.owed = with_sent(self.owed, first_rank, first_rank + count)
+        return [effects.SendAdds(self.number, self.bookie, entries, positions)]
+
+    def send_or_hold(self, entries: SealedEntries, first_entry: int, now_ns: int) -> list[effects.SendAdds]:
+        """As `send`, but hold it where the bookie refuses load."""
+        sends = self.send(entries, first_entry, now_ns)
+        if self.refusal is None:
+            return sends
+        self.refusal.held += sends
+        return []
+
+    def send_on_trial(self, entries: SealedEntries, first_entry: int, now_ns: int) -> list[effects.SendAdds]:
+        """As `send`, if there is room for the entries on their way to a bookie that is on trial."""
+        assert self.trial is not None
+        before = self.outstanding
+        if not self.trial.has_room(before, len(entries), len(entries.buffer)):
+            return []
+        sends = self.send(entries, first_entry, now_ns)
+        self.trial = self.trial.with_sent(self.outstanding - before)
+        return sends
+
+    def count_answers(self, entry_ids: np.ndarray, span: tuple[int, int] | None) -> None:
+        """The bookie has these entries, at least one: it owes them no more. `span` as `owed.consecutive` has it."""
+        self.answered_to = max(self.answered_to, entry_ids.item(-1))
+        run = span if self.stripe.is_whole else self.stripe.run(entry_ids)
+        if run is not None:
+            self.owed, _ = without_run(self.owed, run[0], run[1])
+        else:
+            self.owed, _ = without_answered(self.owed, self.stripe.ranks(entry_ids))
+
+    # ---- refusals ----
+
+    def hold(self, sends: Collection[effects.SendAdds], limits: WriterLimits, now_ns: int) -> Refusal:
+        """The bookie refused these sends: hold them until a pause is over."""
+        refusal = self.refusal
+        if refusal is None:
+            pause_ns = limits.refusal_pause_ns_min
+            refusal = self.refusal = Refusal(now_ns, pause_ns, now_ns + pause_ns)
+            self.phase = Phase.REFUSING
+        elif refusal.probed != NO_ENTRY:
+            refusal.probed = NO_ENTRY
+            refusal.pause_ns = min(2 * refusal.pause_ns, limits.refusal_pause_ns_max)
+            refusal.retry_at_ns = now_ns + refusal.pause_ns
+        refusal.held += sends
+        # In entry order again, so that answers tell how far the bookie has come.
+        refusal.held.sort(key=_first_sent)
+        return refusal
+
+    def probe_refusal(self, now_ns: int) -> list[effects.SendAdds]:
+        """Send one piece of what is held, if it is time to see whether that is taken; the rest waits for the answer."""
+        refusal = self.refusal
+        if refusal is None or not refusal.held or refusal.probed != NO_ENTRY or refusal.retry_at_ns > now_ns:
+            return []
+        probe = refusal.held.pop(0)
+        refusal.probed = _last_sent(probe)
+        self.progress_ns = now_ns
+        return [probe]
+
+    def take_again(self, entry_ids: np.ndarray, now_ns: int) -> list[effects.SendAdds]:
+        """Where the probe is among these answers the bookie refuses no more: return what was held for it."""
+        refusal = self.refusal
+        if refusal is None or not (entry_ids == refusal.probed).any():
+            return []
+        self.phase = Phase.SERVING
+        self.refusal = None
+        self.resent_ns = now_ns
+        self.needs_replacement = self.is_reported = False
+        return refusal.held
+
+    # ---- how the bookie takes part ----
+
+    def fail(self) -> None:
+        """The bookie is of no use any more."""
+        self._begin(Phase.FAILED)
+        self.needs_replacement = True
+        self.owed = ()
+
+    def leave_out(self) -> None:
+        """Go on without the bookie; it gets probes."""
+        self._begin(Phase.LEFT_OUT)
+        self.owed = ()
+
+    def take_back(self, first_entry: int, now_ns: int) -> None:
+        """The bookie takes part again; it will be sent what it stores from `first_entry` on."""
+        self._begin(Phase.SERVING)
+        self._begin_at(first_entry, now_ns)
+
+    def begin_trial(self, next_entry: int, now_ns: int) -> None:
+        """The bookie, just taken back, is on trial."""
+        self.phase = Phase.ON_TRIAL
+        self.trial = Trial(now_ns, self.stripe.rank(next_entry))
+
+    def replace(self, bookie: str, first_entry: int, lac: int, now_ns: int) -> None:
+        """Another bookie takes the place; it will be sent what the slot stores from `first_entry` on."""
+        self.bookie = bookie
+        self.probe = None
+        self.was_unregistered = self.is_congested = False
+        self.last_synced = lac
+        self._begin(Phase.SERVING)
+        self._begin_at(first_entry, now_ns)
+
+    def keep(self, now_ns: int) -> None:
+        """The bookie lives, and there is none to take its place: wait for it, whatever that takes."""
+        if self.refusal is not None:
+            self.refusal.since_ns = now_ns
+        self.lag_since_ns = None
+        self.needs_replacement = self.is_reported = False
+
+    def end(self) -> None:
+        """The writer has ended: nothing is held any more."""
+        if self.refusal is not None:
+            self._begin(Phase.FAILED)
+
+    def _begin(self, phase: Phase) -> None:
+        """The bookie takes part in another way: what belongs to the way before is over."""
+        self.phase = phase
+        self.refusal = self.trial = self.lag_since_ns = None
+        self.needs_replacement = False
+        self.sought_from_ns = 0
+
+    def _begin_at(self, first_entry: int, now_ns: int) -> None:
+        self.owed = ()
+        self.answered_to = first_entry - 1
+        self.complete_from = first_entry
+        self.resent_ns = now_ns
+        self.is_reported = False
+
+
+class Slots:
+    """The slots of an ensemble, in order, and what follows from all of them."""
+
+    def __init__(self, metadata: LedgerMetadata, lac: int) -> None:
+        size, quorum = metadata.ensemble_size, metadata.write_quorum
+        self.write_quorum = quorum
+        """Qw. Constant."""
+        self.ack_quorum = metadata.ack_quorum
+        """Qa. Constant."""
+        self.is_striped = quorum < size
+        """Whether entries are stored in some of the slots only. Constant."""
+        self.all = [
+            Slot(number, np.uint64(1 << number), stripe(number, size, quorum), bookie, lac)
+            for number, bookie in enumerate(metadata.last_fragment.bookies)
+        ]
+        """The slots, in order. The list is constant."""
+
+    @property
+    def ensemble(self) -> tuple[str, ...]:
+        """The bookies, in order."""
+        return tuple([slot.bookie for slot in self.all])
+
+    @property
+    def are_all_serving(self) -> bool:
+        """Whether every entry goes to every slot that stores it at once."""
+        return [slot.phase for slot in self.all].count(Phase.SERVING) == len(self.all)
+
+    @property
+    def outstanding_max(self) -> int:
+        """Entries unanswered at the slowest bookie that may hold callers back."""
+        most = 0
+        for slot in self.all:
+            if slot.owed and slot.takes_part:
+                most = max(most, slot.outstanding)
+        return most
+
+    def numbers(self, is_so: Callable[[Slot], bool]) -> set[int]:
+        """Return the numbers of some slots."""
+        return {slot.number for slot in self.all if is_so(slot)}
+
+    @property
+    def left_out(self) -> list[Slot]:
+        """Those whose bookie is left out."""
+        return [slot for slot in self.all if slot.phase is Phase.LEFT_OUT]
+
+    @property
+    def to_replace(self) -> list[Slot]:
+        """Those that the ensemble change under way looks for a bookie for."""
+        return [slot for slot in self.all if slot.needs_replacement]
+
+    def leave_too_few(self, missing: Collection[int]) -> bool:
+        """Return whether a write set without the missing slots has less than Qa bookies."""
+        size = len(self.all)
+        gone = write_set_masks(np.arange(size), size, self.write_quorum) & np.uint64(mask_of(tuple(missing)))
+        return bool((np.bitwise_count(gone) > self.write_quorum - self.ack_quorum).any())
+
+    def can_do_without(self, slot: Slot) -> bool:
+        """Return whether every write set has Qa bookies besides this one and those that are missing already."""
+        missing = self.numbers(lambda it: it.phase is Phase.LEFT_OUT or it.needs_replacement)
+        return not self.leave_too_few({*missing, slot.number})
+
+    def probe_refusals(self, now_ns: int) -> list[effects.WriterEffect]:
+        """Send bookies that refuse load what is due, to see whether it is taken; ask for a call when more will be."""
+        done: list[effects.WriterEffect] = []
+        waits = []
+        for slot in self.all:
+            done += slot.probe_refusal(now_ns)
+            refusal = slot.refusal
+            if refusal is not None and refusal.probed == NO_ENTRY and refusal.retry_at_ns > now_ns:
+                waits.append(refusal.retry_at_ns - now_ns)
+        return [*done, effects.CallAfter(min(waits))] if waits else done
+
+
+def _first_sent(send: effects.SendAdds) -> int:
+    return send.entries.first_entry + (0 if send.positions is None else int(send.positions[0]))
+
+
+def _last_sent(send: effects.SendAdds) -> int:
+    return send.entries.first_entry + (len(send.entries) - 1 if send.positions is None else int(send.positions[-1]))

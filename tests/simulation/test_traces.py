@@ -1,0 +1,29 @@
+"""Traces of schedules: the same seed gives the same trace, and another decision gives another one."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from tests.simulation import planted
+from tests.simulation.traces import KINDS, trace, trace_hash
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_same_seed_gives_the_same_trace(kind: str) -> None:
+    logging.disable()
+    assert trace_hash(kind, 3) == trace_hash(kind, 3)
+
+
+def test_trace_shows_each_event_with_its_effects() -> None:
+    lines = trace("protocol", 1)
+    assert lines[0].startswith("add [entries(0, ")
+    assert lines[1].startswith("    SendAdds(slot=0, bookie=b")
+    assert any(line.startswith("    Acknowledge(last_entry=") for line in lines)
+
+
+def test_another_decision_gives_another_trace() -> None:
+    right = trace_hash("protocol", 1)
+    with planted.acknowledged_by_one_less():
+        assert trace_hash("protocol", 1) != right
