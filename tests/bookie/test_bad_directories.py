@@ -258,3 +258,29 @@ def test_of_two_files_of_a_ledger_the_noted_one_counts(directories: list[str]) -
     assert again.index.ledger_ids().tolist() == [3]
     assert np.array_equal(again.index.holding_entries(np.array([3, 4])), [3])
     again.index.close()
+
+
+def test_copy_whose_positions_are_refused_goes_to_the_next_directory_and_is_whole(directories: list[str]) -> None:
+    """The old file can be read, so nothing of its ledger is in doubt."""
+    files = FaultyFiles()
+    moving = Moving(directories, files)
+    moving.index.hold([update(3, 0, [7, 8], generation=1)])
+    moving.index.sync()
+    moving.index.close()
+    moving = Moving(directories, files)
+    moving.index.hold([update(3, 2, [9])])
+    writes: list[str] = []
+
+    def fault(operation: str, path: str) -> bool:
+        if operation != "write" or not path.endswith(".idx"):
+            return False
+        writes.append(path)
+        return "/a/" in path or ("/b/" in path and len([each for each in writes if "/b/" in each]) > 1)
+
+    files.fault = fault
+    moving.index.sync()
+    assert moving.doubted == []
+    assert files_of(directories)[-1] == "c/3.idx"
+    assert moving.held(3)[:3] == [7, 8, 9]
+    moving.index.close()
+    assert Moving(directories).held(3)[:3] == [7, 8, 9]

@@ -357,3 +357,32 @@ def test_many_reads_behind_one_fence_are_all_answered_over_several_turns() -> No
             at = end
         assert found == expected
     assert served.failures == []
+
+
+# ---- several journals ----
+
+
+def test_each_ledger_has_its_journal_of_several() -> None:
+    """A fence and the adds that it bars are in one journal, so replay sees them in their order."""
+    setup = Setup(journals=2)
+    twin = BookieTwin(setup.new_disk(), setup, History())
+    client = Client()
+    twin.serve(client, add_frame(KEY, entry(4, 0)) + add_frame(KEY, entry(6, 0)))
+    assert [journal.is_idle for journal in twin.journals] == [False, True]
+    twin.settle()
+    twin.serve(client, add_frame(KEY, entry(5, 0)) + add_frame(KEY, entry(7, 0)))
+    assert [journal.is_idle for journal in twin.journals] == [True, False]
+    twin.settle()
+    twin.serve(client, b"".join(add_frame(KEY, entry(ledger_id, 1)) for ledger_id in (4, 5, 6, 7)))
+    assert [journal.is_idle for journal in twin.journals] == [False, False]
+    twin.settle()
+    assert client.statuses == [Status.EOK] * 8
+    for ledger_id in (4, 5):
+        lac, force = Statuses(), Statuses()
+        twin.serve(client, v2.encode_reads(ledger_id, np.array([0]), v2.DO_FENCING, KEY))
+        twin.bookie.write_lac(lac, ledger_id, KEY, lac_packet(ledger_id, 0), lambda status: (bytes([status]),))
+        twin.bookie.force(force, ledger_id, lambda status: (bytes([status]),))
+        assert [journal.is_idle for journal in twin.journals] == [ledger_id == 5, ledger_id == 4]
+        twin.settle()
+        assert (lac.got, force.got) == ([Status.EOK], [Status.EOK])
+    assert len(client.statuses) == 10

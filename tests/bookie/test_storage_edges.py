@@ -19,6 +19,7 @@ from bookie_service.storage.index.index_file import IndexFile
 from bookie_service.storage.index.key_value_index import KeyValueIndex
 from bookie_service.storage.index.per_ledger import PageOptions
 from bookie_service.storage.io import files as files_module
+from bookie_service.storage.io.byte_source import CachedSource
 from bookie_service.storage.io.files import File, LocalFiles
 from bookie_service.storage.io.key_values import KeyValueOptions
 from bookie_service.storage.journal.journal import Journal, JournalOptions, Record
@@ -454,3 +455,96 @@ def test_large_copies_are_synced_on_the_way(tmp_path: Path, monkeypatch: pytest.
     assert len(syncs) > len(unhurried) > 0
     bench.store.close()
     other.store.close()
+
+
+def test_log_without_a_map_whose_entries_end_in_damage_is_not_rewritten(tmp_path: Path) -> None:
+    """The index points to entries behind the damage, which a copy would leave out."""
+    bench = Bench(tmp_path)
+    bench.put(1, range(20))
+    bench.put(2, range(20))
+    bench.flush()
+    bench.store.close()
+    (path,) = bench.log_paths
+    content = bytearray(Path(path).read_bytes())
+    content[1024 + 23 * 120] ^= 0xFF  # the length of an entry of ledger 2
+    Path(path).write_bytes(content)
+    bench.open()
+    bench.drop(1)
+    (log_id,) = log_ids(bench)
+    with pytest.raises(StorageDamaged, match="no entry begins there"):
+        bench.compactor.copy(log_id, without_limits)
+    assert log_ids(bench) == [log_id]
+    assert not list(tmp_path.rglob(f"*{SUFFIX}"))
+    assert bench.holds(2, range(4, 20))
+    bench.store.close()
+
+
+def test_extents_begin_and_end_with_a_position(tmp_path: Path) -> None:
+    index = new_index(LocalFiles(), tmp_path, PageOptions())
+    index.hold([update(5, 0, [7, 8], generation=1), update(5, 60, [9])])
+    for sync in (False, True):
+        if sync:
+            index.sync()
+        found = [(first, positions.tolist()) for first, positions in index.extents(5, 0, 10)]
+        assert found == [(0, [7, 8])]
+        found = [(first, positions.tolist()) for first, positions in index.extents(5, 1, 61)]
+        assert found == [(1, [8, *[0] * 58, 9])]
+        assert list(index.extents(5, 2, 60)) == []
+    index.close()
+
+
+def test_ledgers_that_hold_entries_are_known_by_their_files_whatever_the_order_of_their_flush(tmp_path: Path) -> None:
+    index = new_index(LocalFiles(), tmp_path, PageOptions())
+    asked = np.array([2, 3, 5, 7, 8, 9])
+    for ledger_ids, expected in (((9, 3, 7), [3, 7, 9]), ((5, 2), [2, 3, 5, 7, 9])):
+        index.hold([update(ledger_id, 0, [1], generation=1) for ledger_id in ledger_ids])
+        index.hold([update(8, 0, [], generation=1)])
+        index.sync()
+        assert index.holding_entries(asked).tolist() == expected
+    index.close()
+
+
+@pytest.mark.parametrize("missing", [1, 2, 3])
+def test_journal_file_in_which_replay_begins_must_be_there(tmp_path: Path, missing: int) -> None:
+    """Files behind it alone would look like a whole journal."""
+    journal = open_journal(tmp_path, options=JournalOptions(1500, 4096, 1, 0))
+    ends = []
+    for number in range(6):
+        journal.append([record(bytes([number]) * 800)])
+        ends.append(journal.end)
+    journal.close()
+    assert {end.file_id for end in ends} >= {1, 2, 3}
+    mark = next(end for end in ends if end.file_id == missing)
+    assert replayed(tmp_path, mark)[0] == [bytes([number]) * 800 for number in range(ends.index(mark) + 1, 6)]
+    path_of(tmp_path, missing).unlink()
+    with pytest.raises(StorageDamaged, match="where replay begins, is missing"):
+        replayed(tmp_path, mark)
+
+
+def test_journal_lets_go_of_whole_pages_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last page is written to again: it would be read from the disk first."""
+    gone: list[tuple[int, int]] = []
+    monkeypatch.setattr("bookie_service.storage.journal.journal.CACHED_BYTES", 10_000)
+    monkeypatch.setattr(File, "let_go", lambda self, start, end: gone.append((start, end)))
+    journal = open_journal(tmp_path)
+    for _ in range(30):
+        journal.append([record(b"x" * 1500)])
+        assert all(end <= journal.end.offset for _, end in gone)
+    assert len(gone) >= 3
+    assert [start for start, _ in gone] == [0, *(end for _, end in gone[:-1])]
+    assert all(end % 4096 == 0 and end - start >= 4096 for start, end in gone)
+    journal.close()
+
+
+def test_entries_that_are_read_for_keeps_are_copies_and_lent_ones_are_not(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    put(store, 5, {0: item(5, 0, 5)})
+    ledger = store.ledger(5)
+    assert ledger is not None
+    (kept,) = store.read(ledger, 0, 1, 1 << 20)
+    (lent,) = store.read(ledger, 0, 1, 1 << 20, CachedSource(1 << 16))
+    assert bytes(kept.buffer) == bytes(lent.buffer) == item(5, 0, 5)
+    store.filling.memory[: store.filling.used] = 0
+    assert bytes(kept.buffer) == item(5, 0, 5)
+    assert bytes(lent.buffer) == bytes(len(item(5, 0, 5)))
+    store.close()

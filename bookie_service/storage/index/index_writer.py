@@ -158,8 +158,8 @@ class IndexWriter:
             return file.size()
 
     def unsynced_with_positions(self) -> np.ndarray:
-        """Return the ledgers to whose files positions were written that are not durable, ascending. For any thread."""
-        return np.array(sorted(each for each, end in list(self._unsynced.items()) if end), np.int64)
+        """Return the ledgers to whose files positions were written that are not durable. For any thread."""
+        return np.array([each for each, end in list(self._unsynced.items()) if end], np.int64)
 
     def close(self) -> None:
         """Close what is open; what is not synced is not durable."""
