@@ -14,8 +14,9 @@ Parts = Sequence[bytes | memoryview]
 class ReadResponseEncoder(Protocol):
     """Encodes the responses to single reads that came together; a row is a read."""
 
-    wants_lac: bool
-    """Whether `found` takes the LAC that the bookie knows."""
+    @property
+    def wants_lac(self) -> bool:
+        """Whether `found` takes the LAC that the bookie knows."""
 
     def found(
         self, row: int, ledger_id: int, first_entry: int, items: bytes | memoryview, sizes: np.ndarray, lac: int | None
