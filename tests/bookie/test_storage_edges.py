@@ -544,7 +544,7 @@ def test_entries_that_are_read_for_keeps_are_copies_and_lent_ones_are_not(tmp_pa
     (kept,) = store.read(ledger, 0, 1, 1 << 20)
     (lent,) = store.read(ledger, 0, 1, 1 << 20, CachedSource(1 << 16))
     assert bytes(kept.buffer) == bytes(lent.buffer) == item(5, 0, 5)
-    store.filling.memory[: store.filling.used] = 0
+    store.active.memory[: store.active.used] = 0
     assert bytes(kept.buffer) == item(5, 0, 5)
     assert bytes(lent.buffer) == bytes(len(item(5, 0, 5)))
     store.close()
