@@ -163,7 +163,7 @@ def test_list_with_places_says_what_a_dictionary_would_while_disks_fail(
         Path(each).mkdir()
     sizes: dict[int, int] = {}
     places: dict[int, int] = {}
-    known, is_waiting = IndexFilesWriter(files, directories), False
+    known, is_waiting = IndexManifestWriter(files, directories), False
     for step in range(150):
         bad = random.choice(["", "", "a", "b", "ac", "abc"])
         files.fault = lambda operation, path: operation != "read" and any(f"/{name}/" in path for name in bad)  # noqa: B023
@@ -185,7 +185,7 @@ def test_list_with_places_says_what_a_dictionary_would_while_disks_fail(
         assert all(known.place(each) == places.get(each, each % 3) for each in held)
         if step % 20 == 19 and not is_waiting:
             files.fault = None
-            known = IndexFilesWriter(files, directories)
+            known = IndexManifestWriter(files, directories)
             assert known.is_complete
             assert known.damaged_at is None
 

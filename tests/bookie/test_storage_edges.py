@@ -258,7 +258,8 @@ def test_forgotten_log_holds_no_descriptor(tmp_path: Path) -> None:
 
     def held() -> list[str]:
         paths = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
-        return [path for path in paths if os.path.lexists(path) and os.readlink(path).endswith(".log")]
+        held = [path for path in paths if os.path.lexists(path) and os.readlink(path).startswith(str(tmp_path))]
+        return [path for path in held if os.readlink(path).endswith(".log")]
 
     (log_id,) = {int(os.path.basename(os.readlink(path)).removesuffix(".log"), 16) for path in held()}
     store.seal_logs()
@@ -544,7 +545,7 @@ def test_entries_that_are_read_for_keeps_are_copies_and_lent_ones_are_not(tmp_pa
     (kept,) = store.read(ledger, 0, 1, 1 << 20)
     (lent,) = store.read(ledger, 0, 1, 1 << 20, CachedSource(1 << 16))
     assert bytes(kept.buffer) == bytes(lent.buffer) == item(5, 0, 5)
-    store.filling.memory[: store.filling.used] = 0
+    store.active.memory[: store.active.used] = 0
     assert bytes(kept.buffer) == item(5, 0, 5)
     assert bytes(lent.buffer) == bytes(len(item(5, 0, 5)))
     store.close()
