@@ -208,14 +208,17 @@ class Slot:
 
     # ---- refusals ----
 
-    def hold(self, sends: Collection[effects.SendAdds], limits: WriterLimits, now_ns: int) -> Refusal:
-        """The bookie refused these sends: hold them until a pause is over."""
+    def hold(
+        self, entry_ids: np.ndarray, sends: Collection[effects.SendAdds], limits: WriterLimits, now_ns: int
+    ) -> Refusal:
+        """The bookie refused these entries: hold the sends of those that are kept until a pause is over."""
         refusal = self.refusal
         if refusal is None:
             pause_ns = limits.refusal_pause_ns_min
             refusal = self.refusal = Refusal(now_ns, pause_ns, now_ns + pause_ns)
             self.phase = Phase.REFUSING
-        elif refusal.probed != NO_ENTRY:
+        elif (entry_ids == refusal.probed).any():
+            # A refusal of entries that were sent before the probe says nothing of the probe.
             refusal.probed = NO_ENTRY
             refusal.pause_ns = min(2 * refusal.pause_ns, limits.refusal_pause_ns_max)
             refusal.retry_at_ns = now_ns + refusal.pause_ns

@@ -461,7 +461,10 @@ class WriterCore:
         if slot.phase is Phase.LEFT_OUT:
             return self._left_out.on_probe_failed(slot, self._now_ns)
         if slot.phase is not Phase.ON_TRIAL:
-            refusal = slot.hold(self._pending.sends(slot, entry_ids), self._limits, self._now_ns)
+            refusal = slot.hold(entry_ids, self._pending.sends(slot, entry_ids), self._limits, self._now_ns)
+            if refusal.probed != NO_ENTRY:
+                # Nothing is due before the probe is answered.
+                return []
             return [effects.CallAfter(max(0, refusal.retry_at_ns - self._now_ns))]
         if self._slots.can_do_without(slot):
             return self._leave_out(slot)

@@ -58,6 +58,40 @@ def test_pause_before_the_next_try_doubles_up_to_its_limit():
     assert pauses == [10_000_000, 20_000_000, 40_000_000, 40_000_000]
 
 
+def test_refusal_of_an_entry_sent_before_the_probe_does_not_end_the_probe():
+    """A refusal that was on its way says nothing of the probe: the bookie takes it, and gets the rest at once."""
+    writer = Writer(limits=REFUSING)
+    writer.add(1)
+    writer.add(2)
+    overloaded(writer, 2, 0)
+    assert sent_to(writer.take(writer.core.on_tick(10_000_000))) == {"b3": [0]}
+    assert overloaded(writer, 2, 1, 2, now_ns=11_000_000) == []
+    assert sent_to(writer.take(writer.core.on_tick(40_000_000))) == {}
+    assert sent_to(writer.reply(2, 0, now_ns=41_000_000)) == {"b3": [1, 2]}
+    assert sent_to(writer.add(1)) == {"b1": [3], "b2": [3], "b3": [3]}
+
+
+def test_pause_does_not_double_for_a_refusal_of_an_entry_sent_before_the_probe():
+    writer = Writer(limits=REFUSING)
+    writer.add(1)
+    writer.add(1)
+    overloaded(writer, 2, 0)
+    writer.take(writer.core.on_tick(10_000_000))
+    overloaded(writer, 2, 1, now_ns=11_000_000)
+    assert overloaded(writer, 2, 0, now_ns=12_000_000) == [effects.CallAfter(20_000_000)]
+    assert sent_to(writer.take(writer.core.on_tick(31_999_999))) == {}
+    assert sent_to(writer.take(writer.core.on_tick(32_000_000))) == {"b3": [0]}
+
+
+def test_bookie_that_takes_the_end_of_its_probe_gets_what_it_refused_of_it():
+    writer = Writer(limits=REFUSING)
+    writer.add(3)
+    overloaded(writer, 2, 0, 1, 2)
+    assert sent_to(writer.take(writer.core.on_tick(10_000_000))) == {"b3": [0, 1, 2]}
+    overloaded(writer, 2, 0, now_ns=11_000_000)
+    assert sent_to(writer.reply(2, 1, 2, now_ns=12_000_000)) == {"b3": [0]}
+
+
 def test_ledger_whose_every_bookie_refuses_load_goes_on_when_they_take_it():
     writer = Writer(limits=REFUSING)
     writer.add(3)

@@ -73,6 +73,8 @@ class FullBookie:
         self._cluster = cluster
         self._tree: MemoryTree | None = None
         self._is_working = False
+        # The sync under way, if it began while the journal was slow.
+        self._slow_sync: asyncio.TimerHandle | None = None
 
     async def start(self) -> None:
         """Open the storage as it is on the disk, serve and register."""
@@ -81,6 +83,7 @@ class FullBookie:
         self.life += 1
         self.twin = BookieTwin(self.disk, self.setup, storage_history.History())
         self._is_working = False
+        self._slow_sync = None
         self._tree = self._cluster.store.session()
         await self._register()
 
@@ -107,13 +110,16 @@ class FullBookie:
         """Let journal and checkpoints go on, a delay from now."""
         if not self._is_working and self.twin is not None and not self.is_hung and not self.is_journal_hung:
             self._is_working = True
-            asyncio.get_running_loop().call_later(self.slowness * self._cluster.sync_s(), self._work, self.life)
+            seconds = self.slowness * self._cluster.sync_s()
+            sync = asyncio.get_running_loop().call_later(seconds, self._work, self.life)
+            self._slow_sync = sync if self.slowness > 1.0 else None
 
     def _work(self, life: int) -> None:
         twin = self.twin
         if twin is None or life != self.life:
             return
         self._is_working = False
+        self._slow_sync = None
         if self.is_hung or self.is_journal_hung:
             return
         for journal in twin.journals:
@@ -127,9 +133,12 @@ class FullBookie:
             self.work()
 
     def mend(self) -> None:
-        """The journal's disk is as quick as others again, for what it is at, too."""
+        """The journal's disk is as quick as others again, also for a sync that began while it was slow."""
         self.slowness = 1.0
-        self._is_working = False
+        if self._slow_sync is not None:
+            self._slow_sync.cancel()
+            self._slow_sync = None
+            self._is_working = False
         self.wake()
 
     def wake(self) -> None:

@@ -137,13 +137,12 @@ class Faults:
                 link.is_cut[self.random.randrange(2)] = True
 
     def end_all(self) -> None:
-        """End whatever still lasts, but damage on a disk."""
+        """End whatever still lasts, a sync that a slow journal began included, but damage on a disk."""
         self.cluster.repeats = 0.0
         for bookie in self.cluster.bookies:
             bookie.is_damaging = bookie.is_refusing = False
             bookie.read_error = bookie.add_error = None
-            bookie.slowness = 1.0
-            bookie.wake()
+            bookie.mend()
 
 
 def links_of(cluster: Cluster, bookie: FullBookie, who: str) -> list[Link]:

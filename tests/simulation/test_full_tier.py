@@ -20,8 +20,10 @@ from bkspark.net.pool import NetOptions
 from bkspark.wire.framing import LENGTH_BYTES, scan_frames
 from tests.planting import around, changed
 from tests.simulation.full_cluster import URI, Cluster, FullBookie
+from tests.simulation.full_faults import Faults
 from tests.simulation.full_links import Link
 from tests.simulation.full_schedule import run_full
+from tests.simulation.history import History, LedgerHistory
 from tests.simulation.virtual_loop import VirtualLoop
 
 SCHEDULES = 100
@@ -81,6 +83,38 @@ async def _write_under_load(cluster: Cluster) -> int:
         # The pause between two tries is half a second at most.
         assert asyncio.get_running_loop().time() - before < 1
         return (await writer.close()).last_entry
+
+
+def test_sync_that_a_slow_journal_began_takes_no_longer_than_others_when_all_faults_have_ended() -> None:
+    """C12 asks that everything ends soon after the faults: no disk may still be at a sync of many seconds."""
+    cluster = Cluster(Random(3), 3)
+    cluster.journal_s = 0.02
+    loop = VirtualLoop(cluster.connect)
+    assert loop.run_until_complete(_write_to_a_slow_journal(cluster)) < 0.5
+    loop.close()
+
+
+async def _write_to_a_slow_journal(cluster: Cluster) -> float:
+    """Append while the journals are slow, then end all faults; return how many seconds later all is acknowledged."""
+    await BookieRegistry(cluster.store.session(), MetadataUri.parse(URI)).initialize_cluster()
+    for bookie in cluster.bookies:
+        await bookie.start()
+    async with Client(URI, tree=cluster.session()) as client:
+        writer = await client.create(ensemble=3, write_quorum=3, ack_quorum=3)
+        await writer.append(b"before")
+        for bookie in cluster.bookies:
+            bookie.slowness = 10_000.0
+        waiting = await writer.submit([b"on a slow journal"])
+        await asyncio.sleep(0.5)
+        assert not waiting.done()
+        for bookie in cluster.bookies:
+            # The fault of a bookie may end before all do: its sync goes on.
+            bookie.slowness = 1.0
+        before = asyncio.get_running_loop().time()
+        Faults(cluster, History(), LedgerHistory()).end_all()
+        await waiting
+        await writer.close()
+        return asyncio.get_running_loop().time() - before
 
 
 def test_bookie_that_comes_back_into_another_slot_gets_the_entries_of_that_slot() -> None:
