@@ -258,7 +258,8 @@ def test_forgotten_log_holds_no_descriptor(tmp_path: Path) -> None:
 
     def held() -> list[str]:
         paths = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
-        return [path for path in paths if os.path.lexists(path) and os.readlink(path).endswith(".log")]
+        held = [path for path in paths if os.path.lexists(path) and os.readlink(path).startswith(str(tmp_path))]
+        return [path for path in held if os.readlink(path).endswith(".log")]
 
     (log_id,) = {int(os.path.basename(os.readlink(path)).removesuffix(".log"), 16) for path in held()}
     store.seal_logs()
