@@ -10,7 +10,11 @@ from tests.mutation.operators import Mutant, mutants_of
 
 MODULES = (
     "bkspark/core/*.py",
+    "bkspark/client/driver.py",
+    "bkspark/client/fanout.py",
+    "bkspark/client/window.py",
     "bkspark/client/writer.py",
+    "bkspark/client/writer_run.py",
     "bkspark/client/recovery.py",
     "bkspark/client/reader.py",
     "bkspark/client/tail.py",
