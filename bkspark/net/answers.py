@@ -1,6 +1,6 @@
 """What bookies answer to reads, whole groups of reads at a time; the same whichever protocol carried them.
 
-Statuses are V2's, and BAD_DIGEST. V3's codes are turned into them where a frame is taken apart.
+Statuses are `bkspark.wire.status`, and BAD_DIGEST. V3's codes are turned into them where a frame is taken apart.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import numpy as np
 
 from bkspark.entries import EntryBatch
 from bkspark.errors import DigestMismatch
-from bkspark.wire import v2
 from bkspark.wire.digest import EntryDigest, OpenedEntry
+from bkspark.wire.status import EOK
 
 SINGLE_READS_MAX = 4096
 """Most single reads in one group: requests alone must not fill both sockets' buffers."""
@@ -27,8 +27,8 @@ BAD_DIGEST = -1
 class EntryAnswers:
     """What one bookie answered for each of some entries; arrays of equal length.
 
-    `statuses` holds V2 status codes, or BAD_DIGEST. `pieces`: payloads as they came, each with the positions, in order,
-    of its entries; those of all whose status is EOK.
+    `statuses` holds `Status` numbers, or BAD_DIGEST. `pieces`: payloads as they came, each with the positions, in
+    order, of its entries; those of all whose status is EOK.
     """
 
     entry_ids: np.ndarray
@@ -69,7 +69,7 @@ def joined(parts: Sequence[EntryBatch], ledger_id: int, first_entry: int) -> Ent
 
 @dataclass(frozen=True, slots=True)
 class BatchAnswer:
-    """Consecutive entries from the first one asked for; `status` (EOK, a V2 code, BAD_DIGEST) tells why they end."""
+    """Consecutive entries from the first one asked for; `status` (a `Status` or BAD_DIGEST) tells why they end."""
 
     entries: EntryBatch
     status: int
@@ -77,7 +77,7 @@ class BatchAnswer:
 
 @dataclass(frozen=True, slots=True)
 class LastEntryAnswer:
-    """The highest entry a bookie holds, or why there is none (`status` is a V2 code or BAD_DIGEST)."""
+    """The highest entry a bookie holds, or why there is none (`status` is a `Status` or BAD_DIGEST)."""
 
     status: int
     entry: OpenedEntry | None
@@ -85,7 +85,7 @@ class LastEntryAnswer:
     @classmethod
     def of(cls, status: int, body: bytes, ledger_id: int, digest: EntryDigest) -> LastEntryAnswer:
         """Return the answer with its entry checked, when `status` is EOK."""
-        if status != v2.EOK:
+        if status != EOK:
             return cls(status, None)
         try:
             return cls(status, digest.open_entry(body, ledger_id, None))
@@ -116,7 +116,7 @@ class ReadGroup:
         """Take the answers to the reads at positions `at`; entries lie at buffer[starts[i]:ends[i]]."""
         self.waiting[at] = False
         self._statuses[at] = statuses
-        found = statuses == v2.EOK
+        found = statuses == EOK
         if found.any():
             self._open(at[found], buffer, starts[found], ends[found])
         if self.future.done():

@@ -17,10 +17,12 @@ from bkspark.errors import BookieUnavailable, DigestMismatch, ProtocolError
 from bkspark.net.answers import BAD_DIGEST, SINGLE_READS_MAX, EntryAnswers, LastEntryAnswer, ReadGroup
 from bkspark.net.connection import BookieConnection
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol
-from bkspark.wire import v2, v3, v3_reads
+from bkspark.wire import v3, v3_reads
 from bkspark.wire.digest import EntryDigest, OpenedEntry
 from bkspark.wire.entry_lists import RUNS_MAX, EntryRuns, decode_entry_list
+from bkspark.wire.flags import DO_FENCING, HIGH_PRIORITY, LAST_ENTRY
 from bkspark.wire.framing import FrameTable
+from bkspark.wire.status import EOK
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +108,7 @@ class BookieV3Channel(BookieConnection):
     ) -> LastEntryAnswer:
         """Read the highest entry that the bookie holds of a ledger, fencing it first with DO_FENCING in `flags`."""
         key, priority = _read_options(flags, master_key)
-        read = v3_reads.read_message(ledger_id, v2.LAST_ENTRY, key)
+        read = v3_reads.read_message(ledger_id, LAST_ENTRY, key)
         answer = await self._ask(
             protocol.READ_ENTRY, f"the last entry of ledger {ledger_id}", priority=priority, readRequest=read
         )
@@ -121,7 +123,7 @@ class BookieV3Channel(BookieConnection):
         read = protocol.ReadRequest(
             flag=protocol.ReadRequest.ENTRY_PIGGYBACK,
             ledgerId=ledger_id,
-            entryId=v2.LAST_ENTRY,
+            entryId=LAST_ENTRY,
             previousLAC=previous_lac,
             timeOut=round(wait_s * 1000),
         )
@@ -129,7 +131,7 @@ class BookieV3Channel(BookieConnection):
         answer = await self._ask(protocol.READ_ENTRY, what, waits_s=wait_s, readRequest=read)
         inner = answer.readResponse
         status = _status(answer, inner, "readResponse")
-        if status != v2.EOK:
+        if status != EOK:
             return PollAnswer(status, None, None)
         lac = inner.maxLAC if inner.HasField("maxLAC") else None
         if not inner.HasField("body"):
@@ -154,7 +156,7 @@ class BookieV3Channel(BookieConnection):
             # Apache's bookie says EIO beside an explicit LAC when it has no entry: what it sent counts all the same.
             if inner.HasField("lacBody"):
                 explicit_lac = digest.open_lac(inner.lacBody, ledger_id)
-                status = v2.EOK
+                status = EOK
             if inner.lastEntryBody:
                 entry = digest.open_entry(inner.lastEntryBody, ledger_id, None)
         except DigestMismatch:
@@ -162,7 +164,7 @@ class BookieV3Channel(BookieConnection):
         return LacAnswer(status, explicit_lac, entry)
 
     async def write_lac(self, ledger_id: int, lac: int, digest: EntryDigest, master_key: bytes) -> int:
-        """Store an explicit LAC; return the status, a V2 code. EOK: it is durable on this bookie."""
+        """Store an explicit LAC; return the status. EOK: it is durable on this bookie."""
         request = protocol.WriteLacRequest(
             ledgerId=ledger_id, lac=lac, masterKey=master_key, body=digest.seal_lac(ledger_id, lac)
         )
@@ -172,7 +174,7 @@ class BookieV3Channel(BookieConnection):
     # ---- the rest ----
 
     async def force(self, ledger_id: int, waits_s: float = 0.0) -> int:
-        """Make every add acknowledged so far durable; return the status, a V2 code. EOK: it is.
+        """Make every add acknowledged so far durable; return the status. EOK: it is.
 
         `waits_s`: so much longer than an ordinary answer this one may take.
         """
@@ -192,7 +194,7 @@ class BookieV3Channel(BookieConnection):
         answer = await self._ask(protocol.GET_BOOKIE_INFO, "its disk space", getBookieInfoRequest=request)
         inner = answer.getBookieInfoResponse
         status = _status(answer, inner, "getBookieInfoResponse")
-        if status != v2.EOK:
+        if status != EOK:
             raise BookieUnavailable(
                 f"bookie {self.bookie} does not tell its disk space: status {status}", bookie=self.bookie
             )
@@ -214,7 +216,7 @@ class BookieV3Channel(BookieConnection):
         )
         inner = answer.getListOfEntriesOfLedgerResponse
         status = _status(answer, inner, "getListOfEntriesOfLedgerResponse")
-        if status != v2.EOK:
+        if status != EOK:
             return status, EntryRuns.none()
         return status, decode_entry_list(inner.availabilityOfEntriesOfLedger, runs_max)
 
@@ -305,8 +307,8 @@ class BookieV3Channel(BookieConnection):
 
 def _read_options(flags: int, master_key: bytes | None) -> tuple[bytes | None, int]:
     """Return (the key of a fencing read, priority) that V2's flags of a read stand for."""
-    key = master_key if flags & v2.DO_FENCING else None
-    return key, v3.HIGH_PRIORITY if flags & v2.HIGH_PRIORITY else 0
+    key = master_key if flags & DO_FENCING else None
+    return key, v3.HIGH_PRIORITY if flags & HIGH_PRIORITY else 0
 
 
 def _status(response: protocol.Response, inner: Any, name: str) -> int:

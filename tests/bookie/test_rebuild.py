@@ -313,7 +313,7 @@ def test_command_prints_what_it_did_and_refuses_while_the_bookie_runs(
     assert rebuild.run(configure(values), ["5"], False) == 0
     assert "1 ledgers with 30 entries rebuilt" in capsys.readouterr().out
     became: list[Sequence[str]] = []
-    monkeypatch.setattr("bkspark.cli.bookie.become", became.append)
+    monkeypatch.setattr("bkspark.cli.bookie.exec_replacing_process", became.append)
     cli.main(["bookie", *settings(options), "--rebuild-index", "5", "6"])
     assert list(became[0][-3:]) == ["--rebuild-index", "5", "6"]
 

@@ -16,6 +16,7 @@ from bkspark.wire import v2, v3, v3_adds, v3_reads
 from bkspark.wire.digest import DigestType, EntryDigest, master_key
 from bkspark.wire.framing import scan_frames
 from bookie_service.network.v2_requests import NO_AUTHENTICATION
+from bookie_service.network.v3_responses import response as v3_response
 
 GOLDEN: dict[str, list[str]] = json.loads((Path(__file__).parent / "golden" / "apache.json").read_text())
 KEY = master_key(b"secret")
@@ -85,7 +86,7 @@ def test_authentication_without_a_plugin_is_answered_as_apaches_bookies_do() -> 
     for response in frames("v3 response AUTH"):
         message = v3.decode_response(response[4:])
         request = protocol.Request(header=message.header)
-        assert response(request, v3.StatusCode.EOK, authResponse=NO_AUTHENTICATION) == response
+        assert v3_response(request, v3.StatusCode.EOK, authResponse=NO_AUTHENTICATION) == response
 
 
 @pytest.mark.parametrize("frame", DATA_REQUESTS, ids=lambda frame: frame[4:8].hex())
