@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+import threading
 
 import pytest
 
+from bkspark.core.metadata import Fragment, LedgerMetadata
+from bkspark.core.recovery import RecoveryCore
 from tests.simulation import planted
-from tests.simulation.traces import KINDS, trace, trace_hash
+from tests.simulation.traces import KINDS, Recorder, trace, trace_hash
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -21,6 +24,19 @@ def test_trace_shows_each_event_with_its_effects() -> None:
     assert lines[0].startswith("add [entries(0, ")
     assert lines[1].startswith("    SendAdds(slot=0, bookie=b")
     assert any(line.startswith("    Acknowledge(last_entry=") for line in lines)
+
+
+def test_cores_on_other_threads_are_in_no_trace() -> None:
+    """Another test of this process may have left a client open."""
+    recorder = Recorder()
+    core = RecoveryCore(1, LedgerMetadata(1, 1, 1, (Fragment(0, ("b1",)),)), 0)
+    with recorder.recording():
+        other = threading.Thread(target=core.start)
+        other.start()
+        other.join()
+        assert recorder.lines == []
+        core.on_metadata_written(core.metadata.in_recovery(), 1)
+    assert recorder.lines[0].startswith("on_metadata_written ")
 
 
 def test_another_decision_gives_another_trace() -> None:
