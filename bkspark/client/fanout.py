@@ -46,7 +46,7 @@ class Fanout:
         force_timeout_s: float,
     ) -> None:
         self._core = core
-        """The writer's; told of answers and failures."""
+        """The writer's; gets answers and failures."""
         self._driver = driver
         """The writer's."""
         self._connection = pool.channel if protocol is WireProtocol.V2 else pool.v3_channel

@@ -2,7 +2,7 @@
 
 The bookie at the other end of a new connection may not be the one that the writer knew. While a writer idles its
 bookies may be taken away, its ledger be recovered, closed and moved, and blank bookies start at the same addresses:
-they know of no fence, take its adds, and so acknowledge what lies behind the ledger's end (P20, #4812).
+they know of no fence, take its adds, and so acknowledge entries after the ledger's end (P20, #4812).
 Ledgers are moved before a blank bookie starts, so metadata that were read *after* the connection was made tell of it.
 Until they were, nothing goes out on that connection.
 """

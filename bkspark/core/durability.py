@@ -55,7 +55,7 @@ class Durability(Protocol):
         """Return whether so much is retained until it is synced that it must be: no caller may ever ask for it."""
 
     def wants_for_time(self, now_ns: int) -> bool:
-        """Return whether the LAC was behind what is acknowledged for too long."""
+        """Return whether the LAC has been lower than the last acknowledged entry for too long."""
 
     def force(self, *, is_again: bool = False) -> list[effects.WriterEffect]:
         """Ask the bookies that take part to sync, if a caller waits for that and no force is under way.

@@ -30,7 +30,7 @@ class Phase(enum.Enum):
     REFUSING = enum.auto()
     """As SERVING, but it refuses load: what comes for it is held until it takes a probe of that (`Refusal`)."""
     ON_TRIAL = enum.auto()
-    """It answered a probe after it was left out: it gets some entries and holds nobody back (`Trial`)."""
+    """It answered a probe after it was left out: it gets some entries and holds no caller back (`Trial`)."""
     LEFT_OUT = enum.auto()
     """It gets nothing but probes (`Probe`)."""
     FAILED = enum.auto()
@@ -96,7 +96,7 @@ class Slot:
     trial: Trial | None = None
     """The trial of the bookie. Not None exactly while ON_TRIAL."""
     probe: Probe | None = None
-    """The probes of the bookie while LEFT_OUT, and the pause that they left behind. None: it was never left out."""
+    """The probes of the bookie while LEFT_OUT, and the pause before the next one. None: it was never left out."""
     sought_from_ns: int = 0
     """While LEFT_OUT, from when on a spare one is looked for in its place; else 0."""
     was_unregistered: bool = False

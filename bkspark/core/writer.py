@@ -435,7 +435,7 @@ class WriterCore:
         return done + confirmed
 
     def _forget(self) -> None:
-        """Let go of the bytes that nobody needs any more."""
+        """Release the bytes that no bookie needs any more."""
         self._pending.forget(self._slots, self._durability.retained_after)
 
     def _takes(self, force: effects.Force) -> bool:

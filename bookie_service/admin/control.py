@@ -70,7 +70,7 @@ def _listen(directory: str) -> socket.socket:
             os.unlink(os.path.join(directory, NAME))
         with _short_path(directory) as path:
             listener.bind(path)
-            # Before it listens, so nobody else was ever let in.
+            # Before it listens, so no other user was ever let in.
             os.chmod(path, 0o600)
         listener.setblocking(False)
         return listener
@@ -125,13 +125,13 @@ def ask(ledger_directories: Sequence[str], request: str) -> dict[str, Any]:
         OSError: its socket may not be opened.
     """
     directory = layout.current(ledger_directories[0])
-    nobody = f"no bookie runs on {ledger_directories[0]}: no process answers at {os.path.join(directory, NAME)}"
+    no_bookie = f"no bookie runs on {ledger_directories[0]}: no process answers at {os.path.join(directory, NAME)}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
         try:
             with _short_path(directory) as path:
                 peer.connect(path)
         except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
-            raise BookKeeperError(nobody) from None
+            raise BookKeeperError(no_bookie) from None
         peer.sendall(json.dumps({"do": request}).encode() + b"\n")
         with peer.makefile("rb") as answers:
             line = answers.readline()

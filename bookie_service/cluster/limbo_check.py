@@ -1,4 +1,4 @@
-"""Limbo (`storage.ledgers.limbo`), beside serving: which ledgers belong there, who is told, and which may leave it.
+"""Limbo (`storage.ledgers.limbo`) while the bookie serves: what goes there, what is reported, and what may leave it.
 
 At the start all index files are looked at: a ledger of which one is lost goes into limbo now, not at its first use.
 Then, now and again, each ledger in limbo is held against its metadata:
@@ -9,7 +9,7 @@ Then, now and again, each ledger in limbo is held against its metadata:
   writer that wakes up late must not be answered;
 * so does one that was deleted.
 
-What cannot be told stays in limbo, which is always safe.
+A ledger of which this cannot be known stays in limbo, which is always safe.
 """
 
 from __future__ import annotations

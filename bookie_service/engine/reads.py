@@ -189,6 +189,30 @@ class Reading(ABC):
             self.refuse(status)
 
 
+Pieces = list[bytes | memoryview]
+"""Responses that are sent together."""
+
+
+def answer_in_pieces(reading: Reading, turn: Turn, answer_some: Callable[[Pieces], None]) -> Place | None:
+    """Answer requests of a reading, as `Reading.proceed` does.
+
+    Args:
+        answer_some: adds responses to its argument, and raises NotCached when the next request needs the disk.
+    """
+    client = reading.client
+    while len(reading) and client.is_taking and client.is_open and not turn.is_over:
+        parts: Pieces = []
+        try:
+            answer_some(parts)
+        except NotCached as miss:
+            return miss.place
+        finally:
+            # Also those of requests before one that failed.
+            if parts:
+                client.send(parts)
+    return None
+
+
 class Reads:
     """Runs all readings of one bookie. For the event loop. No method raises what a reading raises."""
 

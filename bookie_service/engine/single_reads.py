@@ -9,10 +9,10 @@ import numpy as np
 from bkspark.errors import StorageDamaged
 from bkspark.wire.flags import LAST_ENTRY
 from bkspark.wire.status import Status
-from bookie_service.engine.reads import ReadClient, Reading, View, failed
+from bookie_service.engine.reads import Pieces, ReadClient, Reading, View, answer_in_pieces, failed
 from bookie_service.engine.responses import ReadResponseEncoder
 from bookie_service.engine.turns import Turn
-from bookie_service.storage.io.byte_source import Fetched, NotCached, Place
+from bookie_service.storage.io.byte_source import Fetched, Place
 
 _ROWS_PER_LOOK = 8192
 """How many requests are divided into runs at once: dividing all of them in each turn would cost more than the turn."""
@@ -79,19 +79,9 @@ class SingleReads(Reading):
     def proceed(self, view: View, fetched: Fetched | None, turn: Turn) -> Place | None:
         # What was absent a turn ago may be here now.
         self._absent = []
-        while len(self) and self.client.is_taking and self.client.is_open and not turn.is_over:
-            parts: list[bytes | memoryview] = []
-            try:
-                self._answer_some(view, fetched, turn, parts)
-            except NotCached as miss:
-                return miss.place
-            finally:
-                # Also what comes in front of a read that failed.
-                if parts:
-                    self.client.send(parts)
-        return None
+        return answer_in_pieces(self, turn, lambda parts: self._answer_some(view, fetched, turn, parts))
 
-    def _answer_some(self, view: View, fetched: Fetched | None, turn: Turn, parts: list[bytes | memoryview]) -> None:
+    def _answer_some(self, view: View, fetched: Fetched | None, turn: Turn, parts: Pieces) -> None:
         """Add responses to `parts`: of about `replies_bytes_max` bytes, or what the turn has time for.
 
         Raises:
@@ -140,7 +130,7 @@ class SingleReads(Reading):
             count += 1
         return count
 
-    def _answer_absent(self, count: int, parts: list[bytes | memoryview]) -> None:
+    def _answer_absent(self, count: int, parts: Pieces) -> None:
         """Answer the next `count` requests, whose ledgers are not here."""
         parts.append(self._refusal(self.row, self.row + count, Status.ENOLEDGER))
         self.row += count

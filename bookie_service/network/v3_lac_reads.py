@@ -10,9 +10,9 @@ from bkspark.errors import StorageDamaged
 from bkspark.wire import v3, v3_lacs
 from bkspark.wire.framing import LENGTH_BYTES
 from bkspark.wire.status import Status
-from bookie_service.engine.reads import ReadClient, Reading, View, failed
+from bookie_service.engine.reads import Pieces, ReadClient, Reading, View, answer_in_pieces, failed
 from bookie_service.engine.turns import Turn
-from bookie_service.storage.io.byte_source import Fetched, NotCached, Place
+from bookie_service.storage.io.byte_source import Fetched, Place
 from bookie_service.storage.ledgers.interface import Ledger
 
 _LEDGERS_PER_LOOK = 8
@@ -58,19 +58,9 @@ class LacReads(Reading):
         return v3_lacs.encode_lac_failures(self.txn_ids[first:end], code, self.ledger_ids[first:end])
 
     def proceed(self, view: View, fetched: Fetched | None, turn: Turn) -> Place | None:
-        while len(self) and self.client.is_taking and self.client.is_open and not turn.is_over:
-            parts: list[bytes | memoryview] = []
-            try:
-                self._answer_some(view, fetched, turn, parts)
-            except NotCached as miss:
-                return miss.place
-            finally:
-                # Also what comes before a read that failed.
-                if parts:
-                    self.client.send(parts)
-        return None
+        return answer_in_pieces(self, turn, lambda parts: self._answer_some(view, fetched, turn, parts))
 
-    def _answer_some(self, view: View, fetched: Fetched | None, turn: Turn, parts: list[bytes | memoryview]) -> None:
+    def _answer_some(self, view: View, fetched: Fetched | None, turn: Turn, parts: Pieces) -> None:
         """Add responses to `parts`: of about `replies_bytes_max` bytes, or what the turn has time for.
 
         Raises:

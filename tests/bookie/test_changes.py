@@ -142,7 +142,7 @@ def test_client_that_adds_alone_is_answered_at_once_with_one_sync_each(twin: Boo
         if entry_id <= twin.setup.serial_writer_after:
             twin.settle()
     assert client.statuses == [Status.EOK] * 5
-    # Somebody else adds: then it begins anew.
+    # Another client adds: the count begins again.
     assert add(twin, (6, 0)) == [Status.EOK]
     assert lone(twin, client, 5, 6)
     assert len(client.statuses) == 5

@@ -1,6 +1,6 @@
 """Reading a journal file as it lies on the disk, damage and all; format in `formats.journal`.
 
-Torn and damaged are told apart as `journal.replay` does it: bytes below a place that is known to have been synced were
+Torn and damaged are distinguished as `journal.replay` does: bytes below a place that is known to have been synced were
 whole once. What is known to be synced is looked up before a record is read, so a record that a running bookie is just
 writing is never taken for damage.
 """
