@@ -45,7 +45,7 @@ demo: install
 	$(BIN)/bkspark demo
 
 # What most changes of the library break first. tests/bookie and the rest of tests/spark take minutes.
-FAST_TESTS := $(wildcard tests/test_*.py) tests/core tests/wire tests/net tests/metadata tests/log tests/client \
+FAST_TESTS := $(wildcard tests/test_*.py) tests/core tests/wire tests/net tests/metadata tests/log tests/ledger \
   tests/spark/test_options.py tests/spark/test_typed_options.py tests/bookie/test_rules.py \
   tests/bookie/test_configuration_docs.py
 

@@ -26,8 +26,9 @@ LAYERS = (
     ("bkspark.core",),
     ("bkspark.metadata",),
     ("bkspark.net",),
-    ("bkspark.client",),
+    ("bkspark.ledger",),
     ("bkspark.log",),
+    ("bkspark.client",),
     ("bkspark.blocking",),
     ("bkspark.cli",),
     ("bkspark.spark",),
@@ -54,10 +55,6 @@ IMPORTED_BY = {
 }
 """Rooms beside the way of a request: who may import them, besides themselves."""
 
-PERMITTED = frozenset({("bkspark.client.client", "bkspark.log.log"), ("bkspark", "pyspark.sql")})
-"""(importer, imported): the two imports that users' convenience is worth. `Client.log(name)` is where they look for a
-log; it imports inside the function. `bkspark.register(spark)` shows its argument's type to type checkers only."""
-
 SERVER_IMPORTS = (
     "bkspark.ids",
     "bkspark.errors",
@@ -69,7 +66,7 @@ SERVER_IMPORTS = (
 """All of bkspark that bookie_service may import."""
 
 REPAIR = ("bookie_service.replication", "bookie_service.admin.repair_commands")
-REPAIR_IMPORTS = (*SERVER_IMPORTS, "bkspark.core", "bkspark.client")
+REPAIR_IMPORTS = (*SERVER_IMPORTS, "bkspark.core", "bkspark.ledger")
 """Autorecovery is a client of the cluster, too, and needs its decisions. The rest of the server does without."""
 
 PURE = (
@@ -235,7 +232,7 @@ def _read(root: Path) -> Sources:
     sources = {}
     for name, path in paths.items():
         tree = ast.parse(path.read_text(), str(path))
-        imports = tuple(item for item in _imports(tree, paths) if (name, item.target) not in PERMITTED)
+        imports = tuple(_imports(tree, paths))
         sources[name] = Module(name, path, tree, imports)
     return sources
 

@@ -17,7 +17,7 @@ NO_PROCESSES = "not cluster and not spark and not interop"
 @pytest.fixture(scope="module")
 def collected() -> list[str]:
     """The tests of some folders that are left without those that start processes."""
-    folders = ["tests/metadata", "tests/client/test_bookies.py", "tests/log/test_election.py", "tests/test_readme.py"]
+    folders = ["tests/metadata", "tests/ledger/test_bookies.py", "tests/log/test_election.py", "tests/test_readme.py"]
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--collect-only", "-q", "-m", NO_PROCESSES]
     done = subprocess.run([*command, *folders], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout

@@ -8,11 +8,11 @@ from bkspark import client as aio
 from bkspark.blocking.ledgers import LedgerReader, LedgerWriter
 from bkspark.blocking.logs import Log
 from bkspark.blocking.loop import iterate, run
-from bkspark.client.bookies import PlacementOptions
-from bkspark.client.writer_options import WriterOptions
 from bkspark.core.limits import WriterLimits
 from bkspark.core.metadata import LedgerMetadata
 from bkspark.core.relaxed import RelaxedDurability
+from bkspark.ledger.bookies import PlacementOptions
+from bkspark.ledger.writer_options import WriterOptions
 from bkspark.net.pool import NetOptions
 
 

@@ -9,10 +9,10 @@ from typing import Any
 from bkspark import client as aio
 from bkspark.blocking.leaving import Leaving
 from bkspark.blocking.loop import iterate, run, submitted
-from bkspark.client.patience import PATIENCE_S
-from bkspark.client.range_reader import BATCH_BYTES
 from bkspark.core.metadata import LedgerMetadata
 from bkspark.entries import EntryBatch
+from bkspark.ledger.patience import PATIENCE_S
+from bkspark.ledger.range_reader import BATCH_BYTES
 
 
 class LedgerWriter(Leaving):

@@ -10,8 +10,8 @@ from typing import Any, Self
 from bkspark import log as aio_log
 from bkspark.blocking.leaving import Leaving
 from bkspark.blocking.loop import iterate, run, submitted
-from bkspark.client.patience import PATIENCE_S
-from bkspark.client.range_reader import BATCH_BYTES
+from bkspark.ledger.patience import PATIENCE_S
+from bkspark.ledger.range_reader import BATCH_BYTES
 from bkspark.log.log import VACUUM_AGE_S
 from bkspark.log.positions import LogBatch, Place, Position, PositionRange
 from bkspark.log.writer import ROLL_BYTES

@@ -1,4 +1,4 @@
-"""The ledger client, asyncio. `bkspark.blocking` has the same calls, name for name, blocking.
+"""Ledgers and logs of one cluster, asyncio. `bkspark.blocking` has the same calls, name for name, blocking.
 
 async with Client("zk://127.0.0.1:2181/ledgers") as client:
     async with await client.create(ensemble=3, write_quorum=3, ack_quorum=2) as writer:
@@ -8,9 +8,7 @@ async with Client("zk://127.0.0.1:2181/ledgers") as client:
         ...
 """
 
-from bkspark.client.advanced import AdvancedLedgerWriter
 from bkspark.client.client import Client
-from bkspark.client.reader import LedgerReader, SnapshotReader
-from bkspark.client.writer import LedgerWriter
+from bkspark.ledger import AdvancedLedgerWriter, LedgerReader, LedgerWriter, SnapshotReader
 
 __all__ = ["AdvancedLedgerWriter", "Client", "LedgerReader", "LedgerWriter", "SnapshotReader"]

@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequen
 from datetime import datetime
 from typing import Any
 
-from bkspark.client import Client, LedgerReader, LedgerWriter, arguments
-from bkspark.client.option_bounds import SECONDS_MAX
-from bkspark.client.patience import PATIENCE_S, Patience
-from bkspark.client.range_reader import BATCH_BYTES
 from bkspark.errors import BookKeeperError, ConfigurationError, LedgerFenced, NoSuchLedger, NoSuchLog
+from bkspark.ledger import Cluster, LedgerReader, LedgerWriter, arguments
+from bkspark.ledger.option_bounds import SECONDS_MAX
+from bkspark.ledger.patience import PATIENCE_S, Patience
+from bkspark.ledger.range_reader import BATCH_BYTES
 from bkspark.log import reading
 from bkspark.log.attempts import CALLS_AT_ONCE, chunks
 from bkspark.log.changes import is_repeated
@@ -42,14 +42,14 @@ FOLLOW_POLL_S = 1.0
 
 
 class Log:
-    """One log of a client's cluster, whether or not it exists yet. Get one by `Client.log(name)`.
+    """One log of a cluster, whether or not it exists yet. Get one by `Client.log(name)`.
 
     Raises:
         ConfigurationError: the name is unusable.
     """
 
-    def __init__(self, client: Client, name: str) -> None:
-        self._client = client
+    def __init__(self, cluster: Cluster, name: str) -> None:
+        self._cluster = cluster
         self._name = check_log_name(name)
         self._opened: LogStore | None = None
 
@@ -58,9 +58,9 @@ class Log:
         return self._name
 
     async def store(self) -> LogStore:
-        """The log store of the client's cluster."""
+        """The log store of the cluster."""
         if self._opened is None:
-            self._opened = await store_of(self._client)
+            self._opened = await store_of(self._cluster)
         return self._opened
 
     # ---- the log as a whole ----
@@ -98,7 +98,7 @@ class Log:
         last_entry, length = listed.last_entry, listed.length
         if last_entry is None:
             try:
-                metadata = await self._client.metadata(listed.ledger_id)
+                metadata = await self._cluster.metadata(listed.ledger_id)
                 state, last_entry, length = metadata.state.name, metadata.last_entry, metadata.length
             except NoSuchLedger:
                 state, last_entry, length = "MISSING", -1, 0
@@ -117,7 +117,7 @@ class Log:
         store = await self.store()
         for _ in range(OPEN_TRIES_MAX):
             try:
-                closed = await fence(self._client, await self.snapshot())
+                closed = await fence(self._cluster, await self.snapshot())
             except NoSuchLog:
                 closed = []  # there is none, or its deletion was interrupted; the store knows
             if await store.delete(self._name, self._delete_ledger, closed=[ordinal for ordinal, _ in closed]):
@@ -127,7 +127,7 @@ class Log:
     async def recover(self) -> list[int]:
         """Fence and close every ledger that a writer left open; return their ids. A living writer is fenced too."""
         store, snapshot = await self.store(), await self.snapshot()
-        closed = await fence(self._client, snapshot)
+        closed = await fence(self._cluster, snapshot)
         if snapshot.head.writer is not None:
             await store.settle_writer(self._name, snapshot.head.writer, closed, is_end=True)
         return [facts.ledger_id for _, facts in closed]
@@ -157,7 +157,7 @@ class Log:
     async def _is_closed(self, snapshot: LogSnapshot, ordinal: int) -> bool:
         ledger_id = (await snapshot.ledger(ordinal)).ledger_id
         try:
-            return (await self._client.metadata(ledger_id)).is_closed
+            return (await self._cluster.metadata(ledger_id)).is_closed
         except NoSuchLedger:
             return True
 
@@ -168,7 +168,7 @@ class Log:
         listed = await snapshot.ledger(position.ordinal)
         last_entry, is_closed = listed.last_entry, True
         if last_entry is None:
-            reader = await reading.open_listed(self._client, self._name, listed)
+            reader = await reading.open_listed(self._cluster, self._name, listed)
             last_entry, is_closed = reader.last_entry, reader.is_closed
         if position.entry_id > last_entry + 1:
             raise ConfigurationError(
@@ -217,7 +217,7 @@ class Log:
         retired = []
         for ledger_id in ledger_ids:
             try:
-                await self._client.recover(ledger_id)
+                await self._cluster.recover(ledger_id)
             except NoSuchLedger:
                 pass
             except BookKeeperError:
@@ -229,7 +229,7 @@ class Log:
         return await (await self.store()).attempts.discard(self._name, select, self._delete_ledger)
 
     async def _delete_ledger(self, ledger_id: int) -> None:
-        await delete_ledger(self._client, ledger_id)
+        await delete_ledger(self._cluster, ledger_id)
 
     def _contended(self) -> LedgerFenced:
         return LedgerFenced(f"log {self._name} is opened for writing again and again: stop its writers first")
@@ -261,7 +261,7 @@ class Log:
         """
         options = LedgerOptions(ensemble, write_quorum, ack_quorum, ledger_type, metadata)
         limits = RollLimits(roll_bytes, roll_seconds)
-        return await LogWriter(self._client, await self.store(), self._name, options, limits).open()
+        return await LogWriter(self._cluster, await self.store(), self._name, options, limits).open()
 
     async def election(self, identity: str) -> Election:
         """Return a contender for the log's leadership; `async with` waits until it leads. Nobody has to elect one:
@@ -269,13 +269,13 @@ class Log:
         """
         if not isinstance(identity, str) or not identity:
             raise ConfigurationError(f"identity must be text that shows others who this is, not {identity!r}")
-        return Election(await self._client.tree(), f"{ELECTIONS_ROOT}/{self._name}", identity)
+        return Election(await self._cluster.tree(), f"{ELECTIONS_ROOT}/{self._name}", identity)
 
     async def create_attempt(self, owner: Owner, options: LedgerOptions = DEFAULTS) -> LedgerWriter:
         """Create a ledger for `publish`, registered as pending. Close it before it is published. Raises NoSuchLog."""
         arguments.instance("owner", owner, Owner)
         arguments.instance("options", options, LedgerOptions)
-        return await create_pending(self._client, await self.store(), self._name, owner, options)
+        return await create_pending(self._cluster, await self.store(), self._name, owner, options)
 
     async def publish(
         self,
@@ -316,7 +316,7 @@ class Log:
         check_ledgers(ledgers, publisher)
         store = await self.store()
         for _ in range(OPEN_TRIES_MAX):
-            closed = [ordinal for ordinal, _ in await fence(self._client, await self.snapshot())]
+            closed = [ordinal for ordinal, _ in await fence(self._cluster, await self.snapshot())]
             outcome = await store.replace_ledgers(self._name, ledgers, closed=closed, publisher=publisher)
             if outcome is not None:
                 await self._sweep_after(store)
@@ -369,7 +369,7 @@ class Log:
         return await reading.since(self._open_listed, await self.snapshot(), milliseconds_of(moment))
 
     async def _open_listed(self, listed: ListedLedger) -> LedgerReader:
-        return await reading.open_listed(self._client, self._name, listed)
+        return await reading.open_listed(self._cluster, self._name, listed)
 
     async def read(
         self, start: Place = EARLIEST, end: Place = LATEST, *, batch_bytes: int = BATCH_BYTES
@@ -388,7 +388,7 @@ class Log:
         snapshot = await self.snapshot()
         first = await reading.position_of(self._open_listed, snapshot, start)
         stop = await reading.position_of(self._open_listed, snapshot, end)
-        async for entries, reader in reading.ranges(self._client, snapshot, first, stop, is_latest=end == LATEST):
+        async for entries, reader in reading.ranges(self._cluster, snapshot, first, stop, is_latest=end == LATEST):
             first_entry, end_entry = entries.first_entry, entries.end_entry
             async for batch in reading.listed_batches(reader, self._name, first_entry, end_entry, batch_bytes):
                 yield LogBatch(batch, entries.ordinal)
@@ -451,19 +451,19 @@ def _shared_before(pending: Sequence[PendingLedger], created_before_ms: int) -> 
     return [each.ledger_id for each in pending if each.owner.shares and each.ctime_ms < created_before_ms]
 
 
-async def store_of(client: Client) -> LogStore:
-    """Return the log store of a client's cluster.
+async def store_of(cluster: Cluster) -> LogStore:
+    """Return the log store of a cluster.
 
     Raises:
         MetadataError: there is no cluster at the URI's root, so that nothing can be said about its logs.
     """
-    await (await client.services()).ledgers.manager()
-    return LogStore(await client.tree(), client.uri.root)
+    await (await cluster.services()).ledgers.manager()
+    return LogStore(await cluster.tree(), cluster.uri.root)
 
 
-async def log_names(client: Client) -> list[str]:
-    """Return the names of all logs at the client's metadata store, sorted."""
-    return await (await store_of(client)).names()
+async def log_names(cluster: Cluster) -> list[str]:
+    """Return the names of all logs at the metadata store of a cluster, sorted."""
+    return await (await store_of(cluster)).names()
 
 
 async def _wait(event: asyncio.Event, seconds: float) -> None:

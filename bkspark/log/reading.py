@@ -10,10 +10,10 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 
-from bkspark.client import Client, LedgerReader
-from bkspark.client.patience import Patience
 from bkspark.entries import EntryBatch
 from bkspark.errors import BookKeeperError, ConfigurationError, DataLoss, NoSuchEntry, NoSuchLedger
+from bkspark.ledger import Cluster, LedgerReader
+from bkspark.ledger.patience import Patience
 from bkspark.log.attempts import CALLS_AT_ONCE, chunks
 from bkspark.log.positions import EARLIEST, LATEST, Place, Position, parse_place, position_at
 from bkspark.log.snapshot import ListedLedger, LogSnapshot
@@ -32,10 +32,10 @@ class LedgerRange:
     end_entry: int
 
 
-async def open_listed(client: Client, name: str, listed: ListedLedger) -> LedgerReader:
+async def open_listed(cluster: Cluster, name: str, listed: ListedLedger) -> LedgerReader:
     """Return a reader of a log's ledger. Raises DataLoss where the ledger is gone."""
     try:
-        return await client.open(listed.ledger_id)
+        return await cluster.open(listed.ledger_id)
     except NoSuchLedger:
         raise DataLoss(
             f"ledger {listed.ledger_id} of log {name} does not exist any more: the log was truncated or overwritten "
@@ -179,7 +179,7 @@ async def position_of(open_ledger: OpenListed, snapshot: LogSnapshot, place: Pla
 
 
 async def ranges(
-    client: Client, snapshot: LogSnapshot, start: Position, end: Position, *, is_latest: bool
+    cluster: Cluster, snapshot: LogSnapshot, start: Position, end: Position, *, is_latest: bool
 ) -> AsyncIterator[tuple[LedgerRange, LedgerReader]]:
     """Yield the entries from `start` up to `end`, a range a ledger, with a reader of each; empty ranges are left out.
 
@@ -196,7 +196,7 @@ async def ranges(
     async for run in snapshot.runs(first_ordinal, end.ordinal + 1):
         for listed in run:
             first = max(listed.first_entry, first_entry if listed.ordinal == first_ordinal else 0)
-            reader = await open_listed(client, snapshot.name, listed)
+            reader = await open_listed(cluster, snapshot.name, listed)
             is_last = listed.ordinal == end.ordinal
             if is_last and is_latest:
                 reader.learn_lac(end.entry_id - 1)

@@ -20,9 +20,9 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from bkspark.client import LedgerWriter
 from bkspark.entries import EntryBatch
 from bkspark.errors import BookKeeperError
+from bkspark.ledger import LedgerWriter
 from bkspark.log.formats import LedgerFacts, Owner
 from bkspark.log.writer import LedgerOptions, RollLimits
 

@@ -18,13 +18,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from bkspark.client import Client, LedgerWriter, arguments
-from bkspark.client.ledger_types import parse_ledger_type
-from bkspark.client.turns import Singles, Turn, Turns
-from bkspark.client.writer import check_entry_size, check_entry_sizes
 from bkspark.core.metadata import LedgerMetadata
 from bkspark.entries import EntryBatch, as_batch
 from bkspark.errors import BookKeeperError, LedgerClosed, LedgerFenced, NoSuchLedger
+from bkspark.ledger import Cluster, LedgerWriter, arguments
+from bkspark.ledger.ledger_types import parse_ledger_type
+from bkspark.ledger.turns import Singles, Turn, Turns
+from bkspark.ledger.writer import check_entry_size, check_entry_sizes
 from bkspark.log.formats import LedgerFacts, Owner
 from bkspark.log.heads import new_token
 from bkspark.log.positions import Position, PositionRange
@@ -83,9 +83,9 @@ class RollLimits:
         return octets >= self.octets or (self.seconds is not None and age_s >= self.seconds)
 
 
-async def create_ledger(client: Client, name: str, options: LedgerOptions) -> LedgerWriter:
+async def create_ledger(cluster: Cluster, name: str, options: LedgerOptions) -> LedgerWriter:
     """Create a ledger whose custom metadata tells which log it was made for."""
-    return await client.create(
+    return await cluster.create(
         ensemble=options.ensemble,
         write_quorum=options.write_quorum,
         ack_quorum=options.ack_quorum,
@@ -94,34 +94,34 @@ async def create_ledger(client: Client, name: str, options: LedgerOptions) -> Le
     )
 
 
-async def delete_ledger(client: Client, ledger_id: int) -> None:
+async def delete_ledger(cluster: Cluster, ledger_id: int) -> None:
     """Delete a ledger; one that does not exist is no error."""
     try:
-        await client.delete(ledger_id)
+        await cluster.delete(ledger_id)
     except NoSuchLedger:
         return  # somebody else deleted it first
 
 
 async def create_pending(
-    client: Client, store: LogStore, name: str, owner: Owner, options: LedgerOptions, *, make_log: bool = False
+    cluster: Cluster, store: LogStore, name: str, owner: Owner, options: LedgerOptions, *, make_log: bool = False
 ) -> LedgerWriter:
     """Create a ledger and register it as pending, with `make_log` for a log that may not exist yet.
 
     The ledger comes first: where there are too few bookies no log is made. Where the rest fails no ledger stays.
     """
-    writer = await create_ledger(client, name, options)
+    writer = await create_ledger(cluster, name, options)
     try:
         if make_log:
             await store.create(name, exist_ok=True)
         await store.attempts.add(name, writer.ledger_id, owner)
     except BaseException:
         writer.abandon()
-        await delete_ledger(client, writer.ledger_id)
+        await delete_ledger(cluster, writer.ledger_id)
         raise
     return writer
 
 
-async def fence(client: Client, snapshot: LogSnapshot) -> list[tuple[int, LedgerFacts]]:
+async def fence(cluster: Cluster, snapshot: LogSnapshot) -> list[tuple[int, LedgerFacts]]:
     """Fence and close every ledger that the list calls open; return their ordinals and how they ended.
 
     Raises:
@@ -131,7 +131,7 @@ async def fence(client: Client, snapshot: LogSnapshot) -> list[tuple[int, Ledger
     for ordinal in snapshot.open_ordinals:
         ledger_id = (await snapshot.ledger(ordinal)).ledger_id
         try:
-            closed.append((ordinal, facts_of(ledger_id, await client.recover(ledger_id))))
+            closed.append((ordinal, facts_of(ledger_id, await cluster.recover(ledger_id))))
         except NoSuchLedger:
             # Deleted by itself: nobody can write to it, and readers will say that it is missing.
             closed.append((ordinal, LedgerFacts(ledger_id)))
@@ -155,8 +155,10 @@ class _Current:
 class LogWriter:
     """The log's writer until it is closed or somebody else opens the log. Get one by `Log.open_for_writing`."""
 
-    def __init__(self, client: Client, store: LogStore, name: str, options: LedgerOptions, limits: RollLimits) -> None:
-        self._client = client
+    def __init__(
+        self, cluster: Cluster, store: LogStore, name: str, options: LedgerOptions, limits: RollLimits
+    ) -> None:
+        self._cluster = cluster
         self._store = store
         self._name = name
         self._options = options
@@ -195,7 +197,7 @@ class LogWriter:
         self._entry_bytes_max = ledger.entry_bytes_max
         try:
             for _ in range(OPEN_TRIES_MAX):
-                closed = await fence(self._client, await self._store.snapshot(self._name))
+                closed = await fence(self._cluster, await self._store.snapshot(self._name))
                 ordinal = await self._store.open_writer(self._name, ledger.ledger_id, self._token, closed)
                 if ordinal is not None:
                     self._current = _Current(ordinal, ledger, asyncio.get_running_loop().time())
@@ -209,7 +211,7 @@ class LogWriter:
 
     async def _new_ledger(self, *, make_log: bool = False) -> LedgerWriter:
         owner = Owner("writer", self._token)
-        return await create_pending(self._client, self._store, self._name, owner, self._options, make_log=make_log)
+        return await create_pending(self._cluster, self._store, self._name, owner, self._options, make_log=make_log)
 
     async def _drop(self, ledger: LedgerWriter) -> None:
         """Give up a ledger that is not in the list; where that is not certain it stays, for a vacuum to decide."""
@@ -218,7 +220,7 @@ class LogWriter:
             await self._store.attempts.discard(
                 self._name,
                 lambda pending, _: pending.ledger_id == ledger.ledger_id,
-                partial(delete_ledger, self._client),
+                partial(delete_ledger, self._cluster),
             )
         except BookKeeperError:
             return  # what raised before is told; the ledger is still registered as pending

@@ -22,9 +22,9 @@ from pyspark.sql.types import StructType
 
 from bkspark.blocking import run
 from bkspark.client import Client
-from bkspark.client.reader import LedgerTimes
 from bkspark.core.metadata import LedgerMetadata
 from bkspark.errors import ConfigurationError, NoSuchLog
+from bkspark.ledger.reader import LedgerTimes
 from bkspark.log.log import Log
 from bkspark.metadata.ledgers import Versioned
 from bkspark.spark.columns import arrow_schema, check_columns

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from pyspark.sql.datasource import InputPartition
 
 from bkspark.client import Client, LedgerReader
-from bkspark.client.reader import LedgerTimes
 from bkspark.core.metadata import LedgerMetadata
 from bkspark.errors import BookieUnavailable, ConfigurationError, DataLoss, NoSuchLedger, NoSuchLog, UnauthorizedAccess
+from bkspark.ledger.reader import LedgerTimes
 from bkspark.log import reading
 from bkspark.log.attempts import chunks
 from bkspark.log.log import Log

@@ -15,10 +15,10 @@ from pyspark.sql.types import StructType
 from bkspark.blocking import iterate, run
 from bkspark.blocking.local_scan import SCAN_BYTES, SCAN_ENTRIES, LocalScan
 from bkspark.client import Client, SnapshotReader
-from bkspark.client.range_reader import SCAN_BYTES_MIN, mean_entry_bytes
 from bkspark.core.reader import spans
 from bkspark.entries import EntryBatch
 from bkspark.errors import ConfigurationError, DataLoss, NoSuchEntry, NoSuchLog
+from bkspark.ledger.range_reader import SCAN_BYTES_MIN, mean_entry_bytes
 from bkspark.net.pool import BookiePool, NetOptions
 from bkspark.spark.columns import RowAssembler, inferred_schema, raw_schema
 from bkspark.spark.connection import connect, new_pool, task_pool

@@ -17,10 +17,10 @@ import sys
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from bkspark.client.client import Client
 from bkspark.errors import BookKeeperError, ConfigurationError
+from bkspark.ledger import Cluster
 from bookie_service.admin.shutdown import SIGNALS, ShutdownSignals
-from bookie_service.replication.autorecovery import AutoRecovery, Cluster
+from bookie_service.replication.autorecovery import AutoRecovery, RepairedCluster
 from bookie_service.replication.operations import check_cluster, decommission, move_away, this_process
 from bookie_service.settings.arguments import ServerParser, add_configuration, describe, fail
 from bookie_service.settings.configuration import Configuration, load
@@ -75,15 +75,15 @@ async def _autorecovery(arguments: argparse.Namespace, configuration: Configurat
 
 
 async def _once(
-    command: Callable[[Cluster, argparse.Namespace, Configuration], Coroutine[Any, Any, int]],
+    command: Callable[[RepairedCluster, argparse.Namespace, Configuration], Coroutine[Any, Any, int]],
     arguments: argparse.Namespace,
     configuration: Configuration,
     signals: ShutdownSignals,
 ) -> int:
     """Do what an operator asks for; a signal ends it in order, so that locks are given back at once."""
     _take_signals(signals)
-    async with Client(str(configuration.metadata_uri)) as client:
-        doing = asyncio.ensure_future(command(await Cluster.of(client), arguments, configuration))
+    async with Cluster(str(configuration.metadata_uri)) as cluster:
+        doing = asyncio.ensure_future(command(await RepairedCluster.of(cluster), arguments, configuration))
         signals.stop_by(doing.cancel)
         await asyncio.wait([doing])
         return fail(PROGRAM, "interrupted", 1) if doing.cancelled() else doing.result()
@@ -95,7 +95,7 @@ def _take_signals(signals: ShutdownSignals) -> None:
         asyncio.get_running_loop().add_signal_handler(number, signals.request)
 
 
-async def _check(cluster: Cluster, arguments: argparse.Namespace, configuration: Configuration) -> int:
+async def _check(cluster: RepairedCluster, arguments: argparse.Namespace, configuration: Configuration) -> int:
     result = await check_cluster(cluster, configuration.auto_recovery, _progress)
     facts = {
         "ledgers": result.ledgers,
@@ -112,14 +112,14 @@ async def _check(cluster: Cluster, arguments: argparse.Namespace, configuration:
     return 0 if result.ok else 1
 
 
-async def _decommission(cluster: Cluster, arguments: argparse.Namespace, configuration: Configuration) -> int:
+async def _decommission(cluster: RepairedCluster, arguments: argparse.Namespace, configuration: Configuration) -> int:
     moved = await decommission(cluster, arguments.bookie, configuration.auto_recovery, _progress)
     facts = {"bookie": arguments.bookie, "ledgers": moved, "decommissioned": True}
     _tell(arguments, facts, f"bookie {arguments.bookie} is decommissioned, {moved} ledgers were moved")
     return 0
 
 
-async def _recover(cluster: Cluster, arguments: argparse.Namespace, configuration: Configuration) -> int:
+async def _recover(cluster: RepairedCluster, arguments: argparse.Namespace, configuration: Configuration) -> int:
     moved = await move_away(cluster, arguments.bookie, configuration.auto_recovery, _progress)
     facts = {"bookie": arguments.bookie, "ledgers": moved}
     _tell(arguments, facts, f"no ledger needs bookie {arguments.bookie} any more, {moved} were moved")

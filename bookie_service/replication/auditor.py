@@ -12,9 +12,9 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 
-from bkspark.client.writer import Services
 from bkspark.core.metadata import LedgerMetadata
 from bkspark.errors import BookKeeperError, MetadataFormat, SessionExpired
+from bkspark.ledger.services import Services
 from bkspark.metadata.election import AuditorElection
 from bkspark.metadata.tree import Callback, Tree
 from bkspark.metadata.underreplication import RecoveryDelay, UnderreplicationStore

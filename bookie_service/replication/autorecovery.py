@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from bkspark.client.client import Client
-from bkspark.client.writer import Services
+from bkspark.ledger import Cluster
+from bkspark.ledger.services import Services
 from bkspark.metadata.election import AuditorElection
 from bkspark.metadata.tree import Tree
 from bkspark.metadata.underreplication import UnderreplicationStore
@@ -22,7 +22,7 @@ from bookie_service.replication.worker import ReplicationWorker
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class RepairedCluster:
     """A cluster as repair sees it: connections, metadata tree, the list of what lacks copies."""
 
     uri: MetadataUri
@@ -32,12 +32,12 @@ class Cluster:
     unexpected: UnexpectedErrors
 
     @classmethod
-    async def of(cls, client: Client, unexpected: UnexpectedErrors | None = None) -> Cluster:
-        """Return the client's cluster. Raises MetadataError."""
-        tree = await client.tree()
-        store = UnderreplicationStore(tree, client.uri)
+    async def of(cls, cluster: Cluster, unexpected: UnexpectedErrors | None = None) -> RepairedCluster:
+        """Return a view of the cluster that repairs. Raises MetadataError."""
+        tree = await cluster.tree()
+        store = UnderreplicationStore(tree, cluster.uri)
         await store.prepare()
-        return cls(client.uri, await client.services(), tree, store, unexpected or UnexpectedErrors())
+        return cls(cluster.uri, await cluster.services(), tree, store, unexpected or UnexpectedErrors())
 
     def auditor(self, who: str, options: AutoRecoveryOptions) -> Auditor:
         election = AuditorElection(self.tree, self.uri, who)
@@ -50,11 +50,11 @@ class Cluster:
 class AutoRecovery:
     """Runs in the background of an event loop from `start` to `stop`; no error ends it.
 
-    The client is its own, and closed at the end.
+    The cluster is its own, and closed at the end.
     """
 
-    def __init__(self, client: Client, who: str, options: AutoRecoveryOptions) -> None:
-        self._client = client
+    def __init__(self, cluster: Cluster, who: str, options: AutoRecoveryOptions) -> None:
+        self._cluster = cluster
         self._who = who
         self._options = options
         self._tasks: list[asyncio.Task[None]] = []
@@ -64,11 +64,11 @@ class AutoRecovery:
     @classmethod
     def of_cluster(cls, uri: str, who: str, options: AutoRecoveryOptions) -> AutoRecovery:
         """Return one for the cluster at a metadata URI."""
-        return cls(Client(uri), who, options)
+        return cls(Cluster(uri), who, options)
 
     async def start(self) -> None:
         """Begin. Raises MetadataError: there is no cluster, or its store cannot be reached."""
-        cluster = await Cluster.of(self._client, UnexpectedErrors(self._note_defect))
+        cluster = await RepairedCluster.of(self._cluster, UnexpectedErrors(self._note_defect))
         for part in (cluster.auditor(self._who, self._options), cluster.worker(self._who, self._options)):
             self._tasks.append(asyncio.ensure_future(part.run()))
 
@@ -81,4 +81,4 @@ class AutoRecovery:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._client.close()
+        await self._cluster.close()

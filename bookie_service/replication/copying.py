@@ -14,19 +14,19 @@ from collections.abc import AsyncIterator, Awaitable, Iterator
 
 import numpy as np
 
-from bkspark.client.range_reader import RangeReader
-from bkspark.client.stored import (
-    PIECES_IN_FLIGHT_MAX,
-    READ_ENTRIES_MAX,
-    SINGLE_READS_AT_ONCE,
-    StoredEntryWriter,
-)
-from bkspark.client.writer import Services
 from bkspark.core.metadata import LedgerMetadata
 from bkspark.core.reader import EntrySpan, GroupRead, ReadPace, groups
 from bkspark.core.striping import write_set
 from bkspark.entries import EntryBatch
 from bkspark.errors import BookKeeperError
+from bkspark.ledger.range_reader import RangeReader
+from bkspark.ledger.services import Services
+from bkspark.ledger.stored import (
+    PIECES_IN_FLIGHT_MAX,
+    READ_ENTRIES_MAX,
+    SINGLE_READS_AT_ONCE,
+    StoredEntryWriter,
+)
 from bkspark.wire import v2
 from bkspark.wire.digest import WholeEntries, master_key
 from bookie_service.replication.repair import CopyEntries, SlotCopy

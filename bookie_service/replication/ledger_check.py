@@ -16,11 +16,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bkspark.client.reader import last_entries
-from bkspark.client.stored import HeldEntries
-from bkspark.client.writer import Services
 from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.errors import BookKeeperError, MetadataError, MetadataFormat, NoSuchLedger, ReadFailed
+from bkspark.ledger.reader import last_entries
+from bkspark.ledger.services import Services
+from bkspark.ledger.stored import HeldEntries
 from bkspark.wire.digest import EntryDigest
 from bkspark.wire.entry_lists import EntryRuns
 from bookie_service.replication.containment import UnexpectedErrors

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from bkspark.core.metadata import LedgerMetadata
 from bkspark.errors import BookKeeperError, ConfigurationError, MetadataError, NoSuchLedger, NoSuchNode
 from bkspark.ids import check_bookie_id
-from bookie_service.replication.autorecovery import Cluster
+from bookie_service.replication.autorecovery import RepairedCluster
 from bookie_service.replication.ledger_check import Lack, LedgerCheck
 from bookie_service.replication.listing import read_all
 from bookie_service.replication.options import AutoRecoveryOptions
@@ -56,7 +56,7 @@ class CheckResult:
         return not self.underreplicated and not self.unreadable
 
 
-async def check_cluster(cluster: Cluster, options: AutoRecoveryOptions, progress: Progress) -> CheckResult:
+async def check_cluster(cluster: RepairedCluster, options: AutoRecoveryOptions, progress: Progress) -> CheckResult:
     """Read every entry from every bookie that must have it, and say what is missing. Nothing is fenced or repaired.
 
     Raises:
@@ -88,7 +88,7 @@ async def check_cluster(cluster: Cluster, options: AutoRecoveryOptions, progress
     return CheckResult(check.ledgers, underreplicated, entries, copies, unreadable, tuple(lacking))
 
 
-async def move_away(cluster: Cluster, bookie: str, options: AutoRecoveryOptions, progress: Progress) -> int:
+async def move_away(cluster: RepairedCluster, bookie: str, options: AutoRecoveryOptions, progress: Progress) -> int:
     """Copy all that a bookie held to others, until no ledger names it; return how many ledgers did.
 
     Works beside any autorecovery, and while it is disabled: ledgers that others have locked are theirs. Open ledgers
@@ -116,7 +116,7 @@ async def move_away(cluster: Cluster, bookie: str, options: AutoRecoveryOptions,
 
 
 async def _move(
-    cluster: Cluster, bookie: str, ledger_ids: frozenset[int], worker: ReplicationWorker, progress: Progress
+    cluster: RepairedCluster, bookie: str, ledger_ids: frozenset[int], worker: ReplicationWorker, progress: Progress
 ) -> None:
     """Return when none of these ledgers names the bookie."""
     left, reported_s = ledger_ids, time.monotonic()
@@ -136,7 +136,7 @@ async def _move(
         left = still
 
 
-async def decommission(cluster: Cluster, bookie: str, options: AutoRecoveryOptions, progress: Progress) -> int:
+async def decommission(cluster: RepairedCluster, bookie: str, options: AutoRecoveryOptions, progress: Progress) -> int:
     """`move_away`, then forget the bookie: its cookie goes, so that its directories never serve again unseen."""
     moved = await move_away(cluster, bookie, options, progress)
     await _check_is_down(cluster, bookie)
@@ -147,7 +147,7 @@ async def decommission(cluster: Cluster, bookie: str, options: AutoRecoveryOptio
     return moved
 
 
-async def _check_is_down(cluster: Cluster, bookie: str) -> None:
+async def _check_is_down(cluster: RepairedCluster, bookie: str) -> None:
     try:
         check_bookie_id(bookie)
     except ValueError as error:
@@ -160,7 +160,7 @@ async def _check_is_down(cluster: Cluster, bookie: str) -> None:
         raise MetadataError(f"there is no bookie {bookie}; known are {', '.join(sorted(known)) or 'none'}")
 
 
-async def _naming(cluster: Cluster, bookie: str) -> tuple[frozenset[int], BookKeeperError | None]:
+async def _naming(cluster: RepairedCluster, bookie: str) -> tuple[frozenset[int], BookKeeperError | None]:
     """Return the ledgers that name a bookie, and why of one of the others nothing is known."""
     naming: set[int] = set()
     unreadable: BookKeeperError | None = None
@@ -173,7 +173,7 @@ async def _naming(cluster: Cluster, bookie: str) -> tuple[frozenset[int], BookKe
     return frozenset(naming), unreadable
 
 
-async def _names(cluster: Cluster, ledger_id: int, bookie: str) -> bool:
+async def _names(cluster: RepairedCluster, ledger_id: int, bookie: str) -> bool:
     try:
         metadata = (await cluster.services.ledgers.read(ledger_id)).metadata
     except NoSuchLedger:

@@ -15,14 +15,14 @@ from typing import assert_never
 
 import numpy as np
 
-from bkspark.client.metadata_steps import write_metadata
-from bkspark.client.recovery import recover
-from bkspark.client.stored import HeldEntries
-from bkspark.client.writer import Services
 from bkspark.core.effects import WriteMetadata
 from bkspark.core.limits import WriterLimits
 from bkspark.core.metadata import Fragment
 from bkspark.errors import BookKeeperError, MetadataError, MetadataFormat, NoSuchLedger, SessionExpired, TooManyRequests
+from bkspark.ledger.metadata_steps import write_metadata
+from bkspark.ledger.recovery import recover
+from bkspark.ledger.services import Services
+from bkspark.ledger.stored import HeldEntries
 from bkspark.metadata.tree import Tree
 from bkspark.metadata.underreplication import Underreplicated, UnderreplicationStore
 from bookie_service.replication.containment import UnexpectedErrors

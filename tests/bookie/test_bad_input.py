@@ -19,11 +19,11 @@ from bkspark.metadata.paths import ledger_path
 from bkspark.metadata.uri import LedgerManager, MetadataUri
 from bkspark.wire.status import Status
 from bookie_service.network.connection import ConnectionOptions
-from bookie_service.replication.autorecovery import Cluster as RepairedCluster
+from bookie_service.replication.autorecovery import RepairedCluster
 from bookie_service.replication.options import AutoRecoveryOptions
 from tests.bookie.child import START_S, BookieChild, new_cluster
 from tests.bookie.serving import Serving, service_options
-from tests.client.in_process import URI, InProcessCluster, run
+from tests.ledger.in_process import URI, InProcessCluster, run
 
 CLOSED = "closed the connection from "
 FRAMES = 200

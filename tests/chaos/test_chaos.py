@@ -27,7 +27,7 @@ def test_no_checker_complains_of_real_processes_under_kills_pauses_and_partition
 
 
 def test_gray_command_measures_a_bookie_that_neither_works_nor_fails(capsys: pytest.CaptureFixture[str]) -> None:
-    """What the ratios are is for a quiet machine; tests/client/test_gray_bookies.py holds them in virtual time."""
+    """What the ratios are is for a quiet machine; tests/ledger/test_gray_bookies.py holds them in virtual time."""
     gray.main(["--seconds", "6", "--latency-seconds", "1", "--kind", "cut", "--json"])
     found = json.loads(capsys.readouterr().out)
     assert found["kind"] == "cut"

@@ -8,9 +8,9 @@ from concurrent.futures import Executor
 from random import Random
 
 from bkspark.client import Client
-from bkspark.client.writer import WriterOptions
 from bkspark.core.limits import WriterLimits
 from bkspark.errors import BookieUnavailable
+from bkspark.ledger.writer import WriterOptions
 from bkspark.metadata.ledgers import Versioned
 from bkspark.metadata.uri import MetadataUri
 from bkspark.metadata.zookeeper import open_tree

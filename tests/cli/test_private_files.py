@@ -14,7 +14,7 @@ import pytest
 from bkspark.blocking import Client
 from bkspark.cli.cluster_process import ClusterProcess
 from bkspark.cli.private_files import make_directory, write_text
-from tests.client.other_user import OTHER_UID
+from tests.ledger.other_user import OTHER_UID
 from tests.permissions import open_to_others
 
 pytestmark = pytest.mark.cluster

@@ -15,12 +15,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from bkspark.client.bookies import PlacementOptions
 from bkspark.core.metadata import check_quorums
 from bkspark.core.relaxed import RelaxedDurability
 from bkspark.entries import EntryBatch
 from bkspark.errors import BookKeeperError, ConfigurationError, MalformedPayload
 from bkspark.ids import check_bookie_id, parse_host_port
+from bkspark.ledger.bookies import PlacementOptions
 from bkspark.log.writer import LedgerOptions, RollLimits
 from bkspark.spark.formats.decoding import MalformedMode
 from bkspark.spark.formats.registry import columns_of, decoder_of, encoder_of

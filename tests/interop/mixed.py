@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from bkspark.cli.child_process import ChildProcess
 from bkspark.client import Client
 from bkspark.metadata.election import AuditorElection
-from bookie_service.replication.autorecovery import Cluster as RepairedCluster
+from bookie_service.replication.autorecovery import RepairedCluster
 from bookie_service.replication.options import AuditOptions, AutoRecoveryOptions, RepairOptions
 from tests.interop.apache import SESSION_TIMEOUT_MS, ApacheCluster
 from tests.interop.peer import JVM_OPTIONS, Peer

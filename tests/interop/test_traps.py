@@ -19,11 +19,11 @@ from bkspark.wire import v2
 from bkspark.wire.digest import DigestType, EntryDigest
 from bkspark.wire.status import Status
 from bookie_service.network.connection import ConnectionOptions
-from bookie_service.replication.autorecovery import Cluster as RepairedCluster
+from bookie_service.replication.autorecovery import RepairedCluster
 from bookie_service.replication.options import AutoRecoveryOptions
 from bookie_service.replication.repair import settled_fragments
 from tests.bookie.serving import KEY, Serving, service_options, stored
-from tests.client.in_process import URI, InProcessCluster, run
+from tests.ledger.in_process import URI, InProcessCluster, run
 
 PULSARS_FRAME = 5 * 1024 * 1024 + 10 * 1024
 

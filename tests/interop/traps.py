@@ -25,7 +25,7 @@ TRAPS: dict[int, tuple[str, tuple[str, ...]]] = {
     3: (
         "V2 answers belong to (ledger, entry as requested, operation), batch reads to a request id",
         (
-            "tests/client/test_client_scenarios.py::test_p23_same_entry*",
+            "tests/ledger/test_client_scenarios.py::test_p23_same_entry*",
             f"{_BOOKIE}::test_read_of_last_entry_returns_the_highest_id_and_echoes_minus_one",
         ),
     ),
@@ -106,7 +106,7 @@ TRAPS: dict[int, tuple[str, tuple[str, ...]]] = {
             f"{_WRITER}::test_entry_is_acknowledged_at_qa*",
             f"{_WRITER}::test_nothing_is_acknowledged_between*",
             f"{_WRITER}::test_votes_of_a_replaced_bookie*",
-            "tests/client/test_client_scenarios.py::test_p32_*",
+            "tests/ledger/test_client_scenarios.py::test_p32_*",
         ),
     ),
     23: (

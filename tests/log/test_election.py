@@ -13,7 +13,7 @@ from bkspark.log.election import Election
 from bkspark.metadata.memory import Fault, MemoryStore
 from bkspark.metadata.uri import MetadataUri
 from bkspark.metadata.zookeeper import open_tree
-from tests.client.in_process import InProcessCluster, run
+from tests.ledger.in_process import InProcessCluster, run
 
 PATH = "/bkspark/elections/clicks"
 ONE = {"ensemble": 1, "write_quorum": 1, "ack_quorum": 1}

@@ -14,7 +14,7 @@ from bkspark.log.epochs import EpochCommitter, Output
 from bkspark.log.sharing import SharedLedger
 from bkspark.log.writer import LedgerOptions, RollLimits
 from bkspark.metadata.memory import MemoryTree
-from tests.client.in_process import URI, InProcessCluster, run
+from tests.ledger.in_process import URI, InProcessCluster, run
 from tests.log.logs import ONE, numbers, publish, read_all
 from tests.log.world import World, in_world
 

@@ -16,7 +16,7 @@ from bkspark.log import LedgerFacts, Log, Owner
 from bkspark.log.epochs import EpochCommitter, Output
 from bkspark.log.positions import Position
 from bkspark.log.writer import LedgerOptions, RollLimits
-from tests.client.in_process import InProcessCluster, run
+from tests.ledger.in_process import InProcessCluster, run
 
 ONE = LedgerOptions(1, 1, 1)
 QUERY = "q"

@@ -14,7 +14,7 @@ from bkspark.errors import (
 )
 from bkspark.log import LedgerFacts, Owner, Position
 from bkspark.log.writer import LedgerOptions
-from tests.client.in_process import InProcessCluster, run
+from tests.ledger.in_process import InProcessCluster, run
 from tests.log.logs import ONE, numbers, publish, read_all
 
 

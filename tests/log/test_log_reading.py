@@ -17,7 +17,7 @@ from bkspark.errors import (
 from bkspark.log import LedgerFacts, Owner, Position
 from bkspark.log.positions import BEGINNING
 from bkspark.wire.digest import EntryDigest
-from tests.client.in_process import URI, InProcessCluster, run
+from tests.ledger.in_process import URI, InProcessCluster, run
 from tests.log.logs import ONE, NotingTree, numbers, publish, read_all, until
 
 

@@ -16,7 +16,7 @@ from bkspark.errors import (
     LedgerFenced,
     NotEnoughBookies,
 )
-from tests.client.in_process import URI, InProcessCluster, run
+from tests.ledger.in_process import URI, InProcessCluster, run
 from tests.log.logs import ONE, NotingTree, numbers, publish, read_all, until
 from tests.log.world import FailingTree
 

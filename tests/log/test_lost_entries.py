@@ -10,7 +10,7 @@ from bkspark.client import Client
 from bkspark.errors import DataLoss, NoSuchEntry
 from bkspark.log import LedgerFacts, Owner
 from bkspark.log.writer import LedgerOptions
-from tests.client.in_process import InProcessCluster, run
+from tests.ledger.in_process import InProcessCluster, run
 from tests.log.logs import publish, read_all
 
 ENTRIES = [b"a%d" % number for number in range(10)]

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from bkspark.client.reader import LedgerTimes
 from bkspark.errors import ConfigurationError, DataLoss, MetadataFormat
+from bkspark.ledger.reader import LedgerTimes
 from bkspark.log import reading
 from bkspark.log.formats import LOGS_ROOT, PAGES, LedgerFacts, LogHead, PageRef, encode_head, encode_page
 from bkspark.log.heads import PAGES_CACHED_MAX, HeadStore, StoredHead

@@ -16,7 +16,7 @@ from bkspark.log.heads import LOST_RACES_MAX, Change, HeadStore
 from bkspark.log.sharing import SharedLedger
 from bkspark.log.writer import LedgerOptions, RollLimits
 from bkspark.metadata.memory import MemoryStore, MemoryTree
-from tests.client.in_process import InProcessCluster, run
+from tests.ledger.in_process import InProcessCluster, run
 from tests.log.logs import ONE, numbers, publish, read_all
 from tests.log.world import World, in_world
 

@@ -7,10 +7,10 @@ import asyncio
 import numpy as np
 import pytest
 
-from bkspark.client.reader import last_entries
 from bkspark.core.metadata import DigestType, Fragment, LedgerMetadata
 from bkspark.entries import EntryBatch
 from bkspark.errors import BookieUnavailable, ProtocolError, ReadFailed, RequestTimeout
+from bkspark.ledger.reader import last_entries
 from bkspark.net.answers import BAD_DIGEST
 from bkspark.net.connection import AddListener
 from bkspark.wire import bookkeeper_protocol_pb2 as protocol

@@ -20,7 +20,7 @@ from bkspark.cli.cluster import repair_command
 from bkspark.client import Client as AsyncClient
 from bkspark.metadata.uri import MetadataUri
 from bkspark.metadata.zookeeper import open_tree
-from bookie_service.replication.autorecovery import Cluster as RepairedCluster
+from bookie_service.replication.autorecovery import RepairedCluster
 from bookie_service.replication.operations import check_cluster, decommission
 from bookie_service.replication.options import AutoRecoveryOptions
 from tests.polling import wait_until

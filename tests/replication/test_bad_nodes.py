@@ -13,9 +13,9 @@ from bkspark.metadata import paths, registration
 from bkspark.metadata.memory import MemoryStore
 from bkspark.metadata.registration import BookieAddress
 from bkspark.metadata.uri import MetadataUri
-from bookie_service.replication.autorecovery import Cluster as RepairedCluster
+from bookie_service.replication.autorecovery import RepairedCluster
 from bookie_service.replication.options import AuditOptions, AutoRecoveryOptions, RepairOptions
-from tests.client.in_process import URI, InProcessCluster, run
+from tests.ledger.in_process import URI, InProcessCluster, run
 
 ROOT = f"{MetadataUri.parse(URI).root}/underreplication"
 OPTIONS = AutoRecoveryOptions(AuditOptions(ledger_check_interval_s=3600), RepairOptions(pause_s=0.01))

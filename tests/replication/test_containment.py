@@ -19,13 +19,12 @@ from bkspark.metadata.paths import ledger_path
 from bkspark.metadata.tree import Stat
 from bkspark.metadata.uri import LedgerManager, MetadataUri
 from bkspark.wire import v2
-from bookie_service.replication.autorecovery import AutoRecovery
-from bookie_service.replication.autorecovery import Cluster as RepairedCluster
+from bookie_service.replication.autorecovery import AutoRecovery, RepairedCluster
 from bookie_service.replication.ledger_check import LedgerCheck
 from bookie_service.replication.options import AuditOptions, AutoRecoveryOptions, RepairOptions
 from tests.bookie.serving import DIGEST, KEY, Peer
-from tests.client.in_process import URI, InProcessCluster, run
 from tests.cluster import Cluster
+from tests.ledger.in_process import URI, InProcessCluster, run
 from tests.polling import wait_until
 from tests.replication.repairing import WAIT_S, naming
 

@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 
 from bkspark.client import Client
-from bkspark.client.range_reader import RangeReader
 from bkspark.core.reader import READ_ENTRIES_FIRST, ReadPace
 from bkspark.entries import EntryBatch
+from bkspark.ledger.range_reader import RangeReader
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.uri import MetadataUri
-from bookie_service.replication.autorecovery import Cluster as RepairedCluster
+from bookie_service.replication.autorecovery import RepairedCluster
 from bookie_service.replication.copying import PIECES_MAX, READ_AHEAD, ByteRate
 from bookie_service.replication.options import AutoRecoveryOptions, RepairOptions
-from tests.client.in_process import InProcessCluster, run
 from tests.crash.images import Loss
+from tests.ledger.in_process import InProcessCluster, run
 from tests.planting import around
 from tests.simulation.full_cluster import URI, Cluster
 from tests.simulation.virtual_loop import VirtualLoop

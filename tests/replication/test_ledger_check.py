@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 
 from bkspark.client import LedgerWriter
-from bkspark.client.stored import HeldEntries
 from bkspark.core.limits import WriterLimits
 from bkspark.core.metadata import Fragment, LedgerMetadata, LedgerState
 from bkspark.core.striping import write_set
+from bkspark.ledger.stored import HeldEntries
 from bkspark.wire.entry_lists import EntryRuns
 from bookie_service.replication import repair
-from bookie_service.replication.autorecovery import Cluster as RepairedCluster
+from bookie_service.replication.autorecovery import RepairedCluster
 from bookie_service.replication.containment import UnexpectedErrors
 from bookie_service.replication.holes import holes
 from bookie_service.replication.ledger_check import Lack, LedgerCheck, LedgerFindings
-from tests.client.in_process import InProcessCluster, run
+from tests.ledger.in_process import InProcessCluster, run
 from tests.planting import changed, replaced
 
 BOOKIES = ("a", "b", "c", "d", "e")

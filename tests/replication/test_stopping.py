@@ -12,7 +12,7 @@ from bkspark.errors import MetadataError
 from bkspark.metadata.memory import MemoryStore, MemoryTree
 from bookie_service.replication.autorecovery import AutoRecovery
 from bookie_service.replication.options import AuditOptions, AutoRecoveryOptions, RepairOptions
-from tests.client.in_process import URI, InProcessCluster, run
+from tests.ledger.in_process import URI, InProcessCluster, run
 
 CALLS = range(1, 20)
 OPTIONS = AutoRecoveryOptions(AuditOptions(ledger_check_interval_s=0), RepairOptions(pause_s=0.01))

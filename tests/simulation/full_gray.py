@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 
 from bkspark.client import Client
-from bkspark.client.writer import LedgerWriter
-from bkspark.client.writer_options import WriterOptions
 from bkspark.core.limits import WriterLimits
 from bkspark.errors import BookKeeperError
+from bkspark.ledger.writer import LedgerWriter
+from bkspark.ledger.writer_options import WriterOptions
 from bkspark.net.pool import NetOptions
 from tests.simulation.full_cluster import URI, DelayedTree, FullBookie
 from tests.simulation.full_faults import links_of

@@ -22,10 +22,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from bkspark.client.writer import LedgerWriter
 from bkspark.core.metadata import LedgerMetadata, LedgerState
 from bkspark.core.striping import write_set
 from bkspark.errors import BookKeeperError, NoSuchLedger
+from bkspark.ledger.writer import LedgerWriter
 from bkspark.metadata import encoding, paths
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.ledgers import LedgerStore

@@ -16,12 +16,12 @@ from typing import Any, TypeVar
 import numpy as np
 
 from bkspark.client import Client
-from bkspark.client.reader import LedgerReader
-from bkspark.client.writer import LedgerWriter
-from bkspark.client.writer_options import WriterOptions
 from bkspark.core.limits import WriterLimits
 from bkspark.core.metadata import LedgerMetadata, LedgerState
 from bkspark.errors import BookieUnavailable, BookKeeperError, MetadataError, NoSuchEntry, ReadFailed
+from bkspark.ledger.reader import LedgerReader
+from bkspark.ledger.writer import LedgerWriter
+from bkspark.ledger.writer_options import WriterOptions
 from bkspark.metadata.bookies import BookieRegistry
 from bkspark.metadata.uri import MetadataUri
 from bkspark.net.pool import NetOptions

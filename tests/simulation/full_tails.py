@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 
 from bkspark.client import Client
-from bkspark.client.writer import LedgerWriter
-from bkspark.client.writer_options import WriterOptions
 from bkspark.core.limits import WriterLimits
 from bkspark.core.metadata import LedgerMetadata, LedgerType
 from bkspark.core.relaxed import RelaxedDurability
 from bkspark.errors import BookKeeperError
+from bkspark.ledger.writer import LedgerWriter
+from bkspark.ledger.writer_options import WriterOptions
 from bkspark.net.pool import NetOptions
 from tests.crash.images import Loss
 from tests.simulation.full_cluster import URI, DelayedTree

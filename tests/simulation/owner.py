@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from bkspark.client.metadata_steps import write_metadata
 from bkspark.core import effects
 from bkspark.core.limits import WriterLimits
 from bkspark.core.relaxed import RelaxedDurability
 from bkspark.core.writer import WriterCore, WriterState
 from bkspark.errors import BookieUnavailable, BookKeeperError, LedgerFenced
+from bkspark.ledger.metadata_steps import write_metadata
 from bkspark.metadata.ledgers import Versioned
 from bkspark.wire.digest import SealedEntries
 from bkspark.wire.status import Status

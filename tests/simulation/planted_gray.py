@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from bkspark.client.fanout import Fanout
 from bkspark.core.left_out import LeftOutBookies
 from bkspark.core.writer import WriterCore, WriterState
+from bkspark.ledger.fanout import Fanout
 from tests.planting import Plant, both, replaced
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from bkspark.client.stored import HeldEntries, StoredEntryWriter
 from bkspark.core.effects import WriteMetadata
 from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.core.striping import write_set
+from bkspark.ledger.stored import HeldEntries, StoredEntryWriter
 from bkspark.metadata.election import AuditorElection
 from bkspark.metadata.underreplication import UnderreplicationStore
 from bkspark.wire import v2

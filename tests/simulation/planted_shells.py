@@ -12,18 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from bkspark.client import fanout as fanout_shell
-from bkspark.client import range_reader as range_reader_shell
-from bkspark.client import reader as reader_shell
-from bkspark.client import recovery as recovery_shell
-from bkspark.client import window as window_shell
-from bkspark.client import writer_run as writer_shell
-from bkspark.client.fanout import Fanout
-from bkspark.client.range_reader import RangeReader
-from bkspark.client.reader import LedgerReader
-from bkspark.client.window import AppendWindow
-from bkspark.client.writer import LedgerWriter
-from bkspark.client.writer_run import WriterRun
 from bkspark.core import effects
 from bkspark.core.last_confirmed import LastConfirmed, LastEntries
 from bkspark.core.reader import GroupRead
@@ -32,6 +20,18 @@ from bkspark.core.recovery_window import Answer
 from bkspark.core.writer import WriterCore
 from bkspark.entries import EntryBatch
 from bkspark.errors import BookKeeperError, DigestMismatch, MetadataVersion, ReadFailed
+from bkspark.ledger import fanout as fanout_shell
+from bkspark.ledger import range_reader as range_reader_shell
+from bkspark.ledger import reader as reader_shell
+from bkspark.ledger import recovery as recovery_shell
+from bkspark.ledger import window as window_shell
+from bkspark.ledger import writer_run as writer_shell
+from bkspark.ledger.fanout import Fanout
+from bkspark.ledger.range_reader import RangeReader
+from bkspark.ledger.reader import LedgerReader
+from bkspark.ledger.window import AppendWindow
+from bkspark.ledger.writer import LedgerWriter
+from bkspark.ledger.writer_run import WriterRun
 from bkspark.net.answers import BAD_DIGEST, LastEntryAnswer
 from bkspark.net.channel import BookieChannel
 from bkspark.net.v3_channel import BookieV3Channel

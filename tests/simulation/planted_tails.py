@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from bkspark.client.tail import TailWatch
 from bkspark.core.explicit_lac import ExplicitLac
 from bkspark.core.tail import Tail
+from bkspark.ledger.tail import TailWatch
 from bkspark.wire.status import Status
 from bookie_service.engine.bookie import Bookie
 from bookie_service.engine.deferrals import Deferrals, TakenAdds

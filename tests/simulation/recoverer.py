@@ -1,4 +1,4 @@
-"""A recoverer: runs a RecoveryCore on the simulated network, as `bkspark.client.recovery` does on sockets."""
+"""A recoverer: runs a RecoveryCore on the simulated network, as `bkspark.ledger.recovery` does on sockets."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from bkspark.client.metadata_steps import write_metadata
 from bkspark.core import effects
 from bkspark.core.reader import spans
 from bkspark.core.recovery import RecoveryCore, RecoveryState
 from bkspark.core.recovery_window import Answer
 from bkspark.core.writer import WriterCore
 from bkspark.errors import BookKeeperError, ReadFailed, UnauthorizedAccess
+from bkspark.ledger.metadata_steps import write_metadata
 from bkspark.metadata.ledgers import Versioned
 from bkspark.wire.status import Status
 from tests.simulation import clients

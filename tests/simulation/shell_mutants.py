@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from bkspark.wire.status import Status
-from tests.client import test_recovery_votes
+from tests.ledger import test_recovery_votes
 from tests.simulation import planted_shells as shells
 from tests.simulation import test_full_scenarios
 from tests.simulation.full_schedule import run_full

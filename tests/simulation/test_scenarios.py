@@ -1,6 +1,6 @@
 """The historic bugs of replication as scenarios on the product's cores: protocol and client (P), hazards (X).
 
-Scenarios of bookies stand in tests/bookie, those that need the whole client in tests/client: `python -m
+Scenarios of bookies stand in tests/bookie, those that need the whole client in tests/ledger: `python -m
 tests.scenarios` lists them all. P32 is played without the TLS that this client does not have.
 """
 

@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from bkspark.client import Client, LedgerWriter
-from bkspark.client.writer_options import WriterOptions
 from bkspark.core.metadata import LedgerMetadata
 from bkspark.errors import BookKeeperError, NoSuchEntry
+from bkspark.ledger.writer_options import WriterOptions
 from bkspark.log.positions import EARLIEST, Place, Position
 from tests.crash.kills import payload
 from tests.soak.rows import number_of, row

@@ -145,7 +145,7 @@ def test_digests_quorums_and_password_of_a_written_log_are_kept(spark, table, cl
 
 
 def test_load_with_relaxed_durability_is_closed_and_so_synced_before_it_is_published(spark, table, client):
-    """A crash after it is played by tests/client/test_relaxed_kills.py."""
+    """A crash after it is played by tests/ledger/test_relaxed_kills.py."""
     rows = spark.range(0, 1000, 1, 1).selectExpr("lpad(cast(id as string), 9, '.') as value")
     for ledger_type in ("VD_JOURNAL", "VD_BYPASS_JOURNAL"):
         table.write(rows, ledgerType=ledger_type)

@@ -17,7 +17,7 @@ from bkspark.spark import read as spark_read
 from bkspark.spark.options import SourceOptions
 from bkspark.spark.plan import LedgerRead, ReadPartition
 from bkspark.spark.read import read_partition
-from tests.client.in_process import URI, InProcessBookie, InProcessCluster, run
+from tests.ledger.in_process import URI, InProcessBookie, InProcessCluster, run
 
 SCHEMA = StructType().add("value", "binary")
 PAYLOADS = [b"%06d" % number * 100 for number in range(3000)]

@@ -1,0 +1,269 @@
+"""AdvancedLedgerWriter: entries under ids that the caller chooses, as Apache's LedgerHandleAdv."""
+
+from __future__ import annotations
+
+import asyncio
+import bisect
+import functools
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from bkspark.core.metadata import LedgerMetadata
+from bkspark.entries import EntryBatch, as_batch
+from bkspark.errors import BookKeeperError, DuplicateEntryId, LedgerClosed, TooManyRequests
+from bkspark.ledger import arguments
+from bkspark.ledger.writer import LedgerWriter, check_entry_sizes
+
+AHEAD_ENTRIES_MAX = 65_536
+AHEAD_BYTES_MAX = 64 * 1024 * 1024
+"""How far above a gap entries are taken: in ids, and in bytes that are kept until the gap is filled."""
+
+
+@dataclass(slots=True)
+class _Held:
+    """Entries that the caller gave, until the writer has taken them."""
+
+    first_entry: int
+    batch: EntryBatch
+    result: asyncio.Future[int]
+    is_taken: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def end_entry(self) -> int:
+        return self.first_entry + len(self.batch)
+
+    def fail(self, error: BookKeeperError) -> None:
+        if not self.result.done():
+            self.result.set_exception(error)
+            self.result.exception()  # a caller that went away is not a programming error worth a warning
+        self.is_taken.set()
+
+
+class AdvancedLedgerWriter:
+    """Appends to one open ledger under the caller's entry ids, in any order.
+
+    Ids are dense: an entry is acknowledged when it is durable and every id below it is acknowledged, so a gap holds
+    back all that is above it, and closing ends the ledger in front of the gap. What lies above a gap waits here, within
+    AHEAD_ENTRIES_MAX and AHEAD_BYTES_MAX; what has no gap below it goes out at once, in the window of the writer.
+
+    Args:
+        writer: of a new ledger; nobody else may append with it.
+
+    Raises:
+        ValueError: `writer` has appended already.
+    """
+
+    def __init__(self, writer: LedgerWriter) -> None:
+        if writer.core.next_entry:
+            raise ValueError(
+                f"the writer of ledger {writer.ledger_id} has chosen entry ids already: create another one"
+            )
+        self._writer = writer
+        """What appends. Constant."""
+        self._loop = asyncio.get_running_loop()
+        """Constant."""
+        self._end = 0
+        """The first id of the lowest gap: all ids below were given. Grows."""
+        self._queue: deque[_Held] = deque()
+        """What has no gap below it and the writer has not taken yet, in order; it ends at `_end`."""
+        self._pump: asyncio.Task[None] | None = None
+        """Gives the writer what is in `_queue`; done when that is empty."""
+        self._ahead: dict[int, _Held] = {}
+        """What is above a gap, by first entry."""
+        self._firsts: list[int] = []
+        """The keys of `_ahead`, sorted."""
+        self._ahead_bytes = 0
+        """The bytes in `_ahead`, at most AHEAD_BYTES_MAX."""
+        self._is_closing = False
+        """Whether `close` was called. Set once."""
+        writer.on_failed(self._fail)
+
+    @property
+    def ledger_id(self) -> int:
+        return self._writer.ledger_id
+
+    @property
+    def last_entry(self) -> int:
+        """The LAC: the last entry that is acknowledged and durable on Qa bookies; -1 when there is none."""
+        return self._writer.last_entry
+
+    @property
+    def length(self) -> int:
+        """Payload bytes of every entry below the first gap that the writer has taken."""
+        return self._writer.length
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        return self._writer.metadata
+
+    async def append(self, entry_id: int, entry: bytes) -> int:
+        """Append one entry; return its id once it and every id below are acknowledged.
+
+        Cancelling the call does not take the entry back.
+
+        Raises:
+            DuplicateEntryId: the id was given before; the entry of that call stands.
+            TooManyRequests: the id is too far above a gap; nothing was added.
+            ConfigurationError: the id is no entry id.
+            ValueError: the entry is above the frame limit.
+            LedgerFenced, LedgerClosed, NotEnoughBookies, ...: as LedgerWriter.append.
+        """
+        if not isinstance(entry, (bytes, bytearray, memoryview)):
+            raise TypeError(f"an entry is bytes, not {type(entry).__name__}")
+        return await (await self.submit(entry_id, [entry]))
+
+    async def append_many(self, first_entry: int, entries: Any) -> int:
+        """Append entries under consecutive ids (iterable of bytes, EntryBatch, Arrow array); return the last one's.
+
+        Raises as `append`; where one id is a duplicate, none is added.
+        """
+        return await (await self.submit(first_entry, entries))
+
+    async def submit(self, first_entry: int, entries: Any) -> asyncio.Future[int]:
+        """Give entries under consecutive ids; return a future of the last id, done when acknowledged.
+
+        Waits for room in the writer's window where no gap is below. Raises as `append`; so does the future.
+        """
+        first_entry = arguments.whole_number("first_entry", first_entry)
+        batch = as_batch(entries)
+        if not len(batch):
+            raise ValueError("no entries were given")
+        check_entry_sizes(batch, self._writer.entry_bytes_max)
+        self._check_open()
+        held = _Held(first_entry, batch, self._loop.create_future())
+        self._check_new(held)
+        if first_entry > self._end:
+            self._keep(held)
+            return held.result
+        self._queue.append(held)
+        self._end = held.end_entry
+        while self._end in self._ahead:
+            self._queue.append(self._let_in(self._end))
+        if self._pump is None or self._pump.done():
+            self._pump = asyncio.ensure_future(self._hand_over())
+        await held.is_taken.wait()
+        return held.result
+
+    async def sync(self) -> int:
+        """Wait until everything below the first gap is acknowledged; return the last synced entry id."""
+        if self._pump is not None:
+            await asyncio.shield(self._pump)
+        return await self._writer.sync()
+
+    async def close(self) -> LedgerMetadata:
+        """Close the ledger in front of the first gap, as LedgerWriter; entries above it fail with LedgerClosed."""
+        self._is_closing = True
+        for held in self._drop_ahead():
+            held.fail(
+                LedgerClosed(
+                    f"ledger {self.ledger_id} was closed before entry {self._end}, which was never added",
+                    ledger_id=self.ledger_id,
+                    entry_id=held.first_entry,
+                )
+            )
+        if self._pump is not None:
+            await asyncio.shield(self._pump)
+        return await self._writer.close()
+
+    def abandon(self) -> None:
+        """Stop without closing the ledger; everything not acknowledged ends with an error."""
+        self._writer.abandon()
+
+    async def __aenter__(self) -> AdvancedLedgerWriter:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            await self.close()
+        else:
+            self.abandon()
+
+    # ---- ids ----
+
+    def _check_open(self) -> None:
+        self._writer.core.check_open()
+        if self._is_closing:
+            raise LedgerClosed(f"ledger {self.ledger_id} is closed", ledger_id=self.ledger_id)
+
+    def _check_new(self, held: _Held) -> None:
+        """Raise where one of the ids was given before, or lies too far above a gap."""
+        at = bisect.bisect_left(self._firsts, held.first_entry)
+        below = self._ahead[self._firsts[at - 1]].end_entry if at else 0
+        taken = None
+        if held.first_entry < max(self._end, below):
+            taken = held.first_entry
+        elif at < len(self._firsts) and self._firsts[at] < held.end_entry:
+            taken = self._firsts[at]
+        if taken is not None:
+            raise DuplicateEntryId(
+                f"entry {taken} of ledger {self.ledger_id} was added before: every id is given once",
+                ledger_id=self.ledger_id,
+                entry_id=taken,
+            )
+        if held.first_entry == self._end:
+            return
+        if held.end_entry > self._end + AHEAD_ENTRIES_MAX:
+            limit = f"at most {AHEAD_ENTRIES_MAX} ids above a gap are taken"
+        elif self._ahead_bytes + held.batch.payload_bytes > AHEAD_BYTES_MAX:
+            limit = f"at most {AHEAD_BYTES_MAX} bytes above a gap are kept"
+        else:
+            return
+        raise TooManyRequests(
+            f"entry {held.first_entry} of ledger {self.ledger_id} must wait for entry {self._end}, and {limit}: "
+            "add that one first",
+            ledger_id=self.ledger_id,
+            entry_id=held.first_entry,
+        )
+
+    def _keep(self, held: _Held) -> None:
+        self._ahead[held.first_entry] = held
+        bisect.insort(self._firsts, held.first_entry)
+        self._ahead_bytes += held.batch.payload_bytes
+
+    def _let_in(self, first_entry: int) -> _Held:
+        held = self._ahead.pop(first_entry)
+        self._firsts.remove(first_entry)
+        self._ahead_bytes -= held.batch.payload_bytes
+        self._end = held.end_entry
+        return held
+
+    def _drop_ahead(self) -> list[_Held]:
+        dropped = list(self._ahead.values())
+        self._ahead.clear()
+        self._firsts.clear()
+        self._ahead_bytes = 0
+        return dropped
+
+    # ---- the writer ----
+
+    async def _hand_over(self) -> None:
+        """Give the writer what has no gap below it, in order, as its window has room."""
+        while self._queue:
+            held = self._queue[0]
+            try:
+                done = await self._writer.submit(held.batch)
+            except BookKeeperError as error:
+                self._fail(error)
+                return
+            self._queue.popleft()
+            held.is_taken.set()
+            done.add_done_callback(functools.partial(_settle, held))
+
+    def _fail(self, error: BookKeeperError) -> None:
+        """The writer has ended: so does everything that waits here."""
+        waiting = [*self._queue, *self._drop_ahead()]
+        self._queue.clear()
+        for held in waiting:
+            held.fail(error)
+
+
+def _settle(held: _Held, done: asyncio.Future[int]) -> None:
+    error = None if done.cancelled() else done.exception()
+    if isinstance(error, BookKeeperError):
+        held.fail(error)
+    elif not held.result.done():
+        if error is not None:
+            held.result.set_exception(error)
+        else:
+            held.result.set_result(held.end_entry - 1)

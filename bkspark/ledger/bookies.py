@@ -1,0 +1,158 @@
+"""ClusterView: the bookies that a client may choose, kept fresh by watches, without those that failed of late."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bkspark.core.placement import Topology
+from bkspark.core.quarantine import Quarantine
+from bkspark.errors import MetadataFormat, NoSuchNode
+from bkspark.ledger.arguments import seconds, whole_number
+from bkspark.metadata.bookies import BookieRegistry
+from bkspark.net.shared_work import start_shared
+
+PLACEMENT_COUNT_MAX = 1_000_000
+PLACEMENT_SECONDS_MAX = 366 * 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementOptions:
+    """How a client chooses bookies, by the names of Apache's configuration where it has one.
+
+    `min_racks_per_write_quorum` (minNumRacksPerWriteQuorum): in how many racks the bookies of an entry stand where the
+    cluster has them; 1 is a choice at random. A bookie with `quarantine_failures` failures
+    (bookieErrorThresholdPerInterval) within `quarantine_window_s` gets no new entries for `quarantine_s`
+    (bookieQuarantineTimeSeconds), unless there are too few others.
+
+    Raises:
+        ConfigurationError: a value is out of bounds.
+    """
+
+    min_racks_per_write_quorum: int = 2
+    quarantine_failures: int = 3
+    quarantine_window_s: float = 60.0
+    quarantine_s: float = 1800.0
+
+    def __post_init__(self) -> None:
+        for name in ("min_racks_per_write_quorum", "quarantine_failures"):
+            whole_number(name, getattr(self, name), 1, PLACEMENT_COUNT_MAX)
+        for name in ("quarantine_window_s", "quarantine_s"):
+            seconds(name, getattr(self, name), 0.0, PLACEMENT_SECONDS_MAX)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """Bookies to choose from."""
+
+    writable: frozenset[str]
+    topology: Topology
+
+
+class ClusterView:
+    """What one client knows of the cluster's bookies; `unreachable` names those that could not be dialled just now."""
+
+    def __init__(
+        self, registry: BookieRegistry, options: PlacementOptions, unreachable: Callable[[], frozenset[str]]
+    ) -> None:
+        self._registry = registry
+        self._options = options
+        self._unreachable = unreachable
+        self._quarantine = Quarantine(
+            options.quarantine_failures, int(options.quarantine_window_s * 1e9), int(options.quarantine_s * 1e9)
+        )
+        self._watching: asyncio.Task[None] | None = None
+        # None: to be read. The numbers tell whether a change was told while it was being read.
+        self._writable: frozenset[str] | None = None
+        self._writable_changes = 0
+        self._racks: dict[str, str] | None = None
+        self._racks_changes = 0
+        self._racks_before: dict[str, str] = {}
+
+    async def candidates(self, ensemble_size: int) -> Candidates:
+        """Return the bookies to choose a new ensemble from, as last told by the watches; read anew where too few.
+
+        Raises:
+            MetadataError: the metadata store failed, or the rack map cannot be read.
+        """
+        await self._watch()
+        racks = await self._current_racks()
+        writable = self._writable
+        if writable is None or len(writable) < ensemble_size:
+            writable = await self._read_writable()
+        return self._candidates(writable, racks)
+
+    async def replacements(self) -> Candidates:
+        """Return the bookies to replace failed ones by: read anew, as a list from before the failure may name them.
+
+        A rack map that has become unreadable ends no writer: the one before it holds.
+
+        Raises:
+            MetadataError: the metadata store failed.
+        """
+        await self._watch()
+        try:
+            racks = await self._current_racks()
+        except MetadataFormat:
+            racks = self._racks_before
+        return self._candidates(await self._read_writable(), racks)
+
+    def on_failure(self, bookie: str) -> None:
+        """A writer gives a bookie up."""
+        self._quarantine.on_failure(bookie, self._now_ns())
+
+    def _candidates(self, writable: frozenset[str], racks: dict[str, str]) -> Candidates:
+        avoided = self._quarantine.members(self._now_ns()) | self._unreachable()
+        return Candidates(writable, Topology(racks, avoided, self._options.min_racks_per_write_quorum))
+
+    async def _watch(self) -> None:
+        """Set the watches, once; who comes meanwhile waits for the same ones."""
+        if self._watching is None or (self._watching.done() and self._failed_to_watch()):
+            self._watching = start_shared(self._set_watches())
+        await asyncio.shield(self._watching)
+
+    def _failed_to_watch(self) -> bool:
+        assert self._watching is not None
+        return self._watching.cancelled() or self._watching.exception() is not None
+
+    async def _set_watches(self) -> None:
+        try:
+            ends = [await self._registry.watch_writable(self._writable_changed)]
+        except NoSuchNode:
+            await self._registry.writable_ids()  # says so where there is no cluster at all
+            raise
+        try:
+            ends.append(await self._registry.watch_racks(self._racks_changed))
+        except BaseException:
+            for end in ends:
+                end()
+            raise
+
+    def _writable_changed(self) -> None:
+        self._writable = None
+        self._writable_changes += 1
+
+    def _racks_changed(self) -> None:
+        self._racks = None
+        self._racks_changes += 1
+
+    async def _read_writable(self) -> frozenset[str]:
+        changes = self._writable_changes
+        writable = await self._registry.writable_ids()
+        if changes == self._writable_changes:
+            self._writable = writable
+        return writable
+
+    async def _current_racks(self) -> dict[str, str]:
+        if self._racks is not None:
+            return self._racks
+        changes = self._racks_changes
+        racks = await self._registry.racks()
+        if changes == self._racks_changes:
+            self._racks = racks
+        self._racks_before = racks
+        return racks
+
+    def _now_ns(self) -> int:
+        return int(asyncio.get_running_loop().time() * 1e9)

@@ -1,0 +1,279 @@
+"""Cluster: create, open, recover, delete and list ledgers of one cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import random
+import secrets
+from collections.abc import AsyncIterator, Mapping
+from typing import Self
+
+from bkspark.core.last_confirmed import LastEntries
+from bkspark.core.limits import WriterLimits
+from bkspark.core.metadata import Fragment, LedgerMetadata, LedgerState
+from bkspark.core.placement import choose_ensemble
+from bkspark.core.relaxed import RelaxedDurability
+from bkspark.errors import ClientClosed, ConfigurationError, UnauthorizedAccess
+from bkspark.ledger import arguments
+from bkspark.ledger.bookies import ClusterView, PlacementOptions
+from bkspark.ledger.ledger_types import add_flags, check_relaxed, new_core, parse_ledger_type, type_metadata
+from bkspark.ledger.option_bounds import check_options
+from bkspark.ledger.reader import LedgerReader, LedgerTimes, last_entries
+from bkspark.ledger.recovery import recover
+from bkspark.ledger.services import Services
+from bkspark.ledger.writer import LedgerWriter
+from bkspark.ledger.writer_options import WriterOptions
+from bkspark.metadata.bookies import BookieRegistry
+from bkspark.metadata.ledgers import LedgerStore
+from bkspark.metadata.tree import Tree
+from bkspark.metadata.uri import MetadataUri
+from bkspark.metadata.zookeeper import open_tree
+from bkspark.net.pool import BookiePool, NetOptions
+from bkspark.wire.adds import WireProtocol
+from bkspark.wire.digest import DigestType, EntryDigest
+
+
+def parse_digest(name: str) -> DigestType:
+    """Return the digest type of `crc32c`, `crc32`, `mac` or `dummy`, in any case.
+
+    Raises:
+        ConfigurationError: another name.
+    """
+    try:
+        return DigestType[name.upper()]
+    except (KeyError, AttributeError):
+        raise ConfigurationError(f"digest {name!r} is not one of crc32c, crc32, mac, dummy") from None
+
+
+class Cluster:
+    """A connection to one cluster: its metadata store and, on demand, its bookies.
+
+    Args:
+        uri: metadata URI, as `zk://host:2181;host2:2181/ledgers`.
+        digest: of ledgers created here: crc32c, crc32, mac or dummy. Opening uses the one each ledger was created with.
+        password: of every ledger created or opened here.
+        wire_protocol: v2 or v3, for adds and reads. V2 costs less and has batch reads; what it lacks goes by V3 anyway.
+        placement: how bookies are chosen for new ledgers and in place of failed ones.
+        tree: a metadata tree to use instead of connecting to the URI's hosts; closed with the client.
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        *,
+        digest: str = "crc32c",
+        password: bytes = b"",
+        wire_protocol: str = "v2",
+        net: NetOptions = NetOptions(),
+        writer: WriterOptions = WriterOptions(),
+        limits: WriterLimits = WriterLimits(),
+        placement: PlacementOptions = PlacementOptions(),
+        tree: Tree | None = None,
+    ) -> None:
+        self.uri = MetadataUri.parse(uri)
+        self._digest = parse_digest(digest)
+        if not isinstance(password, (bytes, bytearray)):
+            raise ConfigurationError(f"password must be bytes, not {type(password).__name__}")
+        self._password = bytes(password)
+        self._protocol = WireProtocol.parse(wire_protocol)
+        check_options(net, writer, limits, placement)
+        if tree is not None:
+            arguments.instance("tree", tree, Tree)
+        self._net = net
+        self._writer_options = writer
+        self._limits = limits.within(writer.lag_entries_max, writer.lag_bytes_max)
+        self._placement = placement
+        self._tree = tree
+        self._services: Services | None = None
+        self._connecting = asyncio.Lock()
+        self._is_closed = False
+
+    # ---- connecting ----
+
+    async def connect(self) -> Self:
+        """Connect to the metadata store, if not connected yet; every other call does so too.
+
+        Raises:
+            MetadataError: it cannot be reached; names the address.
+        """
+        await self._connected()
+        return self
+
+    async def _connected(self) -> Services:
+        if self._services is not None:
+            return self._services
+        async with self._connecting:
+            if self._is_closed:
+                raise ClientClosed(f"the client of {self.uri} is closed: make another one")
+            if self._services is not None:
+                return self._services
+            if self._tree is None:
+                self._tree = await open_tree(self.uri)
+            registry = BookieRegistry(self._tree, self.uri)
+            pool = BookiePool(registry.resolve, self._net, self._protocol)
+            self._services = Services(
+                LedgerStore(self._tree, self.uri),
+                registry,
+                pool,
+                ClusterView(registry, self._placement, lambda: pool.avoided),
+                random.Random(secrets.randbits(64)),
+            )
+        return self._services
+
+    async def close(self) -> None:
+        """Drop every connection. Ledgers left open stay open; every later call raises ClientClosed."""
+        async with self._connecting:
+            self._is_closed = True
+            services, self._services = self._services, None
+            if services is not None:
+                await services.pool.close()
+            if self._tree is not None:
+                await self._tree.close()
+                self._tree = None
+
+    async def __aenter__(self) -> Self:
+        return await self.connect()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def services(self) -> Services:
+        """What layers above share: the metadata stores and the connections."""
+        return await self._connected()
+
+    async def tree(self) -> Tree:
+        """The metadata tree, connected: where layers above keep what is theirs."""
+        await self._connected()
+        assert self._tree is not None
+        return self._tree
+
+    # ---- ledgers ----
+
+    async def create(
+        self,
+        *,
+        ensemble: int = 3,
+        write_quorum: int = 3,
+        ack_quorum: int = 2,
+        ledger_type: str = "PD_JOURNAL",
+        relaxed: RelaxedDurability = RelaxedDurability(),
+        metadata: Mapping[str, bytes | str] | None = None,
+        ledger_id: int | None = None,
+    ) -> LedgerWriter:
+        """Create a ledger and return its writer. No bookie hears of it before the first append.
+
+        Args:
+            ledger_type: PD_JOURNAL, an acknowledged entry is durable; VD_JOURNAL or VD_BYPASS_JOURNAL, it is after
+                `sync` or `close`, and the LAC stays behind what is (docs/relaxed-durability.md).
+            relaxed: how the latter two behave when a bookie is lost, and whether E > Qw is allowed.
+            metadata: custom metadata, kept with the ledger; text is stored as UTF-8.
+            ledger_id: use this id instead of a generated one.
+
+        Raises:
+            ConfigurationError: E >= Qw >= Qa >= 1 does not hold, the ledger type is unknown, or `relaxed` or the
+                quorums do not go with it.
+            NotEnoughBookies: fewer writable bookies than `ensemble`; nothing was created.
+            LedgerExists: `ledger_id` is taken.
+        """
+        ensemble, write_quorum, ack_quorum = arguments.quorums(ensemble, write_quorum, ack_quorum)
+        custom = arguments.custom_metadata(metadata)
+        if ledger_id is not None:
+            ledger_id = arguments.whole_number("ledger_id", ledger_id)
+        type_ = parse_ledger_type(ledger_type)
+        check_relaxed(type_, relaxed, ensemble, write_quorum)
+        custom = type_metadata(type_, custom)
+        services = await self._connected()
+        found = await services.view.candidates(ensemble)
+        bookies = choose_ensemble(found.writable, ensemble, write_quorum, services.random, found.topology)
+        created, stored = await services.ledgers.create(
+            LedgerMetadata(
+                ensemble_size=ensemble,
+                write_quorum=write_quorum,
+                ack_quorum=ack_quorum,
+                fragments=(Fragment(0, bookies),),
+                digest=self._digest,
+                password=self._password,
+                custom_metadata=custom,
+            ),
+            ledger_id=ledger_id,
+        )
+        core = new_core(created, stored.metadata, stored.version, services.random, self._limits, type_, relaxed)
+        return LedgerWriter(services, core, self._password, self._writer_options, flags=add_flags(type_))
+
+    async def open(self, ledger_id: int, *, recover: bool = False) -> LedgerReader:
+        """Return a reader of a ledger.
+
+        Args:
+            recover: fence the ledger against its writer, find its end and close it. False never fences, and
+                reads up to the LAC.
+
+        Raises:
+            NoSuchLedger: it does not exist.
+            UnauthorizedAccess: the password is another one.
+            LedgerRecoveryFailed, ReadFailed: too few bookies answered.
+        """
+        ledger_id = arguments.whole_number("ledger_id", ledger_id)
+        recover = arguments.flag("recover", recover)
+        services = await self._connected()
+        stored = await services.ledgers.read(ledger_id)
+        metadata, last = stored.metadata, LastEntries()
+        self._check_password(ledger_id, metadata)
+        times = LedgerTimes.of(stored)
+        if not metadata.is_closed:
+            if recover:
+                metadata = await self._recover(services, ledger_id)
+            else:
+                digest = EntryDigest(metadata.digest, self._password, metadata.lac_bounds)
+                last = await last_entries(services.pool, ledger_id, metadata, digest)
+        return LedgerReader(services, ledger_id, metadata, self._password, last, times)
+
+    async def recover(self, ledger_id: int) -> LedgerMetadata:
+        """Fence, find the end of and close a ledger; return its metadata, closed. Raises as `open`.
+
+        It goes on for as long as bookies have another entry: the protocol has no bound. Where bookies are not trusted,
+        use `asyncio.timeout`; a recovery that is cancelled leaves the ledger IN_RECOVERY, and can be repeated.
+        """
+        ledger_id = arguments.whole_number("ledger_id", ledger_id)
+        services = await self._connected()
+        return await self._recover(services, ledger_id)
+
+    async def _recover(self, services: Services, ledger_id: int) -> LedgerMetadata:
+        stored = await services.ledgers.read(ledger_id)
+        self._check_password(ledger_id, stored.metadata)
+        if stored.metadata.state is LedgerState.CLOSED:
+            return stored.metadata
+        return await recover(services, ledger_id, stored, self._password, self._limits)
+
+    async def metadata(self, ledger_id: int) -> LedgerMetadata:
+        """Return what the metadata store knows of a ledger.
+
+        Raises:
+            NoSuchLedger: it does not exist.
+        """
+        ledger_id = arguments.whole_number("ledger_id", ledger_id)
+        services = await self._connected()
+        return (await services.ledgers.read(ledger_id)).metadata
+
+    async def ledgers(self) -> AsyncIterator[int]:
+        """Yield the id of every ledger, in no particular order."""
+        services = await self._connected()
+        async for ledger_id in services.ledgers.ids():
+            yield ledger_id
+
+    async def delete(self, ledger_id: int) -> None:
+        """Delete a ledger's metadata; bookies drop its entries later.
+
+        Raises:
+            NoSuchLedger: it does not exist.
+        """
+        ledger_id = arguments.whole_number("ledger_id", ledger_id)
+        services = await self._connected()
+        await services.ledgers.delete(ledger_id)
+
+    def _check_password(self, ledger_id: int, metadata: LedgerMetadata) -> None:
+        # None: metadata of format 1, which keeps no password. The bookies decide then.
+        if metadata.password is not None and not hmac.compare_digest(metadata.password, self._password):
+            raise UnauthorizedAccess(
+                f"the password does not open ledger {ledger_id}: give the one it was created with", ledger_id=ledger_id
+            )

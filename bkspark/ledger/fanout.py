@@ -1,0 +1,187 @@
+"""Fanout: the connections from one writer to the bookies of its ensemble, and what waits for them."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Collection
+
+import numpy as np
+
+from bkspark.core import effects
+from bkspark.core.writer import WriterCore
+from bkspark.core.writer_errors import client_closed
+from bkspark.errors import BookKeeperError, ClientClosed, MetadataError, NoSuchLedger
+from bkspark.ledger.driver import Driver
+from bkspark.ledger.link import Link, forced, frames, reach
+from bkspark.ledger.ownership import Ownership
+from bkspark.net.connection import AddListener
+from bkspark.net.pool import BookiePool, Channel
+from bkspark.net.v3_channel import BookieV3Channel
+from bkspark.wire.adds import WireProtocol
+
+CONFIRM_PAUSE_S = 0.25
+"""Before the metadata store is asked again whether the ledger is still ours."""
+
+
+class Fanout:
+    """Sends a writer's adds and forces, connects where there is no connection yet, and tells the core of answers.
+
+    Args:
+        protocol: of the adds; forces go by V3 alone.
+        lane: which of the connections to a bookie is used.
+        ownership: asked about each new connection before anything goes out on it; None in a recovery, which owns the
+            ledger by its fences.
+        force_timeout_s: how long a bookie may take to sync what it acknowledged.
+    """
+
+    def __init__(
+        self,
+        pool: BookiePool,
+        core: WriterCore,
+        driver: Driver[effects.WriterEffect],
+        protocol: WireProtocol,
+        lane: int,
+        ownership: Ownership | None,
+        force_timeout_s: float,
+    ) -> None:
+        self._core = core
+        """The writer's; gets answers and failures."""
+        self._driver = driver
+        """The writer's."""
+        self._connection = pool.channel if protocol is WireProtocol.V2 else pool.v3_channel
+        """Connects. Constant."""
+        self._lane = lane
+        """Constant."""
+        self._ownership = ownership
+        """Constant."""
+        self._force_timeout_s = force_timeout_s
+        """Constant."""
+        self._links: dict[int, Link] = {}
+        """The connection of each slot that something was sent to, until it is lost or the slot has another bookie."""
+
+    # ---- sending ----
+
+    def send(self, send: effects.SendAdds) -> None:
+        """Send adds on the connection of their slot, or keep them until there is one."""
+        link = self._links.get(send.slot)
+        if link is None or link.bookie != send.bookie or (link.channel is not None and link.channel.lost is not None):
+            # The bookie may have had another slot, to which nothing was sent since it was replaced there.
+            for slot in [slot for slot, it in self._links.items() if slot == send.slot or it.bookie == send.bookie]:
+                self._drop(slot)
+            link = self._links[send.slot] = Link(send.bookie)
+            link.connecting = self._driver.spawn(self._connect(send.slot, link))
+        data = frames(send.entries, send.positions)
+        if link.channel is None:
+            link.backlog.append(data)
+        else:
+            link.channel.send_adds(data)
+
+    async def force(self, force: effects.Force) -> list[effects.WriterEffect]:
+        """Have a bookie sync what it acknowledged on its connection."""
+        core, slot = self._core, force.slot
+        link = self._links.get(slot)
+        if link is None or link.bookie != force.bookie or link.channel is None:
+            # Its connection went when it had nothing that could be lost.
+            return core.on_forced(force, self._driver.now_ns())
+        assert isinstance(link.channel, BookieV3Channel)
+        is_done = await forced(link.channel, core.ledger_id, self._force_timeout_s)
+        if self._links.get(slot) is not link:
+            return core.on_force_lost(force, self._driver.now_ns())
+        if is_done:
+            return core.on_forced(force, self._driver.now_ns())
+        return core.on_bookie_failed(slot, force.bookie, self._driver.now_ns())
+
+    def congested(self, limit_bytes: int) -> list[int]:
+        """Return the slots whose connection has so many bytes waiting."""
+        return [slot for slot, link in self._links.items() if link.channel and link.channel.unsent_bytes >= limit_bytes]
+
+    async def reach(self, but: Collection[str] = ()) -> None:
+        """Return when nothing waits for a connection to a bookie that is not one of `but`, or REACH_S are over."""
+        links = [link for slot, link in self._links.items() if self._core.may_hold_back(slot)]
+        await reach([link for link in links if link.bookie not in but])
+
+    def drop_if_silent(self, bookie: str) -> None:
+        """Drop the connections to a bookie if nothing has come on them for as long as an answer may take."""
+        for link in self._links.values():
+            if link.bookie == bookie and link.channel is not None:
+                # Later: who hears of it may be this writer, in the middle of its effects.
+                asyncio.get_running_loop().call_soon(link.channel.close_if_silent)
+
+    def close(self) -> None:
+        """Hear no answers any more."""
+        for slot in [*self._links]:
+            self._drop(slot)
+
+    # ---- connections ----
+
+    def _drop(self, slot: int) -> None:
+        link = self._links.pop(slot)
+        if link.channel is not None:
+            link.channel.unlisten_adds(self._core.ledger_id)
+
+    async def _connect(self, slot: int, link: Link) -> list[effects.WriterEffect] | None:
+        try:
+            channel = await self._connection(link.bookie, self._lane)
+            await self._confirm_ownership(slot, link, channel)
+            if channel.lost is not None:
+                raise channel.lost
+        except ClientClosed:
+            return self._give_up()
+        except BookKeeperError:
+            if self._links.get(slot) is not link:
+                return None
+            del self._links[slot]
+            return self._core.on_bookie_failed(slot, link.bookie, self._driver.now_ns())
+        if self._links.get(slot) is not link or self._core.error is not None:
+            return None
+        on_replies = functools.partial(self._on_replies, slot, link.bookie)
+        channel.listen_adds(self._core.ledger_id, AddListener(on_replies, functools.partial(self._on_lost, slot, link)))
+        link.channel = channel
+        for data in link.backlog:
+            channel.send_adds(data)
+        link.backlog.clear()
+        return None
+
+    async def _confirm_ownership(self, slot: int, link: Link, channel: Channel) -> None:
+        """Return when the metadata, read after the connection was made, tell that the ledger is still ours, or end.
+
+        While the store is away this goes on until the adds that wait for the connection time out.
+        """
+        while self._ownership is not None and self._links.get(slot) is link and self._core.error is None:
+            if channel.lost is not None:
+                return
+            try:
+                stored = await self._ownership.confirm(channel.connected_at)
+            except NoSuchLedger as error:
+                self._driver.perform(self._core.give_up(error))
+            except MetadataError:
+                await asyncio.sleep(CONFIRM_PAUSE_S)
+                continue
+            else:
+                if stored is not None:
+                    self._driver.perform(self._core.on_metadata_seen(stored))
+            return
+
+    # ---- what connections tell ----
+
+    def _on_replies(
+        self, slot: int, bookie: str, entry_ids: np.ndarray, statuses: np.ndarray, last_synced: int | None
+    ) -> None:
+        """A bookie answered adds."""
+        now_ns = self._driver.now_ns()
+        self._driver.perform(self._core.on_add_replies(slot, bookie, entry_ids, statuses, now_ns, last_synced))
+
+    def _on_lost(self, slot: int, link: Link, error: BookKeeperError) -> None:
+        """A connection is gone."""
+        if isinstance(error, ClientClosed):
+            self._driver.perform(self._give_up())
+        if self._links.get(slot) is link:
+            del self._links[slot]
+            if self._core.has_outstanding(slot):
+                self._driver.perform(self._core.on_bookie_failed(slot, link.bookie, self._driver.now_ns()))
+
+    def _give_up(self) -> list[effects.WriterEffect]:
+        core = self._core
+        why = f"the client was closed under the writer of ledger {core.ledger_id}"
+        return core.give_up(client_closed(core.ledger_id, core.lac, why))

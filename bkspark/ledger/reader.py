@@ -1,0 +1,377 @@
+"""LedgerReader reads one ledger with read-ahead; SnapshotReader does so from a plan, without a metadata store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from bkspark.core.last_confirmed import LastConfirmed, LastEntries
+from bkspark.core.metadata import LedgerMetadata
+from bkspark.core.tail import TailLimits
+from bkspark.entries import EntryBatch
+from bkspark.errors import BookieUnavailable, BookKeeperError, ClientClosed, NoSuchEntry, ReadFailed
+from bkspark.ledger import arguments
+from bkspark.ledger.option_bounds import SECONDS_MAX
+from bkspark.ledger.patience import PATIENCE_S, Patience
+from bkspark.ledger.range_reader import BATCH_BYTES, RangeReader, read_error, report_damage
+from bkspark.ledger.services import Services
+from bkspark.ledger.tail import TailWatch
+from bkspark.metadata.ledgers import Versioned
+from bkspark.net.answers import joined
+from bkspark.net.pool import BookiePool, NetOptions
+from bkspark.net.v3_channel import LacAnswer
+from bkspark.wire import v2
+from bkspark.wire.digest import EntryDigest
+
+
+async def last_entries(pool: BookiePool, ledger_id: int, metadata: LedgerMetadata, digest: EntryDigest) -> LastEntries:
+    """Return how far an open ledger goes, without fencing it; the explicit LAC of an idle writer counts.
+
+    Raises:
+        ReadFailed: the bookies that answered do not cover every write set.
+    """
+    fragment = metadata.last_fragment
+
+    async def ask(slot: int, bookie: str) -> tuple[int, LacAnswer | BookKeeperError]:
+        try:
+            return slot, await _ask_lac(pool, bookie, ledger_id, digest)
+        except ClientClosed:
+            raise
+        except BookKeeperError as error:
+            return slot, error
+
+    tasks = [asyncio.ensure_future(ask(slot, bookie)) for slot, bookie in enumerate(fragment.bookies)]
+    core = LastConfirmed(ledger_id, metadata)
+    try:
+        for finished in asyncio.as_completed(tasks):
+            slot, answer = await finished
+            if isinstance(answer, BookKeeperError):
+                core.on_failure(answer)
+                continue
+            entry = answer.entry
+            if answer.explicit_lac is not None:
+                core.on_explicit_lac(answer.explicit_lac)
+            if entry is not None:
+                core.on_entry(slot, entry.entry_id, entry.lac, entry.length)
+            elif answer.status == v2.EOK or answer.status in (v2.Status.ENOENTRY, v2.Status.ENOLEDGER):
+                core.on_nothing(slot)
+            else:
+                refusal = read_error(answer.status, ledger_id, v2.LAST_ENTRY, fragment.bookies[slot])
+                report_damage(refusal)
+                core.on_failure(refusal)
+            if core.is_covered:
+                break
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    return core.result()
+
+
+async def _ask_lac(pool: BookiePool, bookie: str, ledger_id: int, digest: EntryDigest) -> LacAnswer:
+    """Ask one bookie for explicit LAC and last entry; where it has neither, for its last entry by a plain read.
+
+    The second question is for certainty: Apache's bookies answer "no entry" to the first one when a disk failed, too,
+    and a bookie that knows no V3 closes the connection.
+    """
+    channel = await pool.v3_channel(bookie)
+    try:
+        answer = await channel.read_lac(ledger_id, digest)
+    except BookieUnavailable:
+        answer = None
+    if answer is not None and answer.lac is not None:
+        return answer
+    last = await (await pool.channel(bookie)).read_last_entry(ledger_id, digest)
+    return LacAnswer(last.status, None, last.entry)
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerTimes:
+    """When a ledger was created, and since when at the latest it has not changed: ms since the epoch, the metadata
+    store's clock. `closed_ms` is None when the ledger was not closed."""
+
+    created_ms: int
+    closed_ms: int | None
+
+    @classmethod
+    def of(cls, stored: Versioned) -> LedgerTimes:
+        created = stored.ctime_ms if stored.metadata.ctime is None else stored.metadata.ctime
+        return cls(created, stored.mtime_ms if stored.metadata.is_closed else None)
+
+    def is_closed_before(self, moment_ms: int) -> bool:
+        """Whether the ledger certainly has no entry from that time on."""
+        return self.closed_ms is not None and self.closed_ms < moment_ms
+
+
+class LedgerReader:
+    """Reads one ledger up to its last confirmed entry. Opening it fenced nothing, unless recovery was asked for."""
+
+    def __init__(
+        self,
+        services: Services,
+        ledger_id: int,
+        metadata: LedgerMetadata,
+        password: bytes,
+        last: LastEntries,
+        times: LedgerTimes,
+    ) -> None:
+        self._services = services
+        self.times = times
+        """As they were when the ledger was opened."""
+        self._password = password
+        self._ledger_id = ledger_id
+        self._adopt(metadata, last)
+
+    def _adopt(self, metadata: LedgerMetadata, last: LastEntries) -> None:
+        self._metadata = metadata
+        self._last = last
+        self._last_entry = metadata.last_entry if metadata.is_closed else last.lac
+        self._last_unconfirmed = metadata.last_entry if metadata.is_closed else max(last.lap, last.lac)
+        preferred = self._services.random.choice(metadata.last_fragment.bookies)
+        self._range = RangeReader(self._services.pool, self._ledger_id, metadata, self.digest, preferred)
+
+    @property
+    def ledger_id(self) -> int:
+        return self._ledger_id
+
+    @property
+    def digest(self) -> EntryDigest:
+        """What opens the ledger's entries, as far as its metadata is known."""
+        return self._digest_for(self._metadata)
+
+    def _digest_for(self, metadata: LedgerMetadata) -> EntryDigest:
+        return EntryDigest(metadata.digest, self._password, metadata.lac_bounds)
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        return self._metadata
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the ledger can grow no more."""
+        return self._metadata.is_closed
+
+    @property
+    def last_entry(self) -> int:
+        """The last entry known to be confirmed (LAC); -1 when there is none. `refresh` looks again."""
+        return self._last_entry
+
+    @property
+    def last_unconfirmed(self) -> int:
+        """The last entry that any bookie held when last asked (LAP); above `last_entry` nothing is promised."""
+        return self._last_unconfirmed
+
+    @property
+    def length(self) -> int:
+        """Payload bytes up to `last_entry`; of an open ledger, in proportion to those up to the last entry held."""
+        if self._metadata.is_closed:
+            return self._metadata.length
+        return self._last.length * (self._last_entry + 1) // (self._last.lap + 1) if self._last.lap >= 0 else 0
+
+    async def refresh(self) -> int:
+        """Look at the metadata and the LAC again; return `last_entry`, which never falls."""
+        if not self._metadata.is_closed:
+            versioned = await self._services.ledgers.read(self._ledger_id)
+            last = self._last
+            if not versioned.metadata.is_closed:
+                digest = self._digest_for(versioned.metadata)
+                heard = await last_entries(self._services.pool, self._ledger_id, versioned.metadata, digest)
+                last = last.joined(heard)
+            self._adopt(versioned.metadata, last)
+        return self._last_entry
+
+    async def read(self, first_entry: int, last_entry: int, *, unconfirmed: bool = False) -> EntryBatch:
+        """Return entries first_entry .. last_entry, both included, as one batch.
+
+        Raises:
+            ValueError: the range is empty or reaches beyond `last_entry` (`last_unconfirmed` with `unconfirmed`).
+            NoSuchEntry, ReadFailed: an entry could not be read; `ReadFailed` may pass with time.
+        """
+        first_entry = arguments.whole_number("first_entry", first_entry)
+        last_entry = arguments.whole_number("last_entry", last_entry)
+        limit = self._limit(unconfirmed)
+        if not 0 <= first_entry <= last_entry or last_entry > limit:
+            raise self._out_of_range(first_entry, last_entry, limit, unconfirmed)
+        parts = [batch async for batch in self._batches(first_entry, last_entry + 1, BATCH_BYTES)]
+        return joined(parts, self._ledger_id, first_entry)
+
+    def _limit(self, unconfirmed: object) -> int:
+        return self._last_unconfirmed if arguments.flag("unconfirmed", unconfirmed) else self._last_entry
+
+    def _out_of_range(self, first_entry: int, last_entry: int, limit: int, unconfirmed: bool) -> ValueError:
+        return ValueError(
+            f"entries {first_entry} to {last_entry} of ledger {self._ledger_id} cannot be read: the range must lie "
+            f"in 0 to {limit}, the last {'held' if unconfirmed else 'confirmed'} entry"
+        )
+
+    async def batches(
+        self,
+        first_entry: int = 0,
+        end_entry: int | None = None,
+        *,
+        batch_bytes: int = BATCH_BYTES,
+        unconfirmed: bool = False,
+    ) -> AsyncIterator[EntryBatch]:
+        """Yield [first_entry, end_entry) in batches of roughly `batch_bytes`; end None: to the last confirmed entry.
+
+        With `unconfirmed`, None is the last entry held. Raises as `read`.
+        """
+        first_entry = arguments.whole_number("first_entry", first_entry)
+        batch_bytes = arguments.whole_number("batch_bytes", batch_bytes, 1)
+        if end_entry is not None:
+            end_entry = arguments.whole_number("end_entry", end_entry)
+        limit = self._limit(unconfirmed)
+        end = limit + 1 if end_entry is None else end_entry
+        if end > limit + 1:
+            raise self._out_of_range(first_entry, end - 1, limit, unconfirmed)
+        async for batch in self._batches(first_entry, end, batch_bytes):
+            yield batch
+
+    async def acknowledged_batches(
+        self, first_entry: int, end_entry: int, *, batch_bytes: int = BATCH_BYTES
+    ) -> AsyncIterator[EntryBatch]:
+        """Yield [first_entry, end_entry), all of it: the caller knows that its writer got these entries acknowledged.
+
+        The LAC of an open ledger may not say so yet.
+
+        Raises:
+            NoSuchEntry: an entry is lost: no bookie has it, or the ledger was closed in front of it.
+            ReadFailed: an entry could not be read; it may pass with time.
+        """
+        first_entry = arguments.whole_number("first_entry", first_entry)
+        end_entry = arguments.whole_number("end_entry", end_entry)
+        batch_bytes = arguments.whole_number("batch_bytes", batch_bytes, 1)
+        async for batch in self._batches(first_entry, end_entry, batch_bytes):
+            yield batch
+
+    async def _batches(self, first_entry: int, end_entry: int, batch_bytes: int) -> AsyncIterator[EntryBatch]:
+        """Yield all entries; where they are not on the bookies that we know of, look whether they have moved.
+
+        Raises:
+            NoSuchEntry: also where the ledger is closed in front of an entry, whatever the bookies hold of it.
+        """
+        position = first_entry
+        while position < end_entry:
+            known = self._metadata
+            end = min(end_entry, known.last_entry + 1) if known.is_closed else end_entry
+            if position >= end:
+                raise NoSuchEntry(
+                    f"ledger {self._ledger_id} entry {position}: the ledger is closed at entry {known.last_entry}",
+                    ledger_id=self._ledger_id,
+                    entry_id=position,
+                )
+            try:
+                async for batch in self._range.batches(position, end, batch_bytes):
+                    position = batch.end_entry
+                    yield batch
+            except (NoSuchEntry, ReadFailed):
+                # Re-replication and ensemble changes move entries after a reader was opened. A ledger that was closed
+                # meanwhile may end before this one, or hold copies that no open one holds (bkspark.wire.lac).
+                stored = (await self._services.ledgers.read(self._ledger_id)).metadata
+                if (stored.fragments, stored.state) == (known.fragments, known.state):
+                    raise
+                self._adopt(stored, self._last)
+
+    async def follow(
+        self, first_entry: int = 0, *, batch_bytes: int = BATCH_BYTES, patience_s: float = PATIENCE_S
+    ) -> AsyncIterator[EntryBatch]:
+        """Yield entries from `first_entry` on as they are confirmed; ends when the ledger is closed and read.
+
+        While the metadata store or too many bookies are away it waits for them.
+
+        Args:
+            patience_s: how long nobody may answer before that is an error.
+
+        Raises:
+            NoSuchLedger: the ledger was deleted.
+            NoSuchEntry: an entry is lost.
+            ReadFailed, MetadataError: bookies, or the metadata store, were away for longer than `patience_s`.
+        """
+        first_entry = arguments.whole_number("first_entry", first_entry)
+        batch_bytes = arguments.whole_number("batch_bytes", batch_bytes, 1)
+        patience_s = arguments.seconds("patience_s", patience_s, 0.0, SECONDS_MAX)
+        patience = Patience(patience_s, asyncio.get_running_loop().time)
+        async for batch in self.follow_patiently(first_entry, batch_bytes, patience):
+            yield batch
+
+    async def follow_patiently(self, position: int, batch_bytes: int, patience: Patience) -> AsyncIterator[EntryBatch]:
+        """`follow`, with a patience that the caller shares. Raises as `follow`."""
+        limits = TailLimits(patience_ns=int(patience.limit_s * 1e9))
+        async with aclosing(TailWatch(self._services, self, limits)) as tail:
+            while True:
+                early = tail.take_entry(position)
+                if early is not None:
+                    position += 1
+                    yield early
+                try:
+                    async for batch in self.batches(position, batch_bytes=batch_bytes):
+                        position = batch.end_entry
+                        patience.succeeded()
+                        yield batch
+                except BookKeeperError as error:
+                    await patience.bear(error)
+                    continue
+                if self._metadata.is_closed and position > self._last_entry:
+                    return
+                try:
+                    await tail.wait_beyond(max(position - 1, self._last_entry))
+                except BookKeeperError:
+                    patience.exhaust()
+                    raise
+
+    def learn_lac(self, lac: int) -> None:
+        """Digests prove that entries up to `lac` are confirmed."""
+        if not self._metadata.is_closed and lac > self._last_entry:
+            self._last = self._last.joined(LastEntries(lac, lac))
+            self._last_entry = lac
+            self._last_unconfirmed = max(self._last_unconfirmed, lac)
+
+
+class SnapshotReader:
+    """Reads a ledger from what a plan carried along: it asks bookies only, never the metadata store.
+
+    Args:
+        addresses: (host, port) of every bookie that the metadata names and that had one when the plan was made.
+    """
+
+    def __init__(
+        self,
+        *,
+        ledger_id: int,
+        metadata: LedgerMetadata,
+        addresses: Mapping[str, tuple[str, int]],
+        password: bytes = b"",
+        pool: BookiePool | None = None,
+    ) -> None:
+        async def resolve(bookie: str) -> tuple[str, int]:
+            if bookie not in addresses:
+                raise BookieUnavailable(f"bookie {bookie} had no address when the read was planned", bookie=bookie)
+            return addresses[bookie]
+
+        ledger_id = arguments.whole_number("ledger_id", ledger_id)
+        arguments.instance("metadata", metadata, LedgerMetadata)
+        arguments.instance("addresses", addresses, Mapping)
+        arguments.instance("password", password, bytes)
+        self._owns_pool = pool is None
+        self._pool = BookiePool(resolve, NetOptions()) if pool is None else pool
+        bookies = metadata.last_fragment.bookies
+        preferred = bookies[ledger_id % len(bookies)]
+        digest = EntryDigest(metadata.digest, password, metadata.lac_bounds)
+        self._range = RangeReader(self._pool, ledger_id, metadata, digest, preferred)
+
+    async def batches(
+        self, first_entry: int, end_entry: int, *, batch_bytes: int = BATCH_BYTES
+    ) -> AsyncIterator[EntryBatch]:
+        """Yield [first_entry, end_entry) in batches of roughly `batch_bytes`. Raises as `LedgerReader.read`."""
+        first_entry = arguments.whole_number("first_entry", first_entry)
+        end_entry = arguments.whole_number("end_entry", end_entry)
+        batch_bytes = arguments.whole_number("batch_bytes", batch_bytes, 1)
+        async for batch in self._range.batches(first_entry, end_entry, batch_bytes):
+            yield batch
+
+    async def close(self) -> None:
+        """Drop the connections, unless the pool was given."""
+        if self._owns_pool:
+            await self._pool.close()

@@ -1,0 +1,252 @@
+"""Runs a RecoveryCore: fences, reads forward, rewrites and closes one ledger."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import assert_never
+
+import numpy as np
+
+from bkspark.core import effects
+from bkspark.core.limits import WriterLimits
+from bkspark.core.metadata import LedgerMetadata
+from bkspark.core.reader import spans
+from bkspark.core.recovery import RecoveryCore
+from bkspark.core.recovery_window import Answer
+from bkspark.core.writer import WriterCore
+from bkspark.errors import BookKeeperError, ClientClosed, UnauthorizedAccess
+from bkspark.ledger.driver import Driver, Work
+from bkspark.ledger.metadata_steps import write_metadata
+from bkspark.ledger.range_reader import RangeReader, read_error, report_damage
+from bkspark.ledger.services import Services
+from bkspark.ledger.writer import LedgerWriter
+from bkspark.ledger.writer_options import WriterOptions
+from bkspark.metadata.ledgers import Versioned
+from bkspark.net.answers import BAD_DIGEST
+from bkspark.net.shared_work import forget_failure
+from bkspark.wire import v2
+from bkspark.wire.adds import AddFlags
+from bkspark.wire.digest import EntryDigest, master_key
+
+_NEGATIVE = (v2.Status.ENOENTRY, v2.Status.ENOLEDGER)
+
+
+async def recover(
+    services: Services, ledger_id: int, stored: Versioned, password: bytes, limits: WriterLimits
+) -> LedgerMetadata:
+    """Return the metadata of the ledger, closed by us or by another recoverer meanwhile.
+
+    Raises:
+        LedgerRecoveryFailed: too few bookies answered; the ledger stays IN_RECOVERY and this can be repeated.
+        UnauthorizedAccess: a bookie knows another password for the ledger.
+        BookKeeperError: an entry could not be rewritten, or the metadata store failed.
+    """
+    # A lane is used again after a recovery that was given up, and V2 answers to that one may be taken for this one's.
+    # That is safe: every read on a lane fences (P01), so whichever recovery it answers, "no such entry" comes from a
+    # fenced bookie, which the owner cannot make take the entry any more. An entry has its digest. An add that succeeded
+    # stored the same payload, as recoveries write again what they have read.
+    lane = services.pool.lease(ledger_id)
+    run = _RecoveryRun(services, ledger_id, stored, password, limits, lane)
+    try:
+        return await run.result()
+    finally:
+        run.stop()
+        services.pool.release(ledger_id, lane)
+
+
+class _RecoveryRun:
+    def __init__(
+        self,
+        services: Services,
+        ledger_id: int,
+        stored: Versioned,
+        password: bytes,
+        limits: WriterLimits,
+        lane: int,
+    ) -> None:
+        self._services = services
+        """The client's."""
+        self._ledger_id = ledger_id
+        """Constant."""
+        self._password = password
+        """Constant."""
+        self._limits = limits
+        """Of the writer that rewrites entries. Constant."""
+        self._lane = lane
+        """The connections that are used. Constant."""
+        self._master_key = master_key(password)
+        """Constant."""
+        self._core = RecoveryCore(ledger_id, stored.metadata, stored.version)
+        """The decisions."""
+        self._driver = Driver[effects.RecoveryEffect](self._begin, broke=self._end)
+        """Performs the core's effects."""
+        self._writer: LedgerWriter | None = None
+        """Rewrites entries, from the first one found until the recovery ends or begins again."""
+        self._done: asyncio.Future[LedgerMetadata] = asyncio.get_running_loop().create_future()
+        """The closed ledger, or why it could not be closed."""
+
+    @property
+    def _digest(self) -> EntryDigest:
+        metadata = self._core.metadata
+        return EntryDigest(metadata.digest, self._password, metadata.lac_bounds)
+
+    async def result(self) -> LedgerMetadata:
+        self._driver.perform(self._core.start())
+        return await self._done
+
+    def stop(self) -> None:
+        self._abandon_writer()
+        self._driver.stop()
+
+    def _abandon_writer(self) -> None:
+        if self._writer is not None:
+            self._writer.abandon()
+            self._writer = None
+
+    def _begin(self, effect: effects.RecoveryEffect) -> Work[effects.RecoveryEffect] | None:
+        match effect:
+            case effects.Fence():
+                return self._fence(effect)
+            case effects.RecoveryRead():
+                return self._read(effect)
+            case effects.Rest():
+                return self._rest(effect)
+            case effects.RewriteEntries():
+                return self._rewrite(effect)
+            case effects.AbandonRewriting():
+                self._abandon_writer()
+            case effects.ReadLength():
+                return self._read_length(effect.entry_id)
+            case effects.WriteMetadata():
+                return write_metadata(self._services.ledgers, self._core, self._ledger_id, effect)
+            case effects.Recovered():
+                if not self._done.done():
+                    self._done.set_result(effect.metadata)
+            case effects.Fail():
+                self._end(effect.error)
+            case _:
+                assert_never(effect)
+        return None
+
+    def _end(self, error: BaseException) -> None:
+        """The recovery failed, or a step of it has a defect: that must not leave the caller waiting."""
+        if not self._done.done():
+            self._done.set_exception(error)
+
+    async def _fence(self, effect: effects.Fence) -> list[effects.RecoveryEffect]:
+        try:
+            channel = await self._services.pool.channel(effect.bookie, self._lane)
+            answer = await channel.read_last_entry(self._ledger_id, self._digest, v2.DO_FENCING, self._master_key)
+        except ClientClosed:
+            raise
+        except BookKeeperError as error:
+            return self._core.on_fence_answer(effect.slot, Answer.FAILED, error=error)
+        if answer.entry is not None:
+            entry = answer.entry
+            return self._core.on_fence_answer(
+                effect.slot, Answer.FOUND, entry.lac, entry.length, last_entry=entry.entry_id
+            )
+        if answer.status in _NEGATIVE:
+            return self._core.on_fence_answer(effect.slot, Answer.NEGATIVE)
+        if answer.status == v2.Status.ETOOMANYREQUESTS:
+            return self._core.on_fence_answer(effect.slot, Answer.REFUSED)
+        refusal = self._error(answer.status, v2.LAST_ENTRY, effect.bookie)
+        report_damage(refusal)
+        return self._core.on_fence_answer(effect.slot, Answer.FAILED, error=refusal)
+
+    async def _read(self, effect: effects.RecoveryRead) -> list[effects.RecoveryEffect]:
+        flags, ids = v2.DO_FENCING | v2.HIGH_PRIORITY, effect.entry_ids
+        try:
+            channel = await self._services.pool.channel(effect.bookie, self._lane)
+            read = await channel.read_entries(self._ledger_id, ids, self._digest, flags, self._master_key)
+        except ClientClosed:
+            raise
+        except BookKeeperError as failure:
+            nothing = np.full(len(ids), Answer.FAILED, np.uint8)
+            return self._core.on_read_answers(effect.slot, ids, nothing, error=failure)
+        answers = _answers_of(read.statuses)
+        error: BookKeeperError | None = None
+        failed = np.flatnonzero(answers == Answer.FAILED)
+        if len(failed):
+            # A wrong password is decisive, whatever else went wrong.
+            refused = np.flatnonzero(read.statuses == v2.Status.EUA)
+            at = int(refused[0] if len(refused) else failed[0])
+            error = self._error(int(read.statuses[at]), int(ids[at]), effect.bookie)
+            for damaged in np.flatnonzero(read.statuses == BAD_DIGEST).tolist():
+                report_damage(self._error(BAD_DIGEST, int(ids[damaged]), effect.bookie))
+        return self._core.on_read_answers(effect.slot, read.entry_ids, answers, read.payloads, read.lengths, error)
+
+    async def _rest(self, effect: effects.Rest) -> list[effects.RecoveryEffect]:
+        await asyncio.sleep(effect.delay_ns / 1e9)
+        return self._core.on_rested(effect.slot)
+
+    def _error(self, status: int, entry_id: int, bookie: str) -> BookKeeperError:
+        if status == v2.Status.EUA:
+            return UnauthorizedAccess(
+                f"bookie {bookie} refuses to fence ledger {self._ledger_id}: its password is another one",
+                ledger_id=self._ledger_id,
+                bookie=bookie,
+            )
+        return read_error(status, self._ledger_id, entry_id, bookie)
+
+    async def _rewrite(self, effect: effects.RewriteEntries) -> list[effects.RecoveryEffect]:
+        if self._writer is None:
+            core = WriterCore(
+                self._ledger_id,
+                self._core.metadata,
+                self._core.version,
+                self._services.random,
+                self._limits,
+                is_recovery=True,
+                lac=effect.payloads.first_entry - 1,
+            )
+            self._writer = LedgerWriter(
+                self._services,
+                core,
+                self._password,
+                WriterOptions(),
+                lane=self._lane,
+                flags=AddFlags(is_recovery=True, is_urgent=True),
+                sealed_lac=effect.lac,
+            )
+        self._writer.on_silent(effect.silent)
+        try:
+            await (await self._writer.submit_batch(effect.payloads, effect.length_before))
+        except BookKeeperError as error:
+            return self._core.on_rewrite_failed(error)
+        # The close names a bookie that took a lost one's place: closed before it is connected, the ledger would lack
+        # its copies until they are repaired.
+        await self._writer.reach_others_than(self._core.metadata.last_fragment.bookies)
+        self._core.on_ensemble_changed(self._writer.core.fragments)
+        return self._core.on_rewritten()
+
+    async def _read_length(self, entry_id: int) -> list[effects.RecoveryEffect]:
+        reader = RangeReader(self._services.pool, self._ledger_id, self._core.metadata, self._digest, None)
+        span = next(spans(self._core.metadata, entry_id, entry_id + 1, 1))
+        length: int | None = None
+        unheard: BookKeeperError | None = None
+        # All at once: a silent bookie in front must not cost another time-out.
+        asked = [asyncio.ensure_future(reader.length_at(bookie, entry_id)) for bookie in span.bookies]
+        try:
+            for answered in asyncio.as_completed(asked):
+                try:
+                    length = await answered
+                except BookKeeperError as error:
+                    unheard = error
+                    continue
+                if length is not None:
+                    break
+        finally:
+            for task in asked:
+                task.cancel()
+                task.add_done_callback(forget_failure)
+        return self._core.on_length(length, unheard)
+
+
+def _answers_of(statuses: np.ndarray) -> np.ndarray:
+    """Return what the statuses of reads mean to a recovery."""
+    answers = np.full(len(statuses), Answer.FAILED, np.uint8)
+    answers[statuses == v2.EOK] = Answer.FOUND
+    answers[np.isin(statuses, _NEGATIVE)] = Answer.NEGATIVE
+    answers[statuses == v2.Status.ETOOMANYREQUESTS] = Answer.REFUSED
+    return answers

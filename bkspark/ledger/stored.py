@@ -1,0 +1,191 @@
+"""Stored entries as they are: written to one bookie byte for byte, and looked for at one bookie.
+
+Repair is made of these. What is written travels with the recovery flag: a fenced bookie takes it, and one that has the
+entry already keeps the same bytes. Who copies and checks at the same time takes a lane of its own (`BookiePool.lease`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+import numpy as np
+
+from bkspark.core.metadata import LedgerMetadata
+from bkspark.core.reader import ReadPace
+from bkspark.errors import BookieUnavailable, BookKeeperError, ClientClosed, RequestTimeout, UnauthorizedAccess
+from bkspark.ledger.range_reader import read_error
+from bkspark.ledger.services import Services
+from bkspark.net.channel import BookieChannel
+from bkspark.net.connection import AddListener
+from bkspark.wire import v2
+from bkspark.wire.digest import WholeEntries
+from bkspark.wire.entry_lists import CLOSED_RUNS_MAX, RUNS_MAX, EntryRuns
+
+PIECES_IN_FLIGHT_MAX = 4
+"""Of one writer: beyond, `send` waits."""
+
+REFUSED_PAUSE_S = 0.1
+ACK_TIMEOUT_S = 30.0
+"""How long a bookie may acknowledge nothing."""
+
+READ_BYTES = 512 * 1024
+READ_ENTRIES_MAX = 4096
+SINGLE_READS_AT_ONCE = 128
+"""Single reads know no limit in bytes: of entries that are suddenly larger than those before them, so many may come."""
+
+
+@dataclass(slots=True)
+class _Piece:
+    """Frames in flight to one target; `waiting[i]`: entry ids[i] is not acknowledged."""
+
+    ids: np.ndarray
+    waiting: np.ndarray
+    frames: bytes
+    bounds: np.ndarray
+
+
+class StoredEntryWriter:
+    """Gives one bookie entries of a ledger that it lacks; at most PIECES_IN_FLIGHT_MAX pieces are in flight."""
+
+    def __init__(self, services: Services, ledger_id: int, bookie: str, lane: int) -> None:
+        self.bookie = bookie
+        self._services = services
+        self._ledger_id = ledger_id
+        self._lane = lane
+        self._channel: BookieChannel | None = None
+        self._pieces: list[_Piece] = []
+        self._error: BookKeeperError | None = None
+        self._changed = asyncio.Event()
+        self._resending: set[asyncio.TimerHandle] = set()
+
+    async def connect(self) -> None:
+        """Connect; `let_go` undoes it. Raises BookieUnavailable."""
+        channel = await self._services.pool.channel(self.bookie, self._lane)
+        assert isinstance(channel, BookieChannel), "stored entries travel by V2"
+        self._channel = channel
+        self._channel.listen_adds(self._ledger_id, AddListener(self._on_replies, self._on_lost))
+
+    def let_go(self) -> None:
+        """Forget what is in flight."""
+        for timer in self._resending:
+            timer.cancel()
+        if self._channel is not None:
+            self._channel.unlisten_adds(self._ledger_id)
+            self._channel = None
+
+    async def send(self, ids: np.ndarray, wanted: np.ndarray, frames: bytes, bounds: np.ndarray) -> None:
+        """Send those entries of a piece (`v2.encode_stored_adds`) that are wanted, once there is room.
+
+        Raises:
+            BookKeeperError: the bookie refused, fell silent or went away; nothing more can be sent.
+        """
+        await self.drained(PIECES_IN_FLIGHT_MAX - 1)
+        piece = _Piece(ids, wanted.copy(), frames, bounds)
+        self._pieces.append(piece)
+        self._put(piece, wanted)
+
+    def _put(self, piece: _Piece, chosen: np.ndarray) -> None:
+        if self._channel is None:
+            return
+        try:
+            if chosen.all():
+                self._channel.send_adds(piece.frames)
+                return
+            view = memoryview(piece.frames)
+            starts, ends = piece.bounds[:-1][chosen].tolist(), piece.bounds[1:][chosen].tolist()
+            self._channel.send_adds(b"".join([view[start:end] for start, end in zip(starts, ends)]))
+        except BookKeeperError as error:
+            self._fail(error)
+
+    async def drained(self, pieces_max: int) -> None:
+        """Return when no more than so many pieces are not acknowledged. Raises as `send`."""
+        while self._error is None and len(self._pieces) > pieces_max:
+            self._changed.clear()
+            try:
+                async with asyncio.timeout(ACK_TIMEOUT_S):
+                    await self._changed.wait()
+            except TimeoutError:
+                message = f"bookie {self.bookie} acknowledged nothing for {ACK_TIMEOUT_S:g} s"
+                self._fail(RequestTimeout(message, bookie=self.bookie))
+        if self._error is not None:
+            raise self._error
+
+    def _on_replies(self, entry_ids: np.ndarray, statuses: np.ndarray, last_synced: int | None) -> None:
+        good = statuses == v2.EOK
+        refused = statuses == v2.Status.ETOOMANYREQUESTS
+        bad = ~good & ~refused
+        if bad.any():
+            self._fail(self._refusal(int(statuses[bad][0]), int(entry_ids[bad][0])))
+            return
+        for piece in self._pieces:
+            piece.waiting &= ~np.isin(piece.ids, entry_ids[good])
+            again = piece.waiting & np.isin(piece.ids, entry_ids[refused])
+            if again.any():
+                self._put_later(piece, again)
+        self._pieces = [piece for piece in self._pieces if piece.waiting.any()]
+        if good.any():
+            self._changed.set()
+
+    def _put_later(self, piece: _Piece, chosen: np.ndarray) -> None:
+        def put() -> None:
+            self._resending.discard(timer)
+            self._put(piece, chosen)
+
+        timer = asyncio.get_running_loop().call_later(REFUSED_PAUSE_S, put)
+        self._resending.add(timer)
+
+    def _refusal(self, status: int, entry_id: int) -> BookKeeperError:
+        if status == v2.Status.EUA:
+            message = f"bookie {self.bookie} refuses copies of ledger {self._ledger_id}: it has another password for it"
+            return UnauthorizedAccess(message, ledger_id=self._ledger_id, bookie=self.bookie)
+        message = f"bookie {self.bookie} refuses ledger {self._ledger_id} entry {entry_id} with status {status}"
+        return BookieUnavailable(message, ledger_id=self._ledger_id, entry_id=entry_id, bookie=self.bookie)
+
+    def _on_lost(self, error: BookKeeperError) -> None:
+        self._fail(error)
+
+    def _fail(self, error: BookKeeperError) -> None:
+        self._error = self._error or error
+        self._changed.set()
+
+
+class HeldEntries:
+    """Finds out which entries of a ledger a bookie has: `missing` reads them, `listed` asks for its list of them."""
+
+    def __init__(self, services: Services, ledger_id: int, metadata: LedgerMetadata, password: bytes) -> None:
+        self._services = services
+        self._ledger_id = ledger_id
+        self._digest = WholeEntries(metadata.digest, password, metadata.lac_bounds)
+        # A bookie that lists more is not believed: a few bytes of its answer may describe millions of runs.
+        self._runs_max = min(CLOSED_RUNS_MAX, metadata.last_entry + 1) if metadata.is_closed else RUNS_MAX
+
+    async def missing(self, bookie: str, entry_ids: np.ndarray) -> np.ndarray:
+        """Return those of `entry_ids` (ascending) that the bookie does not give, or gives damaged.
+
+        Raises:
+            BookieUnavailable, RequestTimeout, TooManyRequests: the bookie cannot be asked.
+        """
+        found = [np.empty(0, np.int64)]
+        channel = await self._services.pool.channel(bookie)
+        pace, at = ReadPace(READ_BYTES, SINGLE_READS_AT_ONCE), 0
+        while at < len(entry_ids):
+            ids = entry_ids[at : at + pace.entries]
+            at += len(ids)
+            answers = await channel.read_entries(self._ledger_id, ids, self._digest)
+            if (answers.statuses == v2.Status.ETOOMANYREQUESTS).any():
+                raise read_error(v2.Status.ETOOMANYREQUESTS, self._ledger_id, int(ids[0]), bookie)
+            found.append(ids[answers.statuses != v2.EOK])
+            pace.on_entries(answers.largest_bytes)
+        return np.concatenate(found)
+
+    async def listed(self, bookie: str) -> EntryRuns | None:
+        """Return the entries that the bookie says it has, whole or damaged; None where it gives no list now."""
+        try:
+            channel = await self._services.pool.v3_channel(bookie)
+            status, runs = await channel.entry_list(self._ledger_id, self._runs_max)
+        except ClientClosed:
+            raise
+        except BookKeeperError:
+            return None
+        return runs if status in (v2.EOK, v2.Status.ENOENTRY, v2.Status.ENOLEDGER) else None

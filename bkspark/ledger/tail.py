@@ -1,0 +1,168 @@
+"""TailWatch: runs a Tail core on sockets, timers and the metadata store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol, assert_never
+
+from bkspark.core import effects
+from bkspark.core.metadata import LedgerMetadata
+from bkspark.core.tail import Tail, TailLimits
+from bkspark.entries import EntryBatch
+from bkspark.errors import BookKeeperError
+from bkspark.ledger.driver import Driver, Work
+from bkspark.ledger.metadata_steps import may_pass
+from bkspark.ledger.services import Services
+from bkspark.wire import v2
+from bkspark.wire.digest import EntryDigest
+
+
+class Growing(Protocol):
+    """The reader that a TailWatch looks at and tells."""
+
+    @property
+    def ledger_id(self) -> int: ...
+
+    @property
+    def metadata(self) -> LedgerMetadata: ...
+
+    @property
+    def digest(self) -> EntryDigest: ...
+
+    @property
+    def last_entry(self) -> int: ...
+
+    async def refresh(self) -> int: ...
+
+    def learn_lac(self, lac: int) -> None: ...
+
+
+class TailWatch:
+    """Waits for one reader's ledger to grow or to be closed; what it learns it tells the reader."""
+
+    def __init__(self, services: Services, reader: Growing, limits: TailLimits = TailLimits()) -> None:
+        self._services = services
+        """The client's."""
+        self._reader = reader
+        """Whose ledger it is. Told what is learned."""
+        self._loop = asyncio.get_running_loop()
+        """Constant."""
+        ensemble_size = reader.metadata.ensemble_size
+        self._core = Tail(reader.metadata, reader.last_entry, services.random.randrange(ensemble_size), limits)
+        """The decisions."""
+        self._driver = Driver[effects.TailEffect](self._begin, self._performed)
+        """Performs the core's effects."""
+        self._news: asyncio.Future[None] | None = None
+        """What `wait_beyond` waits for: the LAC grew, the ledger was closed, or the tail failed."""
+        self._timer: asyncio.TimerHandle | None = None
+        """The tick that the core asked for last."""
+        self._has_begun = False
+        """Whether `wait_beyond` was called. Set once."""
+        self._unwatch: Callable[[], None] | None = None
+        """Ends the watch on the metadata; None while there is none."""
+        self._early: EntryBatch | None = None
+        """An entry that a bookie sent along with the news that it is confirmed, until it is taken."""
+        self._error: BookKeeperError | None = None
+        """Why the tail failed. Set once."""
+
+    async def wait_beyond(self, lac: int) -> None:
+        """Return when the LAC is above `lac`, or the ledger is closed.
+
+        Raises:
+            NoSuchLedger: it was deleted.
+            ReadFailed, MetadataError: too few bookies, or the metadata store, could not be asked for
+                `TailLimits.patience_ns`.
+        """
+        if not self._has_begun:
+            # What changed before the watch was set is found by the look after it.
+            self._has_begun = True
+            self._driver.perform(self._core.on_metadata_changed(self._driver.now_ns()))
+        if self._error is not None:
+            raise self._error
+        while self._core.lac <= lac and not self._core.is_closed:
+            self._news = self._loop.create_future()
+            self._driver.perform(self._core.wait(self._driver.now_ns()))
+            await self._news
+            if self._error is not None:
+                raise self._error
+
+    def take_entry(self, entry_id: int) -> EntryBatch | None:
+        """Return entry `entry_id` if a bookie sent it along with the news that it is confirmed."""
+        early, self._early = self._early, None
+        return early if early is not None and early.first_entry == entry_id <= self._core.lac else None
+
+    async def aclose(self) -> None:
+        """Wait no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        await asyncio.gather(*self._driver.stop(), return_exceptions=True)
+        if self._unwatch is not None:
+            self._unwatch()
+
+    # ---- running the core ----
+
+    def _begin(self, effect: effects.TailEffect) -> Work[effects.TailEffect] | None:
+        match effect:
+            case effects.LongPoll():
+                return self._poll(effect)
+            case effects.ProveLac():
+                return self._prove(effect.bookie)
+            case effects.LookAgain():
+                return self._look()
+            case effects.Fail():
+                self._error = effect.error
+            case effects.CallAfter():
+                self._call_after(effect.delay_ns)
+            case _:
+                assert_never(effect)
+        return None
+
+    def _performed(self) -> None:
+        self._reader.learn_lac(self._core.lac)
+        has_news = self._error is not None or not self._core.is_waiting
+        if has_news and self._news is not None and not self._news.done():
+            self._news.set_result(None)
+
+    async def _poll(self, poll: effects.LongPoll) -> list[effects.TailEffect]:
+        ledger_id = self._reader.ledger_id
+        try:
+            channel = await self._services.pool.v3_channel(poll.bookie)
+            answer = await channel.poll_entry(ledger_id, poll.previous_lac, poll.wait_ns / 1e9, self._reader.digest)
+        except BookKeeperError:
+            return self._core.on_poll_failed(poll.bookie, self._driver.now_ns())
+        if answer.status != v2.EOK:
+            return self._core.on_poll_failed(poll.bookie, self._driver.now_ns())
+        if answer.entry is not None and answer.lac is not None and answer.lac > self._core.lac:
+            self._early = EntryBatch.of([answer.entry.payload], ledger_id, answer.entry.entry_id)
+        return self._core.on_polled(poll.bookie, answer.lac, self._driver.now_ns())
+
+    async def _prove(self, bookie: str) -> list[effects.TailEffect]:
+        try:
+            channel = await self._services.pool.v3_channel(bookie)
+            lac = (await channel.read_lac(self._reader.ledger_id, self._reader.digest)).lac
+        except BookKeeperError:
+            lac = None
+        return self._core.on_proven(bookie, lac, self._driver.now_ns())
+
+    async def _look(self) -> list[effects.TailEffect]:
+        try:
+            if self._unwatch is None:
+                self._unwatch = await self._services.ledgers.watch(self._reader.ledger_id, self._metadata_changed)
+            lac = await self._reader.refresh()
+        except BookKeeperError as error:
+            return self._core.on_look_failed(error, self._driver.now_ns(), may_pass=may_pass(error))
+        return self._core.on_looked(self._reader.metadata, lac, self._driver.now_ns())
+
+    def _metadata_changed(self) -> None:
+        self._driver.perform(self._core.on_metadata_changed(self._driver.now_ns()))
+
+    def _call_after(self, delay_ns: int) -> None:
+        """Tick at the time that was asked for last: the core asks again after every event."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(delay_ns / 1e9, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._driver.perform(self._core.on_tick(self._driver.now_ns()))

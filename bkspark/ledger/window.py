@@ -1,0 +1,128 @@
+"""AppendWindow: what one writer may have in flight, who waits for room, and who waits for which entry."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from bkspark.core.writer import WriterCore
+from bkspark.errors import BookKeeperError
+from bkspark.ledger.writer_options import WriterOptions
+
+_Waits = deque[tuple[int, asyncio.Future[int]]]
+
+
+class AppendWindow:
+    """The window of one writer.
+
+    Args:
+        congested: which slots' connections have so many bytes waiting that callers wait, too.
+    """
+
+    def __init__(self, core: WriterCore, options: WriterOptions, congested: Callable[[], Sequence[int]]) -> None:
+        self._core = core
+        """The writer's; read only."""
+        self._options = options
+        """Constant."""
+        self._congested = congested
+        """Constant."""
+        self._loop = asyncio.get_running_loop()
+        """Constant."""
+        self._pieces: deque[tuple[int, int]] = deque()
+        """(last entry, payload bytes) of pieces that are not acknowledged, in entry order."""
+        self._pending_bytes = 0
+        """The sum of the bytes in `_pieces`."""
+        self._waits: _Waits = deque()
+        """Callers who wait until an entry is acknowledged, in entry order."""
+        self._sync_waits: _Waits = deque()
+        """Callers who wait until an entry is confirmed, in entry order."""
+        self._room: asyncio.Future[None] | None = None
+        """What the caller whose turn it is waits for while the window is full. Only one waits at a time."""
+
+    # ---- room ----
+
+    def is_full(self) -> bool:
+        """Return whether callers wait before more is sent."""
+        options, core = self._options, self._core
+        if core.error is not None:
+            return False
+        if core.pending_count >= options.pending_entries_max or self._pending_bytes >= options.pending_bytes_max:
+            return True
+        kept_bytes_max = core.unsynced_bytes_max or options.pending_bytes_max + options.lag_bytes_max
+        if core.kept_bytes >= kept_bytes_max:
+            return True
+        if core.outstanding_max >= options.lag_entries_max:
+            return True
+        return any(core.may_hold_back(slot) for slot in self._congested())
+
+    async def wait_for_room(self) -> None:
+        """Return when the window is not full, or the writer has ended."""
+        while self.is_full():
+            self._room = self._loop.create_future()
+            await self._room
+
+    def look_for_room(self) -> None:
+        """Something has changed: the caller who waits goes on if there is room."""
+        if self._room is not None and not self._room.done() and not self.is_full():
+            self._room.set_result(None)
+
+    # ---- entries ----
+
+    def add(self, last_entry: int, payload_bytes: int) -> None:
+        """A piece that ends at an entry is in flight."""
+        self._pending_bytes += payload_bytes
+        self._pieces.append((last_entry, payload_bytes))
+
+    def wait_for(self, last_entry: int) -> asyncio.Future[int]:
+        """Return a future done when `last_entry`, the newest one, is acknowledged.
+
+        Raises:
+            BookKeeperError: the writer has ended.
+        """
+        if self._core.error is not None:
+            raise self._core.error
+        future: asyncio.Future[int] = self._loop.create_future()
+        if last_entry <= self._core.acknowledged:
+            future.set_result(last_entry)
+        else:
+            self._waits.append((last_entry, future))
+        return future
+
+    def wait_for_sync(self, target: int) -> asyncio.Future[int]:
+        """Return a future done when `target` is confirmed; it is not yet."""
+        synced: asyncio.Future[int] = self._loop.create_future()
+        self._sync_waits.append((target, synced))
+        return synced
+
+    def acknowledge(self, last_entry: int) -> None:
+        """Everything up to `last_entry` is acknowledged."""
+        while self._pieces and self._pieces[0][0] <= last_entry:
+            self._pending_bytes -= self._pieces.popleft()[1]
+        settle(self._waits, last_entry)
+
+    def confirm(self, last_entry: int) -> None:
+        """Everything up to `last_entry` is confirmed."""
+        settle(self._sync_waits, last_entry)
+
+    def fail(self, error: BookKeeperError) -> None:
+        """The writer has ended: so has everyone who waits."""
+        waits = [*self._waits, *self._sync_waits]
+        self._waits.clear()
+        self._sync_waits.clear()
+        self._pieces.clear()
+        self._pending_bytes = 0
+        for _, future in waits:
+            if not future.done():
+                future.set_exception(error)
+                future.exception()  # a caller that went away is not a programming error worth a warning
+        if self._room is not None and not self._room.done():
+            self._room.set_result(None)
+
+
+def settle(waits: _Waits, last_entry: int) -> None:
+    """Tell those who wait for an entry up to `last_entry`."""
+    while waits and waits[0][0] <= last_entry:
+        entry_id, future = waits.popleft()
+        if not future.done():
+            future.set_result(entry_id)

@@ -1,0 +1,186 @@
+"""Writing under the caller's entry ids: any order, no duplicates, gaps hold back, within limits."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from bkspark import blocking
+from bkspark.client import AdvancedLedgerWriter
+from bkspark.errors import (
+    ClientClosed,
+    ConfigurationError,
+    DuplicateEntryId,
+    LedgerClosed,
+    LedgerFenced,
+    TooManyRequests,
+)
+from bkspark.ledger.advanced import AHEAD_BYTES_MAX, AHEAD_ENTRIES_MAX
+from bkspark.ledger.writer_options import WriterOptions
+from tests.cluster import Cluster
+from tests.ledger.in_process import run
+
+
+async def read_all(client, ledger_id):
+    reader = await client.open(ledger_id)
+    return [entry async for batch in reader.batches() for entry in batch]
+
+
+def payload(entry_id):
+    return b"entry %d" % entry_id
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_entries_given_in_any_order_are_read_in_the_order_of_their_ids(tmp_path, seed):
+    async def test(cluster):
+        client = cluster.client(writer=WriterOptions(pending_entries_max=64))
+        writer = AdvancedLedgerWriter(await client.create())
+        runs = []
+        source = random.Random(seed)
+        first = 0
+        while first < 500:
+            count = source.choice((1, 1, 2, 7))
+            runs.append(range(first, first + count))
+            first += count
+        source.shuffle(runs)
+        appends = [asyncio.ensure_future(writer.append_many(ids[0], map(payload, ids))) for ids in runs]
+        assert await asyncio.gather(*appends) == [ids[-1] for ids in runs]
+        assert writer.last_entry == first - 1
+        await writer.close()
+        assert await read_all(client, writer.ledger_id) == [payload(entry_id) for entry_id in range(first)]
+
+    run(tmp_path, test)
+
+
+def test_gap_holds_back_every_acknowledgement_above_it(tmp_path):
+    async def test(cluster):
+        client = cluster.client()
+        async with AdvancedLedgerWriter(await client.create()) as writer:
+            assert await writer.append(0, payload(0)) == 0
+            above = await writer.submit(2, [payload(2), payload(3)])
+            assert await writer.sync() == 0
+            assert not above.done()
+            assert await writer.append(1, payload(1)) == 1
+            assert await above == 3
+
+    run(tmp_path, test)
+
+
+def test_id_given_twice_is_refused_and_the_first_entry_stands(tmp_path):
+    async def test(cluster):
+        client = cluster.client()
+        writer = AdvancedLedgerWriter(await client.create())
+        await writer.append_many(0, [payload(0), payload(1)])
+        ahead = await writer.submit(5, [payload(5), payload(6)])
+        for first, count, taken in ((0, 1, 0), (1, 3, 1), (6, 1, 6), (5, 9, 5), (4, 2, 5), (2, 4, 5)):
+            with pytest.raises(DuplicateEntryId) as caught:
+                await writer.submit(first, [b"other"] * count)
+            assert (caught.value.entry_id, caught.value.ledger_id) == (taken, writer.ledger_id)
+            assert caught.value.code == -22
+        await writer.append_many(2, map(payload, range(2, 5)))
+        await ahead
+        await writer.close()
+        assert await read_all(client, writer.ledger_id) == [payload(entry_id) for entry_id in range(7)]
+
+    run(tmp_path, test)
+
+
+def test_what_waits_above_a_gap_is_bounded_in_ids_and_bytes(tmp_path):
+    async def test(cluster):
+        writer = AdvancedLedgerWriter(await cluster.client().create())
+        last = AHEAD_ENTRIES_MAX - 1
+        with pytest.raises(TooManyRequests, match="entry 0"):
+            await writer.submit(last + 1, [b""])
+        at_the_limit = await writer.submit(last, [b""])
+        piece = bytes(AHEAD_BYTES_MAX // 16)
+        for number in range(16):
+            await writer.submit(10 + number, [piece])
+        with pytest.raises(TooManyRequests, match=str(AHEAD_BYTES_MAX)):
+            await writer.submit(50, [b"x"])
+        # What fills the gap is taken, however much waits above it.
+        assert await writer.append_many(0, [bytes(1000)] * 10) == 9
+        assert not at_the_limit.done()
+        writer.abandon()
+
+    run(tmp_path, test)
+
+
+def test_closing_ends_the_ledger_in_front_of_the_gap_and_fails_what_lies_above(tmp_path):
+    async def test(cluster):
+        client = cluster.client()
+        writer = AdvancedLedgerWriter(await client.create())
+        await writer.submit(0, [payload(0)])
+        above = await writer.submit(2, [payload(2)])
+        metadata = await writer.close()
+        assert metadata.last_entry == 0
+        with pytest.raises(LedgerClosed, match="entry 1"):
+            await above
+        with pytest.raises(LedgerClosed):
+            await writer.append(1, payload(1))
+        assert await read_all(client, writer.ledger_id) == [payload(0)]
+
+    run(tmp_path, test)
+
+
+def test_writer_that_ends_fails_what_waits_above_a_gap_too(tmp_path):
+    async def test(cluster):
+        client = cluster.client()
+        writer = AdvancedLedgerWriter(await client.create())
+        await writer.append(0, payload(0))
+        above = await writer.submit(2, [payload(2)])
+        await cluster.client().recover(writer.ledger_id)
+        with pytest.raises(LedgerFenced):
+            await writer.append(1, payload(1))
+        with pytest.raises(LedgerFenced):
+            await above
+        other = AdvancedLedgerWriter(await client.create())
+        waiting = await other.submit(7, [b"x"])
+        other.abandon()
+        with pytest.raises(ClientClosed):
+            await waiting
+
+    run(tmp_path, test)
+
+
+def test_cancelled_append_leaves_no_gap(tmp_path):
+    async def test(cluster):
+        client = cluster.client(writer=WriterOptions(pending_entries_max=1))
+        writer = AdvancedLedgerWriter(await client.create())
+        tasks = [asyncio.ensure_future(writer.append(entry_id, payload(entry_id))) for entry_id in range(20)]
+        await asyncio.sleep(0)
+        for task in tasks[::2]:
+            task.cancel()
+        done = await asyncio.gather(*tasks, return_exceptions=True)
+        assert done[1::2] == list(range(1, 20, 2))
+        assert (await writer.close()).last_entry == 19
+
+    run(tmp_path, test)
+
+
+@pytest.mark.parametrize("entry_id", [-1, "1", None, 1.0, True, 2**63])
+def test_id_that_is_none_is_named(tmp_path, entry_id):
+    async def test(cluster):
+        writer = AdvancedLedgerWriter(await cluster.client().create())
+        with pytest.raises(ConfigurationError, match="first_entry"):
+            await writer.append(entry_id, b"x")
+        with pytest.raises(TypeError, match="bytes"):
+            await writer.append(0, "text")
+        with pytest.raises(ValueError, match="no entries"):
+            await writer.append_many(0, [])
+        writer.abandon()
+
+    run(tmp_path, test)
+
+
+def test_blocking_twin_writes_under_chosen_ids(cluster: Cluster) -> None:
+    with blocking.Client(cluster.uri) as client:
+        with blocking.AdvancedLedgerWriter(client.create()) as writer:
+            above = writer.submit(1, [b"one"])
+            assert writer.append(0, b"zero") == 0
+            assert above.result(60) == 1
+            assert writer.append_many(2, [b"two", b"three"]) == 3
+            assert writer.sync() == writer.last_entry == 3
+        batch = client.open(writer.ledger_id).read(0, 3)
+        assert list(batch) == [b"zero", b"one", b"two", b"three"]

@@ -1,0 +1,203 @@
+"""Which bookies a client chooses as they come, go, fail and move between racks."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from bkspark.client import Client
+from bkspark.errors import ConfigurationError, MetadataError, MetadataFormat, NotEnoughBookies
+from bkspark.ledger.bookies import ClusterView, PlacementOptions
+from bkspark.metadata.bookies import BookieRegistry
+from bkspark.metadata.memory import MemoryStore
+from bkspark.metadata.registration import BookieAddress
+from bkspark.metadata.uri import MetadataUri
+from tests.ledger.in_process import InProcessCluster, run
+
+URI = "zk://127.0.0.1:2181/ledgers"
+
+
+class Cluster:
+    """Registrations without bookies behind them: creating a ledger contacts none."""
+
+    def __init__(self):
+        self.store = MemoryStore()
+        self.sessions = {}
+
+    async def start(self, *bookies):
+        await BookieRegistry(self.store.session(), MetadataUri.parse(URI)).initialize_cluster()
+        for bookie in bookies:
+            await self.register(bookie)
+
+    async def register(self, bookie):
+        self.sessions[bookie] = self.store.session()
+        registry = BookieRegistry(self.sessions[bookie], MetadataUri.parse(URI))
+        await registry.register(bookie, BookieAddress("127.0.0.1", 1))
+
+    async def leave(self, bookie):
+        await self.sessions.pop(bookie).close()
+
+    async def put_racks(self, racks):
+        tree = self.store.session()
+        data = json.dumps({"group": {bookie: {"rack": rack} for bookie, rack in racks.items()}}).encode()
+        if await tree.exists("/ledgers/bookies") is None:
+            await tree.create("/ledgers/bookies", data)
+        else:
+            await tree.set("/ledgers/bookies", data, -1)
+
+    def view(self, tree=None, unreachable=frozenset(), **options):
+        registry = BookieRegistry(tree or self.store.session(), MetadataUri.parse(URI))
+        return ClusterView(registry, PlacementOptions(**options), lambda: unreachable)
+
+
+def with_cluster(test, *bookies):
+    async def call():
+        cluster = Cluster()
+        await cluster.start(*bookies)
+        await asyncio.wait_for(test(cluster), 60)
+
+    asyncio.run(call())
+
+
+async def ensemble_of(client, size):
+    return (await client.create(ensemble=size, write_quorum=size, ack_quorum=1)).core.ensemble
+
+
+def test_bookies_are_chosen_as_they_come_and_go():
+    async def test(cluster):
+        async with Client(URI, tree=cluster.store.session()) as client:
+            assert set(await ensemble_of(client, 2)) == {"b:1", "b:2"}
+            await cluster.register("b:3")
+            assert set(await ensemble_of(client, 3)) == {"b:1", "b:2", "b:3"}
+            await cluster.leave("b:1")
+            await asyncio.sleep(0)  # the watch tells in the loop's next turn
+            assert set(await ensemble_of(client, 2)) == {"b:2", "b:3"}
+            with pytest.raises(NotEnoughBookies, match="there are 2"):
+                await ensemble_of(client, 3)
+
+    with_cluster(test, "b:1", "b:2")
+
+
+def test_list_is_read_once_and_again_only_when_it_changed():
+    async def test(cluster):
+        tree = cluster.store.session()
+        children, reads = tree.children, []
+        tree.children = lambda path: reads.append(path) or children(path)
+        view = cluster.view(tree)
+        for _ in range(5):
+            assert (await view.candidates(2)).writable == {"b:1", "b:2"}
+        assert len(reads) == 1
+        await cluster.register("b:3")
+        await asyncio.sleep(0)
+        assert (await view.candidates(2)).writable == {"b:1", "b:2", "b:3"}
+        assert len(reads) == 2
+
+    with_cluster(test, "b:1", "b:2")
+
+
+def test_ensembles_follow_the_rack_map_as_it_changes():
+    async def test(cluster):
+        async with Client(URI, tree=cluster.store.session()) as client:
+            for odd in ("b:1", "b:2", "b:4"):
+                await cluster.put_racks({f"b:{i}": "/far" if f"b:{i}" == odd else "/near" for i in range(1, 6)})
+                await asyncio.sleep(0)
+                for _ in range(10):
+                    assert odd in await ensemble_of(client, 2)
+
+    with_cluster(test, "b:1", "b:2", "b:3", "b:4", "b:5")
+
+
+def test_one_rack_a_write_quorum_is_a_choice_at_random():
+    async def test(cluster):
+        await cluster.put_racks({"b:1": "/far"})
+        options = PlacementOptions(min_racks_per_write_quorum=1)
+        async with Client(URI, tree=cluster.store.session(), placement=options) as client:
+            # With the far bookie in each by chance: once in 10^23 runs.
+            chosen = [await ensemble_of(client, 2) for _ in range(60)]
+            assert any("b:1" not in ensemble for ensemble in chosen)
+
+    with_cluster(test, "b:1", "b:2", "b:3", "b:4", "b:5")
+
+
+def test_unreadable_rack_map_refuses_new_ledgers_with_its_path_and_ends_no_writer():
+    async def test(cluster):
+        await cluster.put_racks({"b:1": "/r1"})
+        view = cluster.view()
+        assert (await view.candidates(2)).topology.rack_of("b:1") == "/r1"
+        await cluster.store.session().set("/ledgers/bookies", b"nonsense", -1)
+        await asyncio.sleep(0)
+        with pytest.raises(MetadataFormat, match="/ledgers/bookies"):
+            await view.candidates(2)
+        assert (await view.replacements()).topology.rack_of("b:1") == "/r1"
+
+    with_cluster(test, "b:1", "b:2")
+
+
+def test_watches_that_could_not_be_set_are_set_by_the_next_call():
+    async def test(cluster):
+        tree = cluster.store.session()
+        view = cluster.view(tree)
+        watch, calls = tree.watch, []
+
+        async def failing(path, callback):
+            calls.append(path)
+            if len(calls) == 2:
+                raise MetadataError("the connection was lost")
+            return await watch(path, callback)
+
+        tree.watch = failing
+        with pytest.raises(MetadataError):
+            await view.candidates(2)
+        assert (await view.candidates(2)).writable == {"b:1", "b:2"}
+        await cluster.leave("b:2")
+        await asyncio.sleep(0)
+        assert (await view.candidates(1)).writable == {"b:1"}
+
+    with_cluster(test, "b:1", "b:2")
+
+
+def test_failing_bookies_are_avoided_and_taken_where_there_are_no_others():
+    async def test(cluster):
+        view = cluster.view(unreachable=frozenset({"b:2"}), quarantine_failures=1)
+        view.on_failure("b:1")
+        assert (await view.candidates(3)).topology.avoided == {"b:1", "b:2"}
+        assert (await view.replacements()).topology.avoided == {"b:1", "b:2"}
+        client = Client(URI, tree=cluster.store.session(), placement=PlacementOptions(quarantine_failures=1))
+        (await client.services()).view.on_failure("b:1")
+        for _ in range(10):
+            assert "b:1" not in await ensemble_of(client, 2)
+        assert "b:1" in await ensemble_of(client, 3)
+        await client.close()
+
+    with_cluster(test, "b:1", "b:2", "b:3")
+
+
+def test_bookie_that_a_writer_gave_up_gets_no_new_ledgers(tmp_path):
+    async def test(cluster: InProcessCluster):
+        client = cluster.client(placement=PlacementOptions(quarantine_failures=1))
+        dead = cluster.bookies[0]
+        writer = await client.create(ensemble=4, write_quorum=4, ack_quorum=1)
+        await writer.append(b"one")
+        await dead.stop()
+        stale = BookieRegistry(cluster.store.session(), MetadataUri.parse(URI))
+        await stale.register(dead.id, BookieAddress("127.0.0.1", 1))  # as until ZooKeeper has noticed
+        await writer.append(b"two")
+        view = (await client.services()).view
+        while dead.id not in (await view.candidates(3)).topology.avoided:
+            await asyncio.sleep(0.01)
+        assert dead.id in (await view.candidates(3)).writable
+        for _ in range(10):
+            assert dead.id not in await ensemble_of(client, 3)
+        await writer.close()
+
+    run(tmp_path, test, bookies=4)
+
+
+def test_options_out_of_bounds_are_named():
+    for name in ("min_racks_per_write_quorum", "quarantine_failures"):
+        with pytest.raises(ConfigurationError, match=name):
+            PlacementOptions(**{name: 0})
+    with pytest.raises(ConfigurationError, match="quarantine_s"):
+        PlacementOptions(quarantine_s=-1)

@@ -1,0 +1,146 @@
+"""How `LedgerWriter.close` ends where bookies or the metadata store fail meanwhile; in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import Any
+
+import pytest
+
+from bkspark.client import Client, LedgerWriter
+from bkspark.core.metadata import LedgerMetadata, LedgerState
+from bkspark.core.writer import WriterState
+from bkspark.errors import MetadataError, RequestTimeout
+from bkspark.ledger.writer_options import WriterOptions
+from bkspark.metadata.bookies import BookieRegistry
+from bkspark.metadata.ledgers import LedgerStore
+from bkspark.metadata.tree import Stat
+from bkspark.metadata.uri import MetadataUri
+from tests.crash.images import Loss
+from tests.simulation.full_cluster import URI, Cluster, DelayedTree, FullBookie
+from tests.simulation.virtual_loop import VirtualLoop
+
+
+class HeldTree(DelayedTree):
+    """A session whose writes take effect, and are answered when the test says so; or fail from then on."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__(cluster, cluster.store)
+        self.is_holding = self.is_failing = False
+        self.written = asyncio.Event()
+        self.answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def set(self, path: str, data: bytes, version: int) -> Stat:
+        if self.is_failing:
+            raise MetadataError("ZooKeeper did not answer")
+        stat = await super().set(path, data, version)
+        if self.is_holding:
+            self.is_holding = False
+            self.written.set()
+            await self.answer
+        return stat
+
+
+class World:
+    """Five bookies, and a writer of a 3/3/1 ledger whose metadata session is `tree`."""
+
+    def __init__(self, cluster: Cluster, tree: HeldTree, writer: LedgerWriter) -> None:
+        self.cluster = cluster
+        self.tree = tree
+        self.writer = writer
+
+    @property
+    def ensemble(self) -> list[FullBookie]:
+        """The bookies of the writer, by slot."""
+        by_id = {bookie.id: bookie for bookie in self.cluster.bookies}
+        return [by_id[name] for name in self.writer.core.ensemble]
+
+    async def stored(self) -> LedgerMetadata:
+        ledgers = LedgerStore(self.cluster.store.session(), MetadataUri.parse(URI))
+        return (await ledgers.read(self.writer.ledger_id)).metadata
+
+
+def play(test: Callable[[World], Awaitable[None]], close_timeout_s: float = 30.0) -> None:
+    cluster = Cluster(Random(5), 5)
+
+    async def call() -> None:
+        await BookieRegistry(cluster.store.session(), MetadataUri.parse(URI)).initialize_cluster()
+        for bookie in cluster.bookies:
+            await bookie.start()
+        tree, options = HeldTree(cluster), WriterOptions(close_timeout_s=close_timeout_s)
+        async with Client(URI, tree=tree, writer=options) as client:
+            writer = await client.create(ensemble=3, write_quorum=3, ack_quorum=1)
+            await test(World(cluster, tree, writer))
+
+    VirtualLoop(cluster.connect).run_until_complete(call())
+
+
+def does_nothing(bookie: FullBookie) -> None:
+    """Let a bookie's journal hang: it owes every answer."""
+    instead: dict[str, Any] = {"work": lambda: None}
+    vars(bookie).update(instead)
+
+
+def test_bookie_lost_in_the_turn_in_which_an_ensemble_change_ends_is_replaced_before_the_close() -> None:
+    """`close` waited for the change, found another under way when it went on, and died of an assertion."""
+
+    async def test(world: World) -> None:
+        first, second, _ = world.ensemble
+        does_nothing(second)
+        await world.writer.append(b"0")
+        world.tree.is_holding = True
+        does_nothing(first)
+        await world.writer.append(b"1")
+        await first.crash(next(iter(Loss)))
+        await world.tree.written.wait()
+        closing = asyncio.ensure_future(world.writer.close())
+        await asyncio.sleep(0.5)
+        assert world.writer.core.state is WriterState.CHANGING
+        # The change ends, and in the same turn of the loop the connection of another bookie does.
+        world.tree.answer.set_result(None)
+        for link in [link for link in world.cluster.links if link.bookie is second]:
+            link.abort()
+        closed = await closing
+        assert (closed.state, closed.last_entry) == (LedgerState.CLOSED, 1)
+        assert not {first.id, second.id} & set(closed.last_fragment.bookies)
+        assert await world.stored() == closed
+
+    play(test)
+
+
+def test_time_out_of_the_closing_write_says_that_its_outcome_is_unknown() -> None:
+    """An error said "it is left open at entry 0" of a ledger that was closed."""
+
+    async def test(world: World) -> None:
+        await world.writer.append(b"0")
+        world.tree.is_holding = True
+        with pytest.raises(RequestTimeout, match="whether it was closed at entry 0 is unknown"):
+            await world.writer.close()
+        assert (await world.stored()).state is LedgerState.CLOSED
+
+    play(test, close_timeout_s=1.0)
+
+
+def test_close_that_times_out_before_its_write_leaves_the_ledger_open() -> None:
+    async def test(world: World) -> None:
+        await world.writer.append(b"0")
+        for bookie in world.ensemble:
+            does_nothing(bookie)
+        await world.writer.submit([b"1"])
+        with pytest.raises(RequestTimeout, match="it is left open, its last acknowledged entry is 0"):
+            await world.writer.close()
+        assert (await world.stored()).state is LedgerState.OPEN
+
+    play(test, close_timeout_s=1.0)
+
+
+def test_close_whose_metadata_store_stays_away_says_that_its_outcome_is_unknown() -> None:
+    async def test(world: World) -> None:
+        await world.writer.append(b"0")
+        world.tree.is_failing = True
+        with pytest.raises(MetadataError, match="whether the write took effect is unknown"):
+            await world.writer.close()
+
+    play(test, close_timeout_s=120.0)

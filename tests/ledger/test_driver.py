@@ -1,0 +1,82 @@
+"""Driver: effects are begun in order, work goes on beside them, and what it results in is performed afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from bkspark.ledger.driver import Driver, Work
+from bkspark.ledger.recovery import _RecoveryRun
+from bkspark.ledger.tail import TailWatch
+from bkspark.ledger.writer_run import WriterRun
+
+
+def test_effects_are_begun_in_order_and_what_work_results_in_is_performed() -> None:
+    seen: list[str] = []
+
+    async def test() -> None:
+        async def work() -> list[str]:
+            seen.append("works")
+            return ["result"]
+
+        def begin(effect: str) -> Work[str] | None:
+            seen.append(effect)
+            return work() if effect == "work" else None
+
+        driver = Driver(begin, lambda: seen.append("performed"))
+        driver.perform(["first", "work", "last"])
+        assert seen == ["first", "work", "last", "performed"]
+        while len(seen) < 7:
+            await asyncio.sleep(0)
+
+    asyncio.run(test())
+    assert seen[4:] == ["works", "result", "performed"]
+
+
+def test_work_that_ends_with_an_unexpected_error_is_reported() -> None:
+    async def test() -> BaseException:
+        told: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+
+        async def work() -> list[str]:
+            raise ZeroDivisionError
+
+        Driver[str](lambda effect: work(), broke=told.set_result).perform(["work"])
+        return await told
+
+    assert isinstance(asyncio.run(test()), ZeroDivisionError)
+
+
+@pytest.mark.filterwarnings("error")
+def test_stop_cancels_all_work_but_that_which_calls_it_and_work_that_has_not_begun() -> None:
+    ended: list[str] = []
+
+    async def test() -> None:
+        async def waits() -> None:
+            try:
+                await asyncio.sleep(3600)
+            finally:
+                ended.append("waits")
+
+        async def stops() -> None:
+            driver.spawn(waits())  # it never begins
+            driver.stop()
+            await asyncio.sleep(0)
+            ended.append("stops")
+
+        driver = Driver[str](lambda effect: None)
+        waiting = driver.spawn(waits())
+        await asyncio.sleep(0)
+        await driver.spawn(stops())
+        assert waiting.cancelled()
+
+    asyncio.run(test())
+    assert ended == ["waits", "stops"]
+
+
+@pytest.mark.parametrize("begin", [WriterRun._begin, _RecoveryRun._begin, TailWatch._begin])
+def test_effect_that_is_not_in_the_union_is_refused(begin: Callable[[Any, Any], Any]) -> None:
+    with pytest.raises(AssertionError):
+        begin(None, object())

@@ -1,0 +1,273 @@
+"""A bookie that neither works nor fails, with Qa 2 of 3 and no spare: what it costs the writer. In virtual time.
+
+Issue 15, A.8: the writer keeps 0.9 of its rate, and once the bookie is left out the p99 of its adds stays
+within twice the ordinary one. `python -m tests.chaos.gray` measures the same with real processes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import itertools
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import pytest
+
+from bkspark.client import Client, LedgerWriter
+from bkspark.core.limits import WriterLimits
+from bkspark.ledger.writer_options import WriterOptions
+from bkspark.metadata.bookies import BookieRegistry
+from bkspark.metadata.uri import MetadataUri
+from bkspark.net.pool import NetOptions
+from bkspark.wire.framing import scan_frames
+from tests.crash.images import Loss
+from tests.simulation.full_cluster import URI, Cluster, FullBookie
+from tests.simulation.full_links import Link
+from tests.simulation.virtual_loop import VirtualLoop
+
+pytestmark = pytest.mark.slow
+
+MILLISECOND = 1_000_000
+# The defaults, ten times as fast, so that six seconds are a minute.
+LIMITS = WriterLimits(
+    add_timeout_ns=500 * MILLISECOND,
+    replacement_retry_ns=100 * MILLISECOND,
+    slow_lag_ns=500 * MILLISECOND,
+    hold_back_ns_max=200 * MILLISECOND,
+    probe_pause_ns_min=100 * MILLISECOND,
+    probe_pause_ns_max=1000 * MILLISECOND,
+    trial_ns=200 * MILLISECOND,
+)
+OPTIONS = WriterOptions(lag_entries_max=64)
+NET = NetOptions(connect_timeout_s=0.5, read_timeout_s=0.5)
+BATCH = 16
+PAUSE_S = 0.02
+MINUTE_S = 6.0
+KEPT_RATE = 0.9
+SLOWER = 100
+
+
+class GrayLink(Link):
+    """A connection to the victim. TCP loses nothing: what does not arrive now does when the network is whole again."""
+
+    def __init__(self, cluster: GrayCluster, bookie: FullBookie, protocol: asyncio.BufferedProtocol) -> None:
+        super().__init__(cluster, bookie, protocol)
+        self._gray = cluster
+        self._held: list[tuple[int, Callable[[bytes], None], bytes]] = []
+        self._free_at = 0.0
+        self._replies = itertools.count()
+
+    def _deliver(self, way: int, deliver: Callable[[bytes], None], data: bytes) -> None:
+        if way in self._gray.cut:
+            self._held.append((way, deliver, data))
+            return
+        if way == 0 and self._gray.is_slow:
+            loop = asyncio.get_running_loop()
+            frames = len(scan_frames(bytearray(data), len(data)))
+            self._free_at = max(self._free_at, loop.time()) + frames * SLOWER / RATE_PER_S
+            loop.call_at(self._free_at, deliver, data)
+            return
+        if way == 1 and self._gray.skips:
+            table = scan_frames(bytearray(data), len(data))
+            kept = [row for row in range(len(table)) if next(self._replies) % 2]
+            data = b"".join(data[table.starts[row] - 4 : table.ends[row]] for row in kept)
+        deliver(data)
+
+    def heal(self) -> None:
+        held, self._held = self._held, []
+        for way, deliver, data in held:
+            self._deliver(way, deliver, data)
+
+
+class GrayCluster(Cluster):
+    """Three bookies; the first one, `victim`, turns gray."""
+
+    def __init__(self) -> None:
+        super().__init__(Random(7), 3)
+        self.network_s = self.journal_s = self.metadata_s = 0.0005
+        self.victim = self.bookies[0]
+        # The ways on which nothing arrives (0: at the victim, 1: from it); whether it is slow, or skips requests.
+        self.cut: frozenset[int] = frozenset()
+        self.is_slow = self.skips = False
+
+    def delay_s(self) -> float:
+        # No long tails: the p99 of a hundred adds is to say something.
+        return (0.5 + self.random.random()) * self.network_s
+
+    def sync_s(self) -> float:
+        return (0.5 + self.random.random()) * self.journal_s
+
+    async def connect(self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int) -> tuple[Link, Any]:
+        if port != self.victim.port:
+            return await super().connect(factory, host, port)
+        while len(self.cut) == 2:
+            await asyncio.sleep(0.1)
+        protocol = factory()
+        assert isinstance(protocol, asyncio.BufferedProtocol)
+        link = GrayLink(self, self.victim, protocol)
+        self.links.add(link)
+        protocol.connection_made(link)
+        return link, protocol
+
+    def heal(self) -> None:
+        """Let the victim work again."""
+        self.cut, self.is_slow, self.skips = frozenset(), False, False
+        if vars(self.victim).pop("work", None):
+            self.victim.work()
+        for link in tuple(self.links):
+            if isinstance(link, GrayLink):
+                link.heal()
+
+
+def hangs(cluster: GrayCluster) -> None:
+    """Its disk hangs: it takes requests, and its journal never syncs."""
+    vars(cluster.victim)["work"] = lambda: None
+
+
+def is_stopped(cluster: GrayCluster) -> None:
+    """Its process is stopped: the kernel takes connections, and what is sent."""
+    cluster.cut = frozenset({0})
+
+
+def is_cut_off(cluster: GrayCluster) -> None:
+    """Its network is broken both ways, but for the way to the metadata store."""
+    cluster.cut = frozenset({0, 1})
+
+
+def is_unheard(cluster: GrayCluster) -> None:
+    """What it answers does not arrive."""
+    cluster.cut = frozenset({1})
+
+
+def is_slow(cluster: GrayCluster) -> None:
+    """It takes a hundred times as long for every request."""
+    cluster.is_slow = True
+
+
+def answers_every_second_request(cluster: GrayCluster) -> None:
+    cluster.skips = True
+
+
+GRAY = [hangs, is_stopped, is_cut_off, is_unheard, is_slow, answers_every_second_request]
+RATE_PER_S = BATCH / PAUSE_S
+
+
+async def rate(writer: LedgerWriter, seconds: float) -> float:
+    """Return how many entries a second were acknowledged, of a caller that has as many in flight as it may."""
+    loop = asyncio.get_running_loop()
+    began, count = loop.time(), 0
+
+    def acknowledged(_: asyncio.Future[int]) -> None:
+        nonlocal count
+        count += BATCH if loop.time() - began <= seconds else 0
+
+    while loop.time() - began < seconds:
+        (await writer.submit([b"x" * 10] * BATCH)).add_done_callback(acknowledged)
+        await asyncio.sleep(PAUSE_S)
+    await writer.sync()
+    return count / seconds
+
+
+async def p99(writer: LedgerWriter, count: int) -> float:
+    """Return the p99 of single adds in seconds."""
+    loop = asyncio.get_running_loop()
+    took = []
+    for _ in range(count):
+        began = loop.time()
+        await writer.append(b"x" * 10)
+        took.append(loop.time() - began)
+        await asyncio.sleep(PAUSE_S)
+    return sorted(took)[int(0.99 * count)]
+
+
+@functools.cache
+def ordinary_p99(protocol: str) -> float:
+    """Return the p99 of single adds where nothing is gray."""
+    found = []
+
+    async def measure(_: GrayCluster, writer: LedgerWriter) -> None:
+        assert await rate(writer, 1.0) >= 0.99 * RATE_PER_S  # what is offered is what three good bookies take
+        found.append(await p99(writer, 120))
+
+    play(measure, wire_protocol=protocol)
+    return found[0]
+
+
+def play(test: Callable[[GrayCluster, LedgerWriter], Any], **options: Any) -> None:
+    """Run a test's coroutine with a writer of a 3/3/2 ledger on the cluster."""
+    cluster = GrayCluster()
+    settings = {"limits": LIMITS, "writer": OPTIONS, "net": NET, **options}
+
+    async def call() -> None:
+        await BookieRegistry(cluster.store.session(), MetadataUri.parse(URI)).initialize_cluster()
+        for bookie in cluster.bookies:
+            await bookie.start()
+        async with Client(URI, tree=cluster.session(), **settings) as client:
+            writer = await client.create(ensemble=3, write_quorum=3, ack_quorum=2)
+            await writer.append_many([b"x"] * 10)
+            await test(cluster, writer)
+            writer.abandon()
+
+    VirtualLoop(cluster.connect).run_until_complete(call())
+
+
+def takes_part(writer: LedgerWriter, cluster: GrayCluster) -> bool:
+    return writer.core.may_hold_back(writer.core.ensemble.index(cluster.victim.id))
+
+
+@pytest.mark.parametrize(
+    ("turn_gray", "protocol"),
+    [*((gray, "v2") for gray in GRAY), (hangs, "v3"), (answers_every_second_request, "v3")],
+    ids=lambda value: getattr(value, "__name__", value),
+)
+def test_writer_keeps_its_rate_and_its_latency(turn_gray: Callable[[GrayCluster], None], protocol: str) -> None:
+    ordinary = ordinary_p99(protocol)
+
+    async def test(cluster: GrayCluster, writer: LedgerWriter) -> None:
+        turn_gray(cluster)
+        assert await rate(writer, MINUTE_S) >= KEPT_RATE * RATE_PER_S
+        assert not takes_part(writer, cluster)
+        assert await p99(writer, 120) <= 2 * ordinary
+        # It is back soon after it works again: it has been probed all the time.
+        cluster.heal()
+        async with asyncio.timeout(2 * MINUTE_S):
+            while not takes_part(writer, cluster):
+                await rate(writer, 0.2)
+        assert (await writer.close()).last_entry == writer.last_entry
+
+    play(test, wire_protocol=protocol)
+
+
+def test_writer_keeps_its_rate_with_default_limits_over_a_minute() -> None:
+    async def test(cluster: GrayCluster, writer: LedgerWriter) -> None:
+        began = asyncio.get_running_loop().time()
+        hangs(cluster)
+        slowest = 0.0
+        while asyncio.get_running_loop().time() - began < 60:
+            asked = asyncio.get_running_loop().time()
+            await writer.append_many([b"x"] * 100)
+            slowest = max(slowest, asyncio.get_running_loop().time() - asked)
+            await asyncio.sleep(0.5)
+        # Its lag is full after five seconds; callers wait for two more at most, once.
+        assert slowest < 3
+
+    play(test, limits=WriterLimits(), writer=WriterOptions(lag_entries_max=1000), net=NetOptions())
+
+
+def test_second_bookie_that_is_lost_meanwhile_makes_the_gray_one_count_again() -> None:
+    """Two of three are needed: the writer waits for the gray one rather than fail, and goes on when that works."""
+
+    async def test(cluster: GrayCluster, writer: LedgerWriter) -> None:
+        is_stopped(cluster)
+        await rate(writer, 1.0)
+        assert not takes_part(writer, cluster)
+        pending = asyncio.ensure_future(writer.append_many([b"x"] * 100))
+        await cluster.bookies[1].crash(next(iter(Loss)))
+        await asyncio.sleep(0.1)
+        cluster.heal()
+        await asyncio.wait_for(pending, 5)
+        await writer.append(b"y")
+
+    play(test)

@@ -1,0 +1,111 @@
+"""Readers and recoveries of bookies that know no V3, that lack what is asked for, or whose answers fail in a step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from bkspark.core.metadata import Fragment, LedgerMetadata
+from bkspark.errors import ReadFailed
+from bkspark.ledger import recovery
+from bkspark.ledger.reader import SnapshotReader
+from bkspark.wire import bookkeeper_protocol_pb2 as protocol
+from bkspark.wire import v2
+from bkspark.wire.status import Status
+from tests.ledger.hostile import Asked, HostileBookie, World, play, reply, sealed
+
+
+def closes_connection(request: protocol.Request) -> Iterable[protocol.Response]:
+    raise ConnectionError
+
+
+def holds_up_to(last: int, status: int = Status.ENOENTRY):
+    """A bookie that holds entries 0 to `last`."""
+
+    def answer(asked: Asked) -> bytes:
+        if asked.opcode == v2.BATCH_READ:
+            raise ConnectionError
+        entry_id = last if asked.entry_id == v2.LAST_ENTRY else asked.entry_id
+        if 0 <= entry_id <= last:
+            return reply(asked, body=sealed(asked.ledger_id, entry_id))
+        return reply(asked, status=status)
+
+    return answer
+
+
+def test_end_of_an_open_ledger_is_asked_for_by_plain_reads_where_bookies_know_no_v3():
+    async def test(world: World) -> None:
+        async with HostileBookie(holds_up_to(4), closes_connection) as bookie:
+            ledger_id = await world.ledger(bookie)
+            reader = await world.client().open(ledger_id, recover=False)
+            assert reader.last_entry == 3  # its last entry says that this one is confirmed
+            entries = [entry async for batch in reader.batches() for entry in batch]
+            assert len(entries) == 4
+
+    play(test)
+
+
+@pytest.mark.parametrize("status", [Status.EIO, Status.EUNKNOWNLEDGERSTATE, 77])
+def test_end_of_an_open_ledger_is_unknown_where_its_bookies_answer_with_errors(status: int):
+    async def test(world: World) -> None:
+        async with HostileBookie(holds_up_to(-1, status), closes_connection) as bookie:
+            ledger_id = await world.ledger(bookie)
+            with pytest.raises(ReadFailed):
+                await world.client().open(ledger_id, recover=False)
+
+    play(test)
+
+
+def test_end_of_an_open_ledger_is_unknown_where_no_bookie_answers():
+    def silent(asked: Asked) -> bytes:
+        raise ConnectionError
+
+    async def test(world: World) -> None:
+        async with HostileBookie(silent, closes_connection) as one, HostileBookie(silent, closes_connection) as two:
+            ledger_id = await world.ledger(one, two, quorums=(2, 2, 1))
+            with pytest.raises(ReadFailed) as failed:
+                await world.client().open(ledger_id, recover=False)
+            assert failed.value.ledger_id == ledger_id
+
+    play(test)
+
+
+@pytest.mark.parametrize("known", [0, 1])
+def test_planned_read_goes_to_the_bookies_that_had_an_address(known: int):
+    async def test(world: World) -> None:
+        async with HostileBookie(holds_up_to(4)) as one, HostileBookie(holds_up_to(4)) as two:
+            bookies = (one.id, two.id)
+            metadata = LedgerMetadata(2, 2, 1, (Fragment(0, bookies),)).closed(4, 100)
+            host, port = bookies[known].split(":")
+            for ledger_id in (6, 7):  # whichever is asked first
+                addresses = {bookies[known]: (host, int(port))}
+                reader = SnapshotReader(ledger_id=ledger_id, metadata=metadata, addresses=addresses)
+                try:
+                    entries = [entry async for batch in reader.batches(0, 5) for entry in batch]
+                finally:
+                    await reader.close()
+                assert len(entries) == 5
+                reader = SnapshotReader(ledger_id=ledger_id, metadata=metadata, addresses={})
+                with pytest.raises(ReadFailed, match="had no address when the read was planned"):
+                    [batch async for batch in reader.batches(0, 5)]
+                await reader.close()
+
+    play(test)
+
+
+def test_error_of_our_own_in_a_step_ends_a_recovery(monkeypatch):
+    """Nobody else would: its caller waited for ever."""
+
+    async def fail(self: object, effect: object) -> None:
+        raise ZeroDivisionError("an error of our own")
+
+    monkeypatch.setattr(recovery._RecoveryRun, "_fence", fail)
+
+    async def test(world: World) -> None:
+        async with HostileBookie(holds_up_to(4)) as bookie:
+            ledger_id = await world.ledger(bookie)
+            with pytest.raises(ZeroDivisionError):
+                await world.client().recover(ledger_id)
+
+    play(test)
