@@ -7,11 +7,12 @@ import dataclasses
 
 import pytest
 
-from bkspark.client import Client, SnapshotReader, arguments
+from bkspark.client import Client, SnapshotReader
 from bkspark.core.limits import WriterLimits
 from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.core.relaxed import RelaxedDurability
 from bkspark.errors import ConfigurationError
+from bkspark.ledger import arguments
 from bkspark.ledger.bookies import PlacementOptions
 from bkspark.ledger.option_bounds import BOUNDS
 from bkspark.ledger.writer_options import WriterOptions

@@ -9,9 +9,10 @@ from dataclasses import replace
 import pytest
 from pyspark.sql.types import StructType
 
-from bkspark.client import Client, range_reader
+from bkspark.client import Client
 from bkspark.core.metadata import Fragment, LedgerMetadata
 from bkspark.entries import EntryBatch
+from bkspark.ledger import range_reader
 from bkspark.net.local_reads import LocalBookie
 from bkspark.spark import read as spark_read
 from bkspark.spark.options import SourceOptions
