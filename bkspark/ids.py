@@ -1,4 +1,4 @@
-"""Identifiers: ledger ids, entry ids and bookie ids; names of logs, and of those who publish in them.
+"""Identifiers: ledger ids, entry ids and bookie ids; names of logs and of their publishers.
 
 Ledger and entry ids are plain `int` (63-bit, never negative for a real one). A bookie id is plain `str`:
 Apache's syntax (letters, digits, `:` to `_`, `.` and `-`), by default `host:port`. Its identity survives a

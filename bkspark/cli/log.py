@@ -159,7 +159,8 @@ def append(arguments: argparse.Namespace) -> int:
     ensemble, write_quorum, ack_quorum = quorums(arguments)
     with opened(arguments.file) as source, connect(arguments) as client:
         batches = _parsed(source, arguments)
-        # The first entries before the log: input that is wrong from the start must make no log, nor fence its writer.
+        # The first entries before the log: input that is wrong from the start must neither create a log nor fence its
+        # writer.
         first = list(itertools.islice(batches, 1))
         with client.log(arguments.log).open_for_writing(
             ensemble=ensemble, write_quorum=write_quorum, ack_quorum=ack_quorum, metadata=dict(arguments.metadata)
@@ -182,7 +183,7 @@ def _append_all(writer: LogWriter, batches: Iterator[EntryBatch]) -> dict[str, o
     last: Future[PositionRange] | None = None
     try:
         for batch in batches:
-            # Waits for room in the writer's window; entries are acknowledged in order, so the last one tells of all.
+            # Waits for room in the writer's window; entries are acknowledged in order, so the last one confirms all.
             last = writer.submit(batch)
             entry_count += len(batch)
             byte_count += batch.payload_bytes
