@@ -67,7 +67,7 @@ class ReadThreads(Protocol):
         """Call on_done(task()), the task on a thread."""
 
 
-class BookieClient(ReadClient, PollClient, Protocol):
+class BookieClient(PollClient, Protocol):
     """A connection, as the bookie sees it."""
 
     def resume(self) -> None:

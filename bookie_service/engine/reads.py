@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -62,7 +62,7 @@ class ReadOptions:
     replies_bytes_max: int = 1280 * 1024
 
 
-class ReadClient(Disconnectable, Protocol):
+class ReadClient(Disconnectable, Hashable, Protocol):
     """A connection, as readings see it."""
 
     @property
