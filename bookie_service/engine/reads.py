@@ -54,7 +54,8 @@ class ReadOptions:
 
     in_flight_max: requested entries without an answer before connections must wait; 0: only `waiting_max` limits them.
     waiting_max: entries that wait for the disk; above that a read is answered ETOOMANYREQUESTS.
-    batch_bytes_max: bytes of a batch-read reply. replies_bytes_max: single reads are answered in pieces of about this size.
+    batch_bytes_max: bytes of a batch-read reply.
+    replies_bytes_max: single reads are answered in pieces of about this size.
     """
 
     in_flight_max: int = 0
