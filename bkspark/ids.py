@@ -56,7 +56,7 @@ def check_bookie_id(bookie_id: str) -> str:
 
 
 def parse_host_port(text: str) -> tuple[str, int]:
-    """Return (host, port) of `host:port`; an IPv6 host may stand in square brackets.
+    """Return (host, port) of `host:port`; an IPv6 host may be in square brackets.
 
     Raises:
         ValueError: there is no port, or it is not 1 to 65535, or the host cannot be one.

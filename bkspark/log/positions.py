@@ -103,7 +103,7 @@ def check_place(name: str, place: object) -> Place:
     """Return the argument `name` as a place: a position, or what `parse_place` takes.
 
     Raises:
-        ConfigurationError: it is none; names the argument.
+        ConfigurationError: it is not a place; names the argument.
     """
     if isinstance(place, Position):
         return place

@@ -27,7 +27,7 @@ LAYOUT_VERSION_MIN = 3
 
 @dataclass(frozen=True, slots=True)
 class Cookie:
-    """The identity of a bookie's directories. `instance_id` None: the cluster has none."""
+    """The identity of a bookie's directories. `instance_id` None: the cluster has no id."""
 
     bookie_id: str
     journal_directories: tuple[str, ...]

@@ -9,7 +9,7 @@ never returns an error, a negative answer or a report of damage: the caller read
 that answer decides, as if local reads did not exist. If anything except the check of an entry fails, the bookie is read
 only over the network, as long as the connection to it lasts.
 
-**Who answers.** Every user of the host may take the name of the socket, and forge entries with their digests. So the
+**Authentication.** Every user of the host may take the name of the socket, and forge entries with their digests. So the
 client asks the kernel for the socket's user: it must be this user, root, or the user that listens at the bookie's port.
 """
 

@@ -149,7 +149,7 @@ def inferred_schema(payload: pa.Schema, options: SourceOptions) -> StructType:
         ConfigurationError: includeMetadata adds a column that the payload has too, or Spark has no such type.
     """
     try:
-        # Before 4.2 a timestamp without zone becomes one with zone, unless told not to.
+        # Before 4.2 a timestamp without zone becomes one with zone, unless a setting prevents it.
         found = from_arrow_schema(_plain(payload), prefer_timestamp_ntz=True)
     except Exception as error:  # pyspark's error types differ between its versions
         raise ConfigurationError(

@@ -1,4 +1,4 @@
-"""The lag of a streaming query behind its logs, from Spark's progress reports."""
+"""How far a streaming query lags behind its logs, from Spark's progress reports."""
 
 from __future__ import annotations
 

@@ -380,7 +380,7 @@ class BookieCheck:
         else:
             self._note(finding)
 
-    def _need_keys(self, path: str, offset: int, ledger_ids: list[int]) -> None:
+    def _need_keys(self, path: str, offset: int | None, ledger_ids: list[int]) -> None:
         for ledger_id in ledger_ids:
             if ledger_id not in self._indexed and ledger_id not in self._journal.keyed:
                 reason = f"the master key of ledger {ledger_id} is neither in the journal before this nor in the index"
@@ -406,7 +406,7 @@ class BookieCheck:
                 elif isinstance(finding, Incomplete) and finding.offset < end:
                     reason = f"the log was truncated or damaged here: it was durable as far as {end}"
                     self._report.add(Damage(path, finding.offset, finding.length, reason))
-                elif isinstance(finding, Damage) and finding.offset >= end:
+                elif isinstance(finding, Damage) and finding.offset is not None and finding.offset >= end:
                     self._report.notes.append(
                         f"{path} offset {finding.offset}: {finding.reason}; no index points there"
                     )

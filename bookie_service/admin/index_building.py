@@ -28,7 +28,7 @@ from bookie_service.storage.index.key_value_index import KeyValueIndex
 from bookie_service.storage.index.manifest import IndexManifest, IndexManifestWriter
 from bookie_service.storage.io.files import LocalFiles
 from bookie_service.storage.io.key_values import KeyValueOptions
-from bookie_service.storage.logs.entry_log import EntryLogs
+from bookie_service.storage.logs.entry_log import StoredLogs
 from bookie_service.storage.logs.log_reader import EntryLogReader
 from bookie_service.storage.logs.log_scan import stored_positions
 
@@ -63,7 +63,7 @@ class _Logs:
     """Checks whether a position leads to its entry."""
 
     def __init__(self, files: LocalFiles, directories: Sequence[str]) -> None:
-        self._reader = EntryLogReader(EntryLogs(files, directories), _LOGS_OPEN_MAX)
+        self._reader = EntryLogReader(StoredLogs(files, directories), _LOGS_OPEN_MAX)
 
     def leads_to(self, ledger_id: int, entry_id: int, position: int) -> bool:
         try:

@@ -126,7 +126,8 @@ async def _recover(cluster: RepairedCluster, arguments: argparse.Namespace, conf
     return 0
 
 
-_COMMANDS = {
+_Command = Callable[[argparse.Namespace, Configuration, ShutdownSignals], Coroutine[Any, Any, int]]
+_COMMANDS: dict[str, _Command] = {
     "autorecovery": _autorecovery,
     "check": functools.partial(_once, _check),
     "decommission": functools.partial(_once, _decommission),

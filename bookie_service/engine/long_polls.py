@@ -9,13 +9,14 @@ per address, and per connection (`shares`).
 from __future__ import annotations
 
 import logging
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from bkspark.ids import NO_ENTRY
-from bookie_service.engine.reads import Reads
+from bookie_service.engine.reads import ReadClient, Reading, Reads
 from bookie_service.engine.shares import Peer, ShareLimits, Shares
 from bookie_service.engine.turns import Turn, Turns
 
@@ -28,20 +29,21 @@ class PollTimer(Protocol):
     def cancel(self) -> None: ...
 
 
-class PollClient(Peer, Protocol):
+class PollClient(ReadClient, Peer, Protocol):
     """The part of a connection that its long polls use."""
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> PollTimer:
         """Call back after a time, whether the connection is gone or not."""
 
 
-class Poll(Protocol):
+class Poll(Reading):
     """A reading that waits until the LAC of `ledger_id` is above `previous_lac`."""
 
     client: PollClient
     ledger_id: int
     previous_lac: int
 
+    @abstractmethod
     def wake(self, lac: int | None) -> None:
         """Continue: the LAC advanced to this entry; None: it did not advance."""
 

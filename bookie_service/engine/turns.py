@@ -18,6 +18,8 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
+_LONG_FRAMES = 8192
+
 
 @dataclass(frozen=True, slots=True)
 class TurnLimits:
@@ -34,7 +36,7 @@ class TurnLimits:
     frames: int = 512
     long_requests: int = 1024
     long_seconds: float = 0.004
-    long_frames: int = 8192
+    long_frames: int = _LONG_FRAMES
     shared_seconds: float = 2.0
     queue_seconds: float = 0.0002
     crowded_seconds: float = 0.001
@@ -45,9 +47,7 @@ class Turn:
 
     __slots__ = ("_clock", "_end", "_requests", "frames")
 
-    def __init__(
-        self, clock: Callable[[], float], requests: int, end: float, frames: int = TurnLimits.long_frames
-    ) -> None:
+    def __init__(self, clock: Callable[[], float], requests: int, end: float, frames: int = _LONG_FRAMES) -> None:
         """`clock` returns seconds; the turn is over at `end`; one run has at most this many frames."""
         self.frames = frames
         self._clock = clock

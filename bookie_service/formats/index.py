@@ -41,7 +41,9 @@ from __future__ import annotations
 import re
 import struct
 from dataclasses import dataclass, field
+from typing import TypeVar
 
+import numpy as np
 from crc32c import crc32c
 
 from bkspark.wire.layout import MASTER_KEY_BYTES
@@ -57,6 +59,8 @@ LAC_PACKET_BYTES_MAX = 128
 STORED_ENTRY_ID_MAX = (1 << 40) - 1
 """Highest entry id that can be stored: file systems end near offset 2^43."""
 
+EntryIds = TypeVar("EntryIds", int, np.ndarray)
+
 
 @dataclass(frozen=True, slots=True)
 class Layout:
@@ -66,8 +70,8 @@ class Layout:
     slots_at: tuple[int, int]
     positions_at: int
 
-    def position_at(self, entry_id: int) -> int:
-        """Return the offset of an entry's position."""
+    def position_at(self, entry_id: EntryIds) -> EntryIds:
+        """Return the offset of an entry's position; of an array of entries, an array."""
         return self.positions_at + POSITION_BYTES * entry_id
 
     def entry_at(self, offset: int) -> int:

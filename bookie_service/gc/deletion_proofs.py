@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, TypeVarTuple
 
 import numpy as np
 
@@ -24,6 +24,14 @@ from bookie_service.storage import ledger_id_sets
 from bookie_service.storage.ledgers.interface import LedgerIndex
 
 T = TypeVar("T")
+Arguments = TypeVarTuple("Arguments")
+
+
+class Apart(Protocol):
+    """Calls a function on another thread."""
+
+    def __call__(self, function: Callable[[*Arguments], T], /, *arguments: *Arguments) -> Awaitable[T]:
+        """Return what `function(*arguments)` returns."""
 
 
 class DeletedLedgersView(Protocol):
@@ -48,7 +56,7 @@ class DeletionProofs:
         metadata_view: DeletedLedgersView,
         interval_s: float,
         deleted_share_max: float,
-        apart: Callable[..., Awaitable[T]],
+        apart: Apart,
         keep: Callable[[str], None],
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:

@@ -23,7 +23,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, TypeVarTuple
 
 import numpy as np
 
@@ -45,6 +45,7 @@ _TURN_S = 0.001
 """How long ledgers are dropped before the event loop serves requests again."""
 
 T = TypeVar("T")
+Arguments = TypeVarTuple("Arguments")
 
 
 @dataclass(frozen=True, slots=True)
@@ -429,7 +430,7 @@ class GarbageCollector:
 
         return pace
 
-    async def _apart(self, function: Callable[..., T], *arguments: object) -> T:
+    async def _apart(self, function: Callable[[*Arguments], T], /, *arguments: *Arguments) -> T:
         """Call a function on the collector's thread."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
 

@@ -37,6 +37,8 @@ _OPEN_FILES = 1
 class EntryList(Reading):
     """One such request until it is answered."""
 
+    client: ListClient
+
     def __init__(self, lists: EntryLists, client: ListClient, request: protocol.Request) -> None:
         self.client = client
         self._lists = lists

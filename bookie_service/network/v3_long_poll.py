@@ -18,7 +18,7 @@ from bkspark.wire import v3
 from bkspark.wire.flags import LAST_ENTRY
 from bkspark.wire.framing import LENGTH_BYTES
 from bkspark.wire.status import Status
-from bookie_service.engine.long_polls import LongPolls, PollClient
+from bookie_service.engine.long_polls import LongPolls, Poll, PollClient
 from bookie_service.engine.reads import Reading, View, failed, ids_of
 from bookie_service.engine.single_reads import SingleReads
 from bookie_service.engine.turns import Turn
@@ -28,7 +28,7 @@ from bookie_service.network.v3_responses import response
 from bookie_service.storage.io.byte_source import Fetched, NotCached, Place
 
 
-class LongPollRead(Reading):
+class LongPollRead(Poll):
     """One such read, from its arrival until it is answered."""
 
     def __init__(self, polls: LongPolls, client: PollClient, request: protocol.Request) -> None:

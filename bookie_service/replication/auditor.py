@@ -151,16 +151,16 @@ class Auditor:
         """
         before, self._delay = self._delay, None
         try:
-            self._delay = await self._store.lost_bookie_recovery_delay()
+            delay = self._delay = await self._store.lost_bookie_recovery_delay()
         except MetadataFormat as error:
             self._complain(str(error))
-        if self._delay is None:
+            delay = None
+        if delay is None:
             # An operator removed it, or it is unreadable.
             return self._options.lost_bookie_delay_s
-        is_written = before is not None and before.version != self._delay.version
-        if is_written and self._delay.seconds in (0, before.seconds):
+        if before is not None and before.version != delay.version and delay.seconds in (0, before.seconds):
             self._lost.end_delay()
-        return float(self._delay.seconds)
+        return float(delay.seconds)
 
     async def _look_at_ledgers(self) -> float | None:
         """Check all ledgers when that is due. It may take hours, and lost bookies must not wait: it runs in the

@@ -302,7 +302,8 @@ class RepairCore:
     def _repair(self, fragment: Fragment, end_entry: int) -> list[Effect] | None:
         """Return the next step for a fragment; None when there is nothing more to do for it."""
         first = fragment.first_entry
-        lost, lacking = [], []
+        lost: list[int] = []
+        lacking: list[int] = []
         for slot, bookie in enumerate(fragment.bookies):
             if (first, bookie) in self._done:
                 continue

@@ -167,14 +167,13 @@ class ReplicationWorker:
                 if work is None:
                     return False
                 ended, fragment = await self._repaired(work, session)
-            except MetadataFormat as error:
-                ended, fragment = Ended(Outcome.DEFERRED, error), None
-            except MetadataError:
-                raise
             except Exception as error:
+                if isinstance(error, MetadataError) and not isinstance(error, MetadataFormat):
+                    raise
                 if not isinstance(error, BookKeeperError):
                     error = self._unexpected.failure(error, f"the repair of ledger {ledger_id}", ledger_id)
-                ended, fragment = Ended(Outcome.DEFERRED, error), None
+                self._defer(ledger_id, Ended(Outcome.DEFERRED, error), None)
+                return False
             if ended.outcome not in (Outcome.COMPLETE, Outcome.GONE):
                 self._defer(ledger_id, ended, fragment)
                 return False
@@ -219,8 +218,9 @@ class ReplicationWorker:
         known = self._deferred.get(ledger_id)
         if self._options.grace_s <= 0:
             return True
-        is_same = known is not None and known.fragment == fragment
-        return is_same and self._now_s() >= known.since_s + self._options.grace_s
+        if known is None or known.fragment != fragment:
+            return False
+        return self._now_s() >= known.since_s + self._options.grace_s
 
     def _now_s(self) -> float:
         return asyncio.get_running_loop().time()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -147,7 +147,7 @@ class _EntryLog:
             reason = f"entry {entry_id} of ledger {ledger_id} does not match its digest"
             yield Damage(self._path, int(run.offsets[row]), int(run.sizes[row]), reason, ledger_id, entry_id)
 
-    def _unreadable(self, offset: int, search_from: int) -> Iterator[Finding]:
+    def _unreadable(self, offset: int, search_from: int) -> Generator[Finding, None, int]:
         """Report bytes at `offset` that are not an item; return where the next item begins, or the file's end."""
         if (length := self._map_record(offset)) is not None:
             yield Fact("ledgers-map", self._path, offset, length, None, {"log": self._log_id})

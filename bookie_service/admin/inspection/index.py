@@ -18,7 +18,7 @@ from bookie_service.formats.entry_log import HEADER_BYTES, OFFSET_BITS, OFFSET_M
 from bookie_service.formats.index import HEAD_BYTES, LAYOUT, POSITION_BYTES, SLOT_BYTES, Layout, LedgerHeader
 from bookie_service.storage.index.index_file import IndexFile
 from bookie_service.storage.io.files import ReadOnlyFiles
-from bookie_service.storage.logs.entry_log import EntryLogs
+from bookie_service.storage.logs.entry_log import StoredLogs
 from bookie_service.storage.logs.log_reader import EntryLogReader
 
 _POSITIONS_PER_READ = 8192
@@ -65,7 +65,7 @@ class LogLookup:
         self._reader.close()
 
     def _open(self) -> None:
-        self._reader = EntryLogReader(EntryLogs(self._files, self._directories), _LOGS_OPEN_MAX)
+        self._reader = EntryLogReader(StoredLogs(self._files, self._directories), _LOGS_OPEN_MAX)
 
 
 def _impossible(position: int) -> str:
@@ -115,7 +115,7 @@ def _slots(file: IndexFile, ledger_id: int) -> Iterator[Finding]:
 
 def header_values(header: LedgerHeader) -> dict[str, object]:
     """Return the fields of a header that are shown; not the master key."""
-    values = {"ledger": header.ledger_id, "generation": header.generation, "fenced": header.fenced}
+    values: dict[str, object] = {"ledger": header.ledger_id, "generation": header.generation, "fenced": header.fenced}
     if header.explicit_lac:
         values["explicit_lac"] = index_format.decode_lac(header.explicit_lac)[1]
     return values

@@ -8,7 +8,7 @@ writing is never taken for damage.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 
 import numpy as np
 from crc32c import crc32c
@@ -140,7 +140,7 @@ class _JournalFile:
         is_whole = len(body) == header.body_bytes and crc32c(body) == header.body_crc
         return (header, body) if is_whole else None
 
-    def _unreadable(self, offset: int) -> Iterator[Finding]:
+    def _unreadable(self, offset: int) -> Generator[Finding, None, int | None]:
         """Report bytes at `offset` that are not a record; return where reading continues, None if nowhere."""
         header = self._record_header_at(offset)
         behind = offset + RECORD_HEADER_BYTES + header.body_bytes if header is not None else None
@@ -155,7 +155,7 @@ class _JournalFile:
             yield Incomplete(self._path, offset, length or self._size - offset, reason)
         return None
 
-    def _contents(self, offset: int, header: RecordHeader, body: bytes) -> Iterator[Finding]:
+    def _contents(self, offset: int, header: RecordHeader, body: bytes) -> Generator[Finding, None, int]:
         """Report a whole record; return where the next one begins."""
         length = RECORD_HEADER_BYTES + len(body)
         is_known = header.kind in list(RecordKind)

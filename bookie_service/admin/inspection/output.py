@@ -43,7 +43,7 @@ from bookie_service.formats.index import POSITION_BYTES
 Row = dict[str, object]
 
 _SHOWN = {VERIFIED: True, WRONG: False, UNVERIFIED: None}
-_MARKS = {True: "ok", False: "WRONG", None: "-"}
+_MARKS: dict[object, str] = {True: "ok", False: "WRONG", None: "-"}
 _COLUMNS = "{:>12} {:>10}  {:<12} {:>8}  {}"
 
 

@@ -15,6 +15,7 @@ import contextlib
 import errno
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from typing import cast
 
 from rocksdict import (
     AccessType,
@@ -65,7 +66,8 @@ class RocksKeyValues:
         self._path = path
         self._opened_at = links or path
         self._unlogged = WriteOptions()
-        self._unlogged.disable_wal = True
+        # A property, which rocksdict's stub has as a method.
+        self._unlogged.disable_wal = True  # type: ignore[method-assign,assignment]
         self._settings = _settings(options)
         self._access = AccessType.read_write()
         if links is not None:
@@ -86,7 +88,8 @@ class RocksKeyValues:
 
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         with self._using, self._naming():
-            return self._database.get(list(keys))
+            # A list of keys gives a list of values of the same length; the stub has no overload for it.
+            return cast("list[bytes | None]", self._database.get(list(keys)))
 
     def last(self, first: bytes, end: bytes) -> tuple[bytes, bytes] | None:
         with self._using, self._naming():

@@ -88,14 +88,14 @@ class Marks:
         if len(errors) == len(self._directories):
             raise next(filter(is_out_of_space, errors.values()), next(iter(errors.values())))
         for directory in sorted(errors.keys() - self._refusing):
-            error = errors[directory]
-            logger.warning("marks are written to the other ledger directories, not to %s: %s", directory, error)
+            why = errors[directory]
+            logger.warning("marks are written to the other ledger directories, not to %s: %s", directory, why)
         self._refusing = frozenset(errors)
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A flush and, per journal, the position behind everything in it."""
+    """A flush and, per journal, the position after everything in it."""
 
     flush: Flush
     marks: Sequence[Future[JournalPosition]]

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from bkspark.errors import StorageDamaged
 from bookie_service.formats import entry_log as log_format
 from bookie_service.storage.disks import UNKNOWN_SPACE, DiskLimits, FileSystemSpace, directory_for_log
-from bookie_service.storage.io.files import File, LocalFiles, is_disk_failure, refuses_writes
+from bookie_service.storage.io.files import File, LocalFiles, ReadOnlyFiles, is_disk_failure, refuses_writes
 from bookie_service.storage.logs.log_writer import EntryLogWriter
 
 _UNSEEN_LOGS_MAX = 1 << 20
@@ -25,43 +25,27 @@ ITEM_BYTES_MAX = 64 * 1024 * 1024
 """A length word above this is damage, not an entry."""
 
 
-class EntryLogs:
-    """Which entry logs exist, in which directory. Shared by all threads of the storage.
+class StoredLogs:
+    """Which entry logs lie in ledger directories, and where. It reads the directories once and changes nothing."""
 
-    A new log goes to the directory with the most free space (`disks.directory_for_log`).
-    """
+    files: ReadOnlyFiles
 
-    def __init__(
-        self,
-        files: LocalFiles,
-        directories: Sequence[str],
-        limits: DiskLimits | None = None,
-        *,
-        reserves: bool = False,
-    ) -> None:
-        """`directories`: the `current` directories of all ledger directories; `reserves`: see `EntryLogWriter`."""
+    def __init__(self, files: ReadOnlyFiles, directories: Sequence[str]) -> None:
+        """`directories`: the `current` directories of all ledger directories."""
         self.files = files
-        self._reserves = reserves
         self._directories = directories
-        self._limits = limits or DiskLimits()
         self._directory_of: dict[int, str] = {}
-        self._creating = threading.Lock()
-        self._appended: set[int] = set()
-        self._adopted: set[int] = set()
-        self._full: frozenset[str] = frozenset()
-        self._avoided: frozenset[str] = frozenset()
-        highest = 0
         self.notices: list[str] = []
         """Lines for the operator about directories that cannot be read."""
+        self._last_id = 0
+        """The highest number that a log has or had, as far as the directories tell."""
         for directory in directories:
             for name in self._names(directory):
                 log_id = log_format.parse_file_name(name)
                 if log_id is not None:
                     self._directory_of[log_id] = directory
-                    highest = max(highest, log_id)
-            highest = max(highest, self._noted_id(directory))
-        # No number is used twice, not even that of a log that is not visible now.
-        self._last_id = min(highest + (_UNSEEN_LOGS_MAX if self.notices else 0), log_format.LOG_ID_MAX)
+                    self._last_id = max(self._last_id, log_id)
+            self._last_id = max(self._last_id, self._noted_id(directory))
 
     def _names(self, directory: str) -> list[str]:
         try:
@@ -92,6 +76,35 @@ class EntryLogs:
         """Return the path of a log, None when there is no such log."""
         directory = self._directory_of.get(log_id)
         return None if directory is None else os.path.join(directory, log_format.file_name(log_id))
+
+
+class EntryLogs(StoredLogs):
+    """Which entry logs exist, in which directory. Shared by all threads of the storage.
+
+    A new log goes to the directory with the most free space (`disks.directory_for_log`).
+    """
+
+    files: LocalFiles
+
+    def __init__(
+        self,
+        files: LocalFiles,
+        directories: Sequence[str],
+        limits: DiskLimits | None = None,
+        *,
+        reserves: bool = False,
+    ) -> None:
+        """`directories`: the `current` directories of all ledger directories; `reserves`: see `EntryLogWriter`."""
+        super().__init__(files, directories)
+        self._reserves = reserves
+        self._limits = limits or DiskLimits()
+        self._creating = threading.Lock()
+        self._appended: set[int] = set()
+        self._adopted: set[int] = set()
+        self._full: frozenset[str] = frozenset()
+        self._avoided: frozenset[str] = frozenset()
+        # No number is used twice, also not one of a log that cannot be seen now.
+        self._last_id = min(self._last_id + (_UNSEEN_LOGS_MAX if self.notices else 0), log_format.LOG_ID_MAX)
 
     # ---- full disks ----
 

@@ -20,7 +20,7 @@ from bookie_service.storage.io.byte_source import WAITING, ByteSource
 from bookie_service.storage.io.framed_entries import FramedEntries, contiguous_spans
 from bookie_service.storage.io.open_files import OpenFiles
 from bookie_service.storage.ledgers.interface import Located
-from bookie_service.storage.logs.entry_log import ITEM_BYTES_MAX, EntryLogs
+from bookie_service.storage.logs.entry_log import ITEM_BYTES_MAX, StoredLogs
 
 _GAP_BYTES_MAX = 256 * 1024
 """Entries of one ledger that are further apart than this are read one by one."""
@@ -32,7 +32,7 @@ _HEAD_BYTES = np.dtype((np.void, _HEAD.itemsize))
 class EntryLogReader:
     """Reads runs of items back and checks that they match the index. For one thread."""
 
-    def __init__(self, logs: EntryLogs, open_files_max: int) -> None:
+    def __init__(self, logs: StoredLogs, open_files_max: int) -> None:
         self._logs = logs
         self._open = OpenFiles(logs.files.open, open_files_max)
 
