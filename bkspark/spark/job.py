@@ -77,12 +77,7 @@ def session(folder: Path, cores: int = 2, java_options: str = "") -> Iterator[Sp
         spark.sparkContext.setLogLevel("ERROR")
         yield spark
     finally:
-<<<<<<< HEAD
         # Python's stdin pipe keeps the JVM alive; it would outlive us by a moment.
-        gateway = spark.sparkContext._gateway
-=======
-        # Python's stdin pipe to the JVM keeps it alive; it would outlive us by a moment.
->>>>>>> origin/main
         spark.stop()
         gateway.shutdown()
         _end_jvm(gateway.proc)

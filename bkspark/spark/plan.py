@@ -221,13 +221,8 @@ class ReadPlanner:
         await self._open([listed.ledger_id])
         return self._opened.get(listed.ledger_id)
 
-<<<<<<< HEAD
-    async def extents(self, snapshot: LogSnapshot, first_ordinal: int, end: Position) -> AsyncIterator[LedgerExtent]:
-        """Yield the entries before `end` of the ledgers from `first_ordinal` on, in order.
-=======
     async def extents(self, snapshot: LogSnapshot, first_ordinal: int, end: Position) -> AsyncGenerator[LedgerExtent]:
-        """Yield what lies before `end` of the ledgers from `first_ordinal` on, in order.
->>>>>>> origin/main
+        """Yield the entries before `end` of the ledgers from `first_ordinal` on, in order.
 
         The result depends only on the log's content before `end`, which never changes: planning again gives the same.
 

@@ -206,17 +206,11 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             end = readable[name] if name in noted else begin
             if self._target is not None:
                 target = self._target.get(name)
-<<<<<<< HEAD
                 # Logs created since then, also under an old name, are for the next run.
-                is_in_run = target is not None and not logs[name].is_another_than(target)
-                end = min(end, target.position) if is_in_run else begin
-=======
-                # What was created since, under an old name too, is for the next run.
                 if target is None or logs[name].is_another_than(target):
                     end = begin
                 else:
                     end = min(end, target.position)
->>>>>>> origin/main
             most[name] = max(begin, end)
         entries_max, bytes_max = self._options.trigger_entries_max, self._options.trigger_bytes_max
         if isinstance(limit, ReadAllAvailable):

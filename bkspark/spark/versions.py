@@ -6,8 +6,8 @@
           Before, Spark only requests the latest offset from a source: it passes neither the batch's beginning nor the
           end of the query. `HAS_ADMISSION_CONTROL` says which; without it the streaming source refuses options that it
           cannot implement correctly
-    4.3   rows of no columns are counted (`COUNTS_WITHOUT_COLUMNS`). 4.0 returns no rows; versions in between were not
-    tested
+    4.3   rows of no columns are counted (`COUNTS_WITHOUT_COLUMNS`). 4.0 returns no rows; those between
+          were not tested
 
 Readers and writers take these names from here only. Type checkers see the newest Spark's.
 """
