@@ -468,7 +468,7 @@ def test_fenced_ledgers_wait_while_they_cannot_be_noted_and_others_go(tmp_path: 
     bench.store.close()
 
 
-def test_copies_are_synced_after_so_many_entries(tmp_path: Path) -> None:
+def test_copies_are_synced_after_a_number_of_entries(tmp_path: Path) -> None:
     """Apache's compactionMaxOutstandingRequests."""
 
     syncs = 0

@@ -148,7 +148,7 @@ def test_whole_numbers_and_shares_are_written_as_in_java() -> None:
 
 
 @pytest.mark.parametrize("key", SERVED)
-def test_zero_character_is_refused_wherever_it_stands(key: str) -> None:
+def test_zero_character_is_refused_at_any_place(key: str) -> None:
     with pytest.raises(ConfigurationError, match=f"^{key}="):
         configure({key: "1\0"})
 

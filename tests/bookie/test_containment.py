@@ -130,7 +130,7 @@ def test_v2_batch_read(bench: Bench, caplog: pytest.LogCaptureFixture, defect: D
 
 
 @reading_the_ledger
-def test_reads_behind_a_fence(bench: Bench, caplog: pytest.LogCaptureFixture, defect: Defect) -> None:
+def test_reads_after_a_fence(bench: Bench, caplog: pytest.LogCaptureFixture, defect: Defect) -> None:
     """The fence is set, and durable; only what is read behind it fails."""
     defect.is_on = True
     assert bench.v2.read(BAD, -1, v2.DO_FENCING).status == v2.Status.EIO

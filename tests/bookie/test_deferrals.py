@@ -49,7 +49,7 @@ def test_cursor_counts_journaled_adds_when_their_journal_says_so() -> None:
     assert told(deferrals, 4, 9) == 1
 
 
-def test_cursor_counts_what_bypasses_the_journal_when_the_flush_behind_it_is_done() -> None:
+def test_cursor_counts_adds_that_bypass_the_journal_when_the_next_flush_is_done() -> None:
     deferrals = Deferrals(1)
     deferrals.bypassed(deferrals.take([(4, ids(0, 1), -1)]))
     deferrals.on_durable(0, 100)
@@ -63,7 +63,7 @@ def test_cursor_counts_what_bypasses_the_journal_when_the_flush_behind_it_is_don
     assert (deferrals.is_unflushed(4), told(deferrals, 4, 9)) == (False, 2)
 
 
-def test_what_bypasses_the_journal_is_followed_in_bounded_memory_and_the_rest_told_as_not_synced() -> None:
+def test_adds_that_bypass_the_journal_are_tracked_in_bounded_memory_and_others_reported_as_not_synced() -> None:
     deferrals = Deferrals(1)
     for entry_id in (*range(50), *range(100, 100 + 4 * RANGES_MAX, 2)):
         deferrals.bypassed(deferrals.take([(4, ids(entry_id), -1)]))

@@ -253,7 +253,7 @@ class _Lagging:
 # ---- the brake ----
 
 
-def test_fences_of_ledgers_that_nobody_wrote_do_not_hold_the_brake() -> None:
+def test_fences_of_ledgers_without_entries_do_not_hold_the_brake() -> None:
     """Anybody may fence ledgers that do not exist, with any key, and this bookie must remember the fences."""
     options = CollectionOptions(entries_per_s=0, bytes_per_s=0)
     setup = Setup(store=StoreOptions(cache_half_bytes=1 << 20), collection=options)

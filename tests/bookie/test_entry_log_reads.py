@@ -273,7 +273,7 @@ def open_paths() -> list[str]:
 # ---- scans ----
 
 
-def test_scan_returns_all_items_and_ends_behind_them(log: OneLog) -> None:
+def test_scan_returns_all_items_and_ends_after_them(log: OneLog) -> None:
     expected = [(5, 0), (6, 3), (5, 1)]
     log.put(*(item(ledger, entry, 40 + entry) for ledger, entry in expected))
     assert log.scan() == (expected, log.end)
@@ -305,14 +305,14 @@ def test_scan_ends_where_the_first_thing_begins_that_is_no_item(log: OneLog, wro
     assert log.scan() == ([(5, 0), (5, 1)], end)
 
 
-def test_scan_ends_at_damage_with_items_behind_it(log: OneLog) -> None:
+def test_scan_ends_at_damage_that_items_follow(log: OneLog) -> None:
     log.put(item(5, 0))
     end = log.end
     log.put((-1).to_bytes(4, "big", signed=True) + bytes(40), item(5, 1))
     assert log.scan() == ([(5, 0)], end)
 
 
-def test_scan_of_a_log_without_items_ends_behind_the_header(log: OneLog, tmp_path: Path) -> None:
+def test_scan_of_a_log_without_items_ends_after_the_header(log: OneLog, tmp_path: Path) -> None:
     assert log.scan() == ([], HEADER_BYTES)
     log.file.truncate(10)
     assert log.scan() == ([], 10)

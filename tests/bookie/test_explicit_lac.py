@@ -88,7 +88,7 @@ def test_p25_highest_lac_outlives_crashes_and_stops(twin: BookieTwin, checkpoint
     assert kept(reopened(twin, Loss.LOST)) == lac_packet(LEDGER, 9)
 
 
-def test_lac_of_an_unknown_ledger_brings_its_key_and_bars_nobody(twin: BookieTwin) -> None:
+def test_lac_of_an_unknown_ledger_brings_its_key_and_bars_no_client(twin: BookieTwin) -> None:
     write_lac(twin, lac_packet(LEDGER, 0))
     twin.settle()
     twin = reopened(twin, Loss.LOST)

@@ -71,7 +71,7 @@ def test_golden_record_header() -> None:
 
 
 @pytest.mark.parametrize(("file_id", "offset"), [(3, 512), (2, 513)])
-def test_record_of_another_file_or_place_is_none(file_id: int, offset: int) -> None:
+def test_record_of_another_file_or_place_is_not_read(file_id: int, offset: int) -> None:
     encoded = journal_format.encode_record_header(RecordKind.FENCE, 5, 1, file_id=2, offset=512, synced=512, body_crc=0)
     assert journal_format.decode_record_header(encoded, 0, file_id=file_id, offset=offset) is None
 

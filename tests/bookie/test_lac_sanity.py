@@ -124,7 +124,7 @@ def test_v3_recovery_adds(serving: Serving, lac: int) -> None:
 
 
 @pytest.mark.parametrize("size", [16, 23, 24])
-def test_an_entry_that_ends_in_front_of_its_lac_has_none(peer: Peer, size: int) -> None:
+def test_an_entry_that_ends_before_its_lac_has_no_lac(peer: Peer, size: int) -> None:
     """Apache's bookies take entries of any size."""
     body = entry(7, 6)[:size]
     data = struct.pack(">ii", 24 + len(body), v2.header_word(v2.ADD)) + KEY + body

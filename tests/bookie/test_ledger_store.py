@@ -126,7 +126,7 @@ def _compare(store: LedgerStorage, model: dict[tuple[int, int], bytes], random: 
 
 
 @pytest.mark.parametrize("storage_class", list(StorageClass))
-def test_run_behind_ends_before_an_entry_that_was_written_again_in_front(
+def test_run_of_an_older_place_ends_before_an_entry_that_was_written_again(
     tmp_path: Path, storage_class: StorageClass
 ) -> None:
     """A recovery add of entry 2 is newer than what a flush or an entry log has of it; runs that begin before it too."""

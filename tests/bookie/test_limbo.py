@@ -69,9 +69,7 @@ def test_p29_crash_with_an_incomplete_journal_puts_ledgers_in_limbo(options: Ser
 
 
 @pytest.mark.parametrize("key", ["journalWriteData", "journalSyncData"])
-def test_p28_fence_that_the_journal_may_lack_bars_the_old_writer_all_the_same(
-    options: ServiceOptions, key: str
-) -> None:
+def test_p28_fence_that_the_journal_may_lack_still_bars_the_old_writer(options: ServiceOptions, key: str) -> None:
     """BP-46, case 1: 5 was written, 6 fenced, 8 is one that the metadata name and this bookie knows nothing of."""
     crash(unsafe(options, key))
     with Serving(options, suspects=[5, 6, 8]) as serving, serving.connect() as peer:
@@ -123,7 +121,7 @@ def test_doubt_of_an_earlier_run_is_not_forgotten_by_a_crash_before_limbo_is_wri
         assert peer.read(8, 0).status == Status.EIO
 
 
-def test_x06_name_of_the_marker_is_durable_before_anybody_is_answered(tmp_path: Path) -> None:
+def test_x06_name_of_the_marker_is_durable_before_the_first_response(tmp_path: Path) -> None:
     files = FaultyFiles()
     with Serving(service_options(tmp_path), files) as serving, serving.connect() as peer:
         current = str(tmp_path / "ledgers" / "current")
@@ -132,7 +130,7 @@ def test_x06_name_of_the_marker_is_durable_before_anybody_is_answered(tmp_path: 
         assert peer.add(5, 0, [b"x"]) == [Status.EOK]
 
 
-def test_marker_stands_in_every_directory_while_the_bookie_serves(tmp_path: Path) -> None:
+def test_marker_is_in_every_directory_while_the_bookie_serves(tmp_path: Path) -> None:
     directories = [str(tmp_path / name) for name in ("a", "b")]
     options = replace(service_options(tmp_path), ledger_directories=directories)
     markers = [Path(directory, "current", "DIRTY") for directory in directories]

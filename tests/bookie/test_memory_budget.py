@@ -119,7 +119,7 @@ def test_more_large_frames_than_there_is_room_for_all_come_through(tmp_path: Pat
         assert list(statuses) == [[Status.EOK] * 2] * 12
 
 
-def test_replies_that_nobody_takes_hold_no_more_than_the_limit(tmp_path: Path) -> None:
+def test_replies_that_peers_do_not_take_hold_no_more_than_the_limit(tmp_path: Path) -> None:
     options = service_options(tmp_path, reply_bytes_max=16 * _MIB)
     with ServedProcess(options) as bookie, bookie.connect() as peer, connected(bookie.port, PEERS) as greedy:
         assert set(peer.add(6, 0, [os.urandom(100_000) for _ in range(50)])) == {Status.EOK}
@@ -132,7 +132,7 @@ def test_replies_that_nobody_takes_hold_no_more_than_the_limit(tmp_path: Path) -
             assert bookie.resident_bytes() - before < 2 * 16 * _MIB + PEERS * UNCOUNTED_BYTES + 16 * _MIB
 
 
-def test_add_replies_that_nobody_takes_end_connections_not_the_bookie(tmp_path: Path) -> None:
+def test_add_replies_that_peers_do_not_take_end_connections_not_the_bookie(tmp_path: Path) -> None:
     """Replies to adds cannot be held back: an add in flight is answered, or its connection closed."""
     options = service_options(tmp_path, reply_bytes_max=_MIB)
     batch = EntryBatch.of([b""] * 40_000, 7, 0)

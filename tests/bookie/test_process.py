@@ -67,7 +67,7 @@ def test_clean_stop_leaves_nothing_to_replay(bookie: BookieChild) -> None:
     assert index.stat().st_size == LAYOUT.position_at(100)
 
 
-def test_cookie_stands_in_directories_and_metadata_as_apaches_do(bookie: BookieChild) -> None:
+def test_cookie_is_in_directories_and_metadata_as_apaches_are(bookie: BookieChild) -> None:
     with bookie.running():
         stored_cookie = bookie.ask_registry(lambda registry: registry.read_cookie(bookie.id))
         instance = bookie.ask_registry(lambda registry: registry.instance_id())

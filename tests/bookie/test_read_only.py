@@ -216,7 +216,7 @@ def test_bookie_stopped_while_a_checkpoint_waits_loses_nothing(files: FaultyFile
         assert peer.read(7, 0).body == stored(7, 0, b"x")
 
 
-def test_waiting_for_space_leaves_no_garbage_behind(files: FaultyFiles, options: ServiceOptions) -> None:
+def test_waiting_for_space_leaves_no_garbage(files: FaultyFiles, options: ServiceOptions) -> None:
     """A flush that is tried a hundred times takes the space of one."""
     with Serving(small(options), files) as serving, serving.connect() as peer:
         files.code = errno.ENOSPC

@@ -68,7 +68,7 @@ def test_failed_sync_of_a_directory_names_it_and_holds_no_descriptor(
     assert os.listdir("/proc/self/fd") == before
 
 
-def test_directory_that_hands_its_group_on_and_lets_nobody_in_is_left_as_it_is(tmp_path: Path) -> None:
+def test_private_directory_that_passes_its_group_on_is_left_as_it_is(tmp_path: Path) -> None:
     os.chmod(tmp_path, 0o2700)
     assert LocalFiles().protect(str(tmp_path)) is None
     os.chmod(tmp_path, 0o2710)
@@ -207,7 +207,7 @@ def test_ledger_0_is_found_again(tmp_path: Path) -> None:
     store.close()
 
 
-def test_flush_moves_the_mark_unless_it_is_told_not_to(tmp_path: Path) -> None:
+def test_flush_moves_the_mark_unless_forbidden(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     for advances_checkpoint in (None, True, False):
         put(store, 5, {0: item(5, 0, 5)})
@@ -300,7 +300,7 @@ def test_each_file_of_a_journal_is_preallocated_step_by_step(tmp_path: Path) -> 
     journal.close()
 
 
-def test_record_behind_damage_is_found_though_later_bytes_look_like_records(tmp_path: Path) -> None:
+def test_record_after_damage_is_found_though_later_bytes_look_like_records(tmp_path: Path) -> None:
     journal = open_journal(tmp_path)
     journal.append([record(b"kept")])
     damaged = journal.end.offset
@@ -316,7 +316,7 @@ def test_record_behind_damage_is_found_though_later_bytes_look_like_records(tmp_
         replayed(tmp_path)
 
 
-def test_record_of_entries_that_are_none_refuses_the_start(tmp_path: Path) -> None:
+def test_record_of_invalid_entries_prevents_the_start(tmp_path: Path) -> None:
     current = tmp_path / "journal" / "current"
     current.mkdir(parents=True)
     ledgers = tmp_path / "ledgers" / "current"

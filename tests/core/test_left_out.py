@@ -160,7 +160,7 @@ def test_answer_to_the_probe_begins_a_trial_and_all_that_is_pending_goes_out_at_
     assert writer.core.may_hold_back(2)
 
 
-def test_late_answers_to_what_was_sent_before_bring_nobody_back():
+def test_late_answers_to_earlier_entries_bring_no_bookie_back():
     writer = left_out()
     append(writer, 3, 0, 1)
     tick(writer, 3)
@@ -283,7 +283,7 @@ def test_pause_grows_for_a_bookie_that_comes_back_and_fails_again_soon_and_is_fo
     assert Probe.begun(probe.answered(5 * SECOND), pauses, late).pause_ns == 1 * SECOND
 
 
-def test_bookie_that_registers_anew_is_probed_at_once():
+def test_bookie_that_registers_again_is_probed_at_once():
     writer = Writer(limits=LIMITS)
     append(writer, 0, 0, 1)
     writer.fail(2)

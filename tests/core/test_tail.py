@@ -141,7 +141,7 @@ def test_p24_answers_that_come_at_once_with_nothing_new_make_no_tight_loop():
 
 
 @pytest.mark.parametrize("lac", [None, -1, 2, 3, ENTRY_ID_MAX])
-def test_only_a_higher_lac_is_news_and_infinity_is_none(lac):
+def test_only_a_higher_lac_is_news_and_infinity_is_ignored(lac):
     """§2.7: watchers of a fenced ledger are told "infinite LAC"."""
     tail = Tail(metadata_of(), 3)
     tail.wait(0)
@@ -167,7 +167,7 @@ def test_everything_is_looked_at_again_now_and_then_though_polls_are_out():
     assert tail.lac == 3
 
 
-def test_metadata_that_changed_while_nobody_waited_are_looked_at_before_anybody_waits():
+def test_metadata_that_changed_without_a_waiting_caller_are_read_before_the_next_wait():
     tail = Tail(metadata_of(), 3)
     tail.wait(0)
     hears(tail, "b0", 4, 1)
@@ -331,7 +331,7 @@ def test_pauses_double_up_to_their_limit():
     assert pauses == expected
 
 
-def test_nothing_is_asked_while_nobody_waits_or_the_ledger_is_closed():
+def test_nothing_is_asked_while_no_caller_waits_or_the_ledger_is_closed():
     tail = Tail(metadata_of(), -1)
     assert tail.on_tick(0) == tail.on_metadata_changed(0) == []
     assert not tail.is_waiting

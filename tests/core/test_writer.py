@@ -340,7 +340,7 @@ def test_failure_of_a_bookie_that_was_replaced_changes_nothing():
     assert writer.acknowledged == 1
 
 
-def test_thousands_of_entries_in_flight_are_acknowledged_in_order_whoever_answers_first():
+def test_thousands_of_entries_in_flight_are_acknowledged_in_order_whichever_bookie_answers_first():
     writer = Writer()
     for _ in range(40):
         writer.add(250)

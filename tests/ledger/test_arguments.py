@@ -35,13 +35,13 @@ def refused(call, name):
 
 @pytest.mark.parametrize("method", ["open", "recover", "metadata", "delete"])
 @pytest.mark.parametrize("ledger_id", NOT_AN_ID)
-def test_ledger_id_that_is_none(method, ledger_id):
+def test_invalid_ledger_id_is_refused(method, ledger_id):
     refused(lambda client: getattr(client, method)(ledger_id), "ledger_id")
 
 
 @pytest.mark.parametrize("name", ["ensemble", "write_quorum", "ack_quorum"])
 @pytest.mark.parametrize("value", [0, -1, "3", None, 2.0, 65])
-def test_number_of_bookies_that_is_none(name, value):
+def test_invalid_number_of_bookies_is_refused(name, value):
     refused(lambda client: client.create(**{name: value}), name)
     refused(lambda client: client.log("x").open_for_writing(**{name: value}), name)
 
@@ -142,7 +142,7 @@ _OF_SNAPSHOT = ("ledger_id", "metadata", "addresses", "password")
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "..", "x" * 300])
-def test_log_name_that_is_none(name):
+def test_invalid_log_name_is_refused(name):
     with pytest.raises(ConfigurationError):
         Client("zk://127.0.0.1:1/ledgers").log(name)
 
@@ -175,14 +175,14 @@ def test_every_option_of_a_client_has_bounds_and_is_checked_when_the_client_is_m
 
 @pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(PlacementOptions)])
 @pytest.mark.parametrize("value", ["3", None, -1, float("nan"), True, [1]])
-def test_placement_option_that_is_none(name, value):
+def test_invalid_placement_option_is_refused(name, value):
     with pytest.raises(ConfigurationError, match=name):
         PlacementOptions(**{name: value})
 
 
 @pytest.mark.parametrize("name", ["unsynced_bytes_max", "force_interval_ns", "striped", "changes_ensemble"])
 @pytest.mark.parametrize("value", ["3", None, -1, 1.5])
-def test_option_of_relaxed_durability_that_is_none(name, value):
+def test_invalid_option_of_relaxed_durability_is_refused(name, value):
     with pytest.raises(ValueError, match=name):
         RelaxedDurability(**{name: value})
 

@@ -204,7 +204,7 @@ def test_p09_silent_bookie_of_an_earlier_fragment_is_not_waited_for(tmp_path):
     run(tmp_path, test, bookies=4)
 
 
-def test_p23_same_entry_for_several_purposes_on_shared_connections_answers_everybody(tmp_path):
+def test_p23_same_entry_for_several_purposes_on_shared_connections_answers_every_caller(tmp_path):
     """#720, #1547: V2 replies name no request. Owner, recoverers and readers of one client, all at once."""
 
     async def test(cluster):

@@ -75,7 +75,7 @@ def test_error_is_no_vote_that_an_entry_does_not_exist(status: int) -> None:
 
 
 @pytest.mark.parametrize("status", UNCERTAIN)
-def test_entry_behind_an_error_is_found_at_another_bookie(status: int) -> None:
+def test_entry_after_an_error_is_found_at_another_bookie(status: int) -> None:
     assert recovered(holds(LAST - 1, beyond=status), holds(LAST - 1), holds(LAST)) == LAST
 
 

@@ -118,7 +118,7 @@ def test_cancelled_contender_leaves_the_queue() -> None:
     asyncio.run(test())
 
 
-def test_leader_whose_session_ended_is_told_and_a_late_append_of_it_is_fenced(tmp_path) -> None:
+def test_leader_whose_session_ended_is_notified_and_its_late_append_is_fenced(tmp_path) -> None:
     """M3: two leaders duel for a moment; what the late one appends is not acknowledged."""
 
     async def test(cluster: InProcessCluster) -> None:

@@ -285,7 +285,7 @@ def test_list_is_read_backwards_from_any_ordinal() -> None:
     asyncio.run(test())
 
 
-def test_page_is_read_once_and_only_so_many_are_kept() -> None:
+def test_page_is_read_once_and_a_limited_number_is_kept() -> None:
     async def test() -> None:
         paged = Paged(0, 10 * (PAGES_CACHED_MAX + 2), 10 * (PAGES_CACHED_MAX + 2) + 1)
         await paged.write_pages()
@@ -313,7 +313,7 @@ def test_page_that_is_not_what_its_name_says_is_refused() -> None:
     asyncio.run(test())
 
 
-def test_page_that_was_written_anew_meanwhile_is_found_under_its_new_name() -> None:
+def test_page_that_was_rewritten_meanwhile_is_found_under_its_new_name() -> None:
     async def test() -> None:
         paged = Paged(0, 20, 21)
         await paged.write_pages()

@@ -214,7 +214,7 @@ async def test_last_slice_stays_when_the_log_is_truncated_at_its_end_while_its_l
     assert await world.ids() == [7]
 
 
-def test_position_in_front_of_the_start_truncates_nothing() -> None:
+def test_position_before_the_start_truncates_nothing() -> None:
     async def test() -> None:
         world = World()
         await world.store.create("x")

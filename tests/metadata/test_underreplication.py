@@ -181,7 +181,7 @@ def test_smallest_vote_is_the_auditor_and_the_next_one_follows(trees):
     trees.run(test, sessions=2)
 
 
-def test_a_vote_whose_answer_was_lost_elects_its_session_and_blocks_nobody():
+def test_a_vote_whose_answer_was_lost_elects_its_session_and_blocks_no_other():
     async def test():
         store = MemoryStore()
         uri = MetadataUri.parse("zk://127.0.0.1:2181/ledgers")

@@ -202,7 +202,7 @@ def test_check_says_which_bookie_lacks_what_of_which_fragment(cluster: Cluster, 
     assert f"ledger {ledger_id}: 30 copies are missing at {away.id}" in progress
 
 
-def test_a_ledger_with_damaged_metadata_is_named_and_stands_in_nobodys_way(
+def test_a_ledger_with_damaged_metadata_is_named_and_blocks_no_other(
     cluster: Cluster, client: Client, tmp_path: Path
 ) -> None:
     good = [write(client, (3, 2, 2), 30) for _ in range(4)]

@@ -65,9 +65,9 @@ MUTANTS = (
 DIRECTED: dict[str, Callable[..., None]] = {
     "copied as an owner": test_traps.test_trap_14_a_new_bookie_that_is_fenced_takes_the_copies,
     "own lock unknown": test_underreplication.test_a_lock_whose_answer_was_lost_is_held_and_can_be_given_back,
-    "names not compared": test_repair.test_a4_a_slot_that_somebody_else_repaired_meanwhile_keeps_his_bookie,
+    "names not compared": test_repair.test_a4_a_slot_that_another_worker_repaired_meanwhile_keeps_its_bookie,
     "claimed blindly": test_repair.test_a3_an_owner_that_leaves_the_lost_bookie_at_the_last_moment_is_not_fenced,
-    "recovered is whole": test_repair.test_of_a_recovered_fragment_every_bookie_gets_what_it_lacks,
+    "recovered is whole": test_repair.test_every_bookie_of_a_recovered_fragment_gets_its_missing_entries,
 }
 """Tests that fail with a defect that random schedules do not notice.
 

@@ -129,7 +129,7 @@ BAD: list[tuple[str, str, Callable[[LedgerHistory], object]]] = [
 ]
 
 
-def test_of_a_good_history_nothing_is_reported() -> None:
+def test_nothing_is_reported_for_a_good_history() -> None:
     assert violations(good()) == []
 
 

@@ -273,7 +273,7 @@ def test_p15_answers_of_the_old_ensemble_move_no_lac_under_a_change() -> None:
     assert core.lac == 2
 
 
-def test_p16_bookie_that_fails_twice_leaves_nobody_stuck() -> None:
+def test_p16_bookie_that_fails_twice_leaves_no_caller_stuck() -> None:
     core = owner_of((3, 3, 2), 1)
     core.on_bookie_failed(2, "b3", 0)
     (write,) = core.on_writable_bookies({"b4"})

@@ -135,7 +135,7 @@ def test_job_by_hand_and_query_do_not_take_each_others_versions(sink):
     assert sink.rows() == ["by hand", "y"]
 
 
-def test_name_of_a_log_that_an_older_bkspark_wrote_goes_on_behind_its_last_version(sink, client):
+def test_name_of_a_log_that_an_older_bkspark_wrote_continues_after_its_last_version(sink, client):
     """Its head remembers versions without queries."""
     sink.job(0, "old")
     assert client.log(sink.log).show()["published"] == [{"name": "app", "version": 0, "query": None}]

@@ -39,7 +39,7 @@ sections these are). Where a trap's name is in a test, the test fails if we step
       speculation                           test_every_kind_of_fault_strikes ("speculative attempt"); one host never
                                             speculates
       commit is repeated                    test_epoch_that_is_written_again_is_published_once
-                                            test_a_repeated_epoch_appends_nothing_that_anybody_sees
+                                            test_a_repeated_epoch_appends_nothing_visible
       a new checkpoint is a new query       test_new_checkpoint_under_a_used_name_fails_and_no_row_is_lost
     section 7: known bugs
       pushdown leak                         test_pushdown_leak_returns_no_wrong_rows

@@ -55,7 +55,7 @@ def test_no_groups_are_no_entries():
         entry_list(*[(at << 40, (at << 40) + 4 * 10**5, 1, 2) for at in range(10)]),
     ],
 )
-def test_what_is_no_list_is_refused(data):
+def test_text_that_is_not_a_list_is_refused(data):
     with pytest.raises(ProtocolError):
         decode_entry_list(data)
 
