@@ -495,7 +495,7 @@ def test_copies_are_synced_after_a_number_of_entries(tmp_path: Path) -> None:
 
 
 def test_torn_log_costs_what_the_ledgers_hold_not_how_far_their_ids_lie_apart(tmp_path: Path) -> None:
-    """One add of entry 2**40 - 1 made the look for positions behind the tear take hours."""
+    """One add of entry 2**40 - 1 made the search for positions after the tear take hours."""
     files = ReadCountingFiles()
     bench = Bench(tmp_path, files)
     bench.put(1, range(5))

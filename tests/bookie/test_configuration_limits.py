@@ -43,7 +43,7 @@ WRONG_TEXTS = {
     "permittedLocalReadUsers": ("no such user", "root,no-such-user"),
     "ledgerStorageClass": ("Fast", "sortedledgerstorage", "Fast\nStorage"),
 }
-"""Of keys that are text and have a form; the others take any text, or what the system tells when the bookie starts."""
+"""Keys with texts of a fixed form; the others take any text, or are checked by the system when the bookie starts."""
 TOLD_AT_START = {"listeningInterface", "journalDirectory", "passwd", "permittedStartupUsers"}
 
 

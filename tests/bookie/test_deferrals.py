@@ -140,7 +140,7 @@ def test_add_that_is_refused_among_others_tells_its_ledgers_last_add_synced(slow
 
 
 def numbers_in(files: Iterable[Path]) -> list[bytes]:
-    """Return all of the payloads' numbers in some files, as often as they stand there."""
+    """Return all payload numbers in some files, as often as they occur there."""
     return [number for path in files for number in re.findall(rb"<(\d{6})>", path.read_bytes())]
 
 
@@ -171,7 +171,7 @@ def test_fence_of_a_ledger_that_bypasses_the_journal_survives_a_crash(tmp_path: 
         serving.abandon()
     with Serving(service_options(tmp_path)) as serving, V3Peer(serving.port) as peer:
         assert peer.add_all(LEDGER, 0, [b"late"], **BYPASSING) == [StatusCode.EFENCED]
-        # The key was journaled in front of the fence.
+        # The key was journaled before the fence.
         assert peer.add_all(LEDGER, 0, [b"late"], masterKey=b"o" * 20, **BYPASSING) == [StatusCode.EUA]
 
 
@@ -187,7 +187,7 @@ def test_recovery_add_to_a_ledger_that_bypasses_the_journal_is_journaled(tmp_pat
 
 
 def test_every_force_is_answered_whatever_flush_it_meets(tmp_path: Path) -> None:
-    """A force may come before, during and behind a flush that began for another reason, with nothing new behind it."""
+    """A force may come before, during and after a flush that began for another reason, with nothing new after it."""
     options = service_options(tmp_path, checkpoint_interval_s=0.002)
     with Serving(options) as serving, V3Peer(serving.port) as peer, V3Peer(serving.port) as other:
         for round_ in range(40):

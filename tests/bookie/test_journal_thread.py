@@ -270,7 +270,7 @@ def test_quiet_journal_is_settled_once_and_a_busy_one_is_not(tmp_path: Path) -> 
 
 
 def test_journal_that_does_not_sync_its_groups_is_synced_in_a_while_and_for_marks(tmp_path: Path) -> None:
-    """journalSyncData=false, journalPageCacheFlushIntervalMSec; a mark stands only where the journal is durable."""
+    """journalSyncData=false, journalPageCacheFlushIntervalMSec; a mark is set only where the journal is durable."""
     options = JournalOptions(preallocate_bytes=4096, sync_groups=False)
     with running(tmp_path, options=options) as state:
         sequence = state.submit(b"one")

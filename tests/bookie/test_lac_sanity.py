@@ -97,7 +97,7 @@ def test_a_recovery_add_may_be_a_copy_of_re_replication_and_nothing_else(peer: P
 @pytest.mark.parametrize("lac", IMPOSSIBLE)
 @pytest.mark.parametrize("write_flags", [0, v3.DEFERRED_SYNC])
 def test_v3_adds_are_refused(serving: Serving, lac: int, write_flags: int) -> None:
-    """Of durable and of relaxed ledgers."""
+    """Adds to durable and to relaxed ledgers."""
     with V3Peer(serving.port) as peer:
         for number, priority in enumerate((0, v3.HIGH_PRIORITY)):
             ledger_id = LEDGER + number

@@ -293,8 +293,8 @@ def test_every_damaged_byte_of_index_or_log_gives_an_error_or_the_right_bytes(tm
     store.close()
     for path, first in ((tmp_path / "ledgers0" / "0" / "5" / "5.idx", 0), (tmp_path / "ledgers0" / "1.log", 1024)):
         content = path.read_bytes()
-        # Bytes of an entry behind its ids are guarded by the client's digest, not by the bookie. Of the zeros between
-        # the parts of an index file some are enough.
+        # The client's digest, not the bookie, checks the bytes of an entry after its ids. Some of the zeros between the
+        # parts of an index file are enough.
         in_log = [i for i in range(1024, len(content)) if (i - 1024) % 25 < 20]
         in_index = [i for i, byte in enumerate(content) if byte or i % 128 == 0]
         positions = in_log if first else in_index

@@ -55,7 +55,7 @@ def crash(options: ServiceOptions) -> None:
 
 @pytest.mark.parametrize("key", ["journalWriteData", "journalSyncData"])
 def test_p29_crash_with_an_incomplete_journal_puts_ledgers_in_limbo(options: ServiceOptions, key: str) -> None:
-    """BP-46, case 2: of an entry that only memory held nobody is told that it never was."""
+    """BP-46, case 2: no client gets the answer that an entry that only memory held never existed."""
     crash(unsafe(options, key))
     with Serving(options, suspects=[5, 8]) as serving, serving.connect() as peer:
         for ledger_id in (5, 6, 8):
@@ -240,7 +240,7 @@ def test_share_of_a_sparse_ledger_costs_what_is_held(tmp_path: Path, is_whole: b
 
 
 class Shares:
-    """A view of the metadata that says of each ledger what it is told to, and notes what is reported."""
+    """A view of the metadata that returns prepared answers for each ledger, and records reports."""
 
     def __init__(self, shares: dict[int, LedgerShare]) -> None:
         self.answers = shares
@@ -262,7 +262,7 @@ DELETED, NOT_SETTLED = LedgerShare((), is_deleted=True), LedgerShare((), is_clos
 
 
 def looked_at(store: BaseLedgerStorage, metadata_view: Shares, looks: int = 1) -> None:
-    """Look at all ledgers in limbo so many times."""
+    """Check all ledgers in limbo a number of times."""
 
     async def flush() -> None:
         flush = store.begin_flush()

@@ -43,7 +43,7 @@ def write_lac(peer: V3Peer, lac: int) -> None:
 
 
 def poll(peer: V3Peer, previous_lac: int, **others: Any) -> int:
-    """Ask for the entry behind `previous_lac`, and wait long for it; return the txnId."""
+    """Request the entry after `previous_lac`, and wait long for it; return the txnId."""
     asked = {"entryId": -1, "flag": PIGGYBACK, "timeOut": LONG_MS, "ledgerId": LEDGER, **others}
     return peer.ask(protocol.READ_ENTRY, previousLAC=previous_lac, **asked)
 
@@ -187,7 +187,7 @@ class Client:
 
 
 class Poll:
-    """A poll that notes what it is told."""
+    """A poll that records its results."""
 
     def __init__(self, client: Client, ledger_id: int, previous_lac: int) -> None:
         self.client, self.ledger_id, self.previous_lac = client, ledger_id, previous_lac

@@ -201,7 +201,7 @@ def _flush(store: LedgerStorage) -> None:
 
 
 def test_entry_that_a_compaction_moves_while_its_read_waits_is_read_where_it_is_now(tmp_path: Path) -> None:
-    """No torn view: positions are looked up anew, and a log's number is never given again."""
+    """No torn view: positions are looked up again, and a log's number is never reused."""
     files = ColdFiles()
     files.is_cold = False
     storage = flushed_storage(tmp_path, files)

@@ -1,4 +1,4 @@
-"""`bkspark bench` on a real cluster: the figures add up, and nothing is left behind. No figure is judged."""
+"""`bkspark bench` on a real cluster: the figures add up, and nothing remains. No figure is checked against a target."""
 
 from __future__ import annotations
 

@@ -326,7 +326,7 @@ def test_spare_is_looked_for_only_when_a_slow_bookie_stays_away():
 
 
 def test_bookie_that_skips_an_entry_and_answers_on_has_failed_after_the_time_out():
-    """A request or an answer was lost on the way; with Qa = Qw nobody else will make up for it."""
+    """A request or an answer was lost on the way; with Qa = Qw no other bookie will make up for it."""
     writer = Writer((1, 1, 1), limits=LIMITS)
     writer.add(1, 0)
     for second in range(1, 5):

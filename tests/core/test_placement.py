@@ -17,12 +17,12 @@ RACK_SIZES = [(6,), (1, 1), (3, 3), (1, 5), (2, 2, 2), (1, 1, 4), (1, 2, 3), (4,
 
 
 def cluster(sizes):
-    """Bookies named by rack, and where they stand."""
+    """Bookies named by rack, and their racks."""
     return {f"r{rack}b{number}": f"/r{rack}" for rack, size in enumerate(sizes) for number in range(size)}
 
 
 def spans(racks, write_quorum):
-    """In how many racks the write set of each entry stands; a None is nobody."""
+    """Number of racks of each entry's write set; a None is not a bookie."""
     size = len(racks)
     return [len({racks[slot] for slot in write_set(first, size, write_quorum)} - {None}) for first in range(size)]
 

@@ -532,7 +532,7 @@ def test_lengths_of_several_entries_together_stay_below_63_bits():
 
 
 def alone(last_entry, length):
-    """A core with one bookie that told of its last entry; return it and the ids that it reads first."""
+    """A core with one bookie that reported its last entry; return it and the ids that it reads first."""
     core = RecoveryCore(5, LedgerMetadata(1, 1, 1, (Fragment(0, ("b1",)),), state=LedgerState.IN_RECOVERY), 0)
     core.start()
     (read,) = core.on_fence_answer(0, Answer.FOUND, -1, length, last_entry=last_entry)

@@ -85,7 +85,7 @@ def test_nothing_is_acknowledged_between_the_decision_and_the_compare_and_set():
 
 
 def test_votes_of_a_replaced_bookie_are_withdrawn_from_every_entry_before_any_is_released():
-    """P13: E2 Qw1 Qa1; entry 1 is complete behind entry 0 when its only bookie dies."""
+    """P13: E2 Qw1 Qa1; entry 1 is complete after entry 0 when its only bookie dies."""
     writer = Writer((2, 1, 1))
     writer.add(4)
     writer.reply(1, 1, 3)

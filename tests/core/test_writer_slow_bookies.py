@@ -234,7 +234,7 @@ def test_recovery_never_delays_a_change():
 
 
 SLOW = WriterLimits(slow_lag_entries=10, slow_lag_ns=2 * SECOND_NS, hold_back_ns_max=3600 * SECOND_NS)
-"""Of a bookie that is slow, and keeps so near to the others that it is not left out."""
+"""Delay of a bookie that is slow, but not slow enough to be left out."""
 
 
 def lagging_writer(quorums=(3, 3, 2), limits=SLOW):

@@ -78,7 +78,7 @@ _watches_for_hangs = False
 
 
 def _watch() -> None:
-    """Have the process ended in a while, if it is one for faults; each call begins anew."""
+    """Have the process ended in a while, if it is one for faults; each call begins again."""
     if _watches_for_hangs:
         faulthandler.dump_traceback_later(HANG_S, exit=True)
 

@@ -1,6 +1,6 @@
 """The scenarios of bugs that bookies had (docs/reliability.md), each on a disk that can crash; the number is theirs.
 
-The others stand where what they need is; `python -m tests.scenarios` lists the tests of each.
+The others are beside the parts that they need; `python -m tests.scenarios` lists the tests of each.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""docs/compatibility.md says what the tests are, and every test that names an item stands in it."""
+"""docs/compatibility.md lists the tests, and every test that names an item is in it."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def test_trap_30_a_fragment_that_ends_beyond_the_known_lac_is_settled() -> None:
 
 
 def test_trap_35_a_cluster_without_layout_and_with_data_at_readonly_is_used() -> None:
-    """Pulsar's initialisation writes no LAYOUT; stray data at `available/readonly` are nobody's registration."""
+    """Pulsar's initialisation writes no LAYOUT; stray data at `available/readonly` are not a registration."""
 
     async def test() -> None:
         uri = MetadataUri.parse(URI)

@@ -1,4 +1,4 @@
-"""Every public call refuses bad arguments, by name, before any I/O: here nobody serves at the client's address."""
+"""Every public call refuses bad arguments, by name, before any I/O: there is no server at the client's address."""
 
 from __future__ import annotations
 

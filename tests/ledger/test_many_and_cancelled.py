@@ -18,7 +18,7 @@ from tests.polling import until
 
 WRITERS = 1_000
 TURNS = (0, 1, 2, 3, 5, 8, 13, 34)
-"""After so many turns of the event loop a call is cancelled."""
+"""Turns of the event loop after which a call is cancelled."""
 
 
 @pytest.mark.slow

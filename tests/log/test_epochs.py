@@ -273,7 +273,7 @@ def test_a_shared_ledger_that_is_taken_away_is_replaced_by_another(tmp_path, cha
             await new_log(client)
             before = []
         elif change == "vacuum":
-            # For it whoever has the ledger is long dead: it is closed, and what is published stays.
+            # From its view the ledger's process is long dead: the ledger is closed, and published slices stay.
             assert await log.retire_shared(created_before_ms=1 << 62) == 0
             assert await pending(log) == []
             assert (await client.metadata(ledger_id)).is_closed

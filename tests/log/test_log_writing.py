@@ -346,7 +346,7 @@ def test_a_time_is_the_place_of_the_first_ledger_that_was_not_closed_before(tmp_
         for moment_ms, first in ((0, 1000), (1000, 1000), (1001, 2000), (2500, 3000)):
             place = await log.at_time(datetime.fromtimestamp(moment_ms / 1000, UTC))
             assert (await read_all(log, place))[0] == numbers(first, first + 1)[0]
-        # A place without zone is UTC; behind all ledgers is the end.
+        # A time without zone is UTC; after all ledgers comes the end.
         assert await log.at_time(datetime(2000, 1, 1)) == await log.latest()
 
     run(tmp_path, test)

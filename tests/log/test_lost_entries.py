@@ -1,4 +1,4 @@
-"""Entries that a log's list names and that are gone: readers are told, whatever state their ledger is in (K3)."""
+"""Entries that a log's list names and that are gone: readers get an error, whatever the state of their ledger (K3)."""
 
 from __future__ import annotations
 

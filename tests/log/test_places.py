@@ -100,7 +100,7 @@ def _behind(entry: Position) -> tuple[int, int, int]:
 
 
 def random_log(seed: int) -> PlainLog:
-    """Some ledgers, empty and gone ones and slices among them, all closed; the start is anywhere in front."""
+    """Some ledgers, empty and gone ones and slices among them, all closed; the start is anywhere before."""
     luck = random.Random(seed)
     ledgers = []
     for number in range(luck.randint(1, 7)):
@@ -149,7 +149,7 @@ def test_point_between_two_entries_has_one_normal_form(seed: int) -> None:
 
 
 def test_position_after_an_open_ledger_keeps_its_form() -> None:
-    """The ledger in front may still grow, so its end is not known."""
+    """The ledger before may still grow, so its end is unknown."""
     log = PlainLog([Ledger(1, 2), Ledger(2, 5, is_closed=False), Ledger(3, 4, is_closed=False)])
     assert log.call(reading.normal_form, Position(2, 3, 0)) == Position(2, 3, 0)
     assert log.call(reading.normal_form, Position(1, 2, 0)) == Position(0, 1, 2)

@@ -27,7 +27,7 @@ async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
 
 @pytest.fixture
 def run(zookeeper):
-    """Runs a coroutine with a severable link, a tree behind it and one beside it, and a root that exists."""
+    """Runs a coroutine with a severable link, a tree that uses it and one that does not, and a root that exists."""
     host, port = zookeeper.connect_string.split(":")
     root = f"/{uuid.uuid4().hex}"
 

@@ -150,7 +150,7 @@ def functions_of(source: bytes) -> dict[str, tuple[int, int]]:
 
 @dataclass(frozen=True)
 class _Site:
-    """A node that operators may change, and where it stands."""
+    """A node that operators may change, and its place."""
 
     node: ast.AST
     statement: ast.stmt
@@ -373,7 +373,7 @@ def _replaced(site: _Site, operator: str, node: ast.expr | ast.stmt, after: str)
     start, end = site.sources.start(node), site.sources.end(node)
     before = ast.unparse(_without_body(node) if isinstance(node, ast.stmt) else node).strip()
     text = after if isinstance(node, ast.stmt) or after.isidentifier() else f"({after})"
-    # As many lines as before: the lines behind keep their numbers.
+    # As many lines as before: later lines keep their numbers.
     return operator, before.partition("\n")[0], after, start, end, text + "\n" * _line_ends(site, start, end, node)
 
 

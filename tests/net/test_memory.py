@@ -1,4 +1,4 @@
-"""Memory of large pieces is used again when nobody looks at it, and only then; what is kept is bounded."""
+"""Memory of large pieces is used again when it has no user, and only then; the kept memory is bounded."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def test_what_a_lost_bookie_held_is_restored_on_others(cluster: Cluster, client:
     assert naming(client, list(ledgers), lost.id)
     with autorecovery(cluster.uri, tmp_path / "log"):
         lost.kill()
-        # Those of the test before, too: nobody repairs what is left when autorecovery ends.
+        # Those of the test before, too: the rest is not repaired when autorecovery ends.
         wait_until_moved(client, list(client.ledgers()), lost.id)
     for ledger_id, count in ledgers.items():
         assert_whole(client, ledger_id, count)

@@ -1,4 +1,4 @@
-"""Nodes of the metadata store that nobody can read or use: one line of the log each, and nothing else waits."""
+"""Unreadable or unusable nodes of the metadata store: one line of the log each, and nothing else waits."""
 
 from __future__ import annotations
 

@@ -71,9 +71,9 @@ DIRECTED: dict[str, Callable[..., None]] = {
 }
 """Tests that fail with a defect that random schedules do not notice.
 
-Who claims blindly, or swaps a slot that has another bookie by now, must meet the owner or another worker between a read
-and the compare-and-set behind it, and a worker stops when its lock is gone; what a recovery left is listed again by the
-next audit.
+A worker that claims blindly, or replaces a slot that has another bookie by now, must meet the owner or another worker
+between a read and the following compare-and-set, and a worker stops when its lock is gone; what a recovery left is
+listed again by the next audit.
 """
 
 QUOTAS = {
@@ -122,7 +122,7 @@ class Tally:
 
 
 def run_seeds(first: int, step: int, count: int | None, seconds: float | None) -> Tally:
-    """Run every `step`-th seed from `first` on: so many, or for so long."""
+    """Run every `step`-th seed from `first` on: a number of seeds, or for a time."""
     ends = None if seconds is None else time.monotonic() + seconds
     tally, seed = Tally(), first
     while (count is None or tally.runs < count) and (ends is None or time.monotonic() < ends):

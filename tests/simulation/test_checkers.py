@@ -81,7 +81,7 @@ NOT_EXCUSED: list[tuple[str, Callable[[LedgerHistory], None]]] = [
 
 
 def with_a_bookie_twice() -> LedgerMetadata:
-    """Metadata that nobody can make any more: what checks it is to be checked, too."""
+    """Metadata that cannot be created any more: their checker must be checked, too."""
     metadata = OPEN.with_ensemble(1, ("b1", "b2", "b4"))
     object.__setattr__(metadata, "fragments", (*OPEN.fragments, Fragment(1, ("b1", "b2", "b2"))))
     return metadata

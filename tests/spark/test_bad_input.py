@@ -1,6 +1,6 @@
 """Bad input of the connector: every option, wrong in every way, and data that is not what the options say.
 
-Whatever is wrong is told in one line, by an error that names the option, what it is, and what to do. Most cases call
+Every mistake is reported in one line, by an error that names the option, its value, and the remedy. Most cases call
 what Spark calls on the driver; `test_batch` and `test_stream` show some of them through a session.
 """
 
@@ -74,7 +74,7 @@ TAKES_ANY_TEXT = {"password"}
 
 
 def wrong_values(option: Option) -> dict[str, str]:
-    """Return texts that the option does not take, each with a part of what its user is told."""
+    """Return texts that the option does not take, each with a part of its error message."""
     if option.name in CHOICES:
         return {"other": "is none of", "": "is none of", "1": "is none of"}
     if option.name in TAKES_ANY_TEXT:
@@ -92,7 +92,7 @@ def chosen(option: Option) -> dict[str, str]:
 
 
 def told(error: type[Exception], action) -> str:
-    """Return the one line that the user is told."""
+    """Return the one-line error message."""
     with pytest.raises(error) as caught:
         action()
     assert "\n" not in str(caught.value)

@@ -219,7 +219,7 @@ def test_spark_refuses_the_modes_that_it_does_not_offer_and_writes_nothing(spark
 @pytest.mark.every_spark
 def test_if_exists_protects_a_log_with_content(spark, table, client):
     frame = spark.range(3).selectExpr("cast(id as string) as value")
-    client.log(table.log).create()  # an empty log is as good as none
+    client.log(table.log).create()  # an empty log counts as absent
     table.write(frame, ifExists="error")
     ledgers = set(client.ledgers())
     assert "holds ledgers already, and option 'ifExists' is error" in refused(
@@ -261,7 +261,7 @@ def test_frame_is_the_snapshot_of_its_load(spark, table):
     loaded = table.read()
     assert loaded.count() == 3
     table.write(frame)
-    # Spark 4.0 plans anew for each action.
+    # Spark 4.0 plans again for each action.
     assert loaded.count() == (3 if SPARK_VERSION >= "4.1" else 6)
     assert table.read().count() == 6
 

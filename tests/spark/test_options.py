@@ -85,7 +85,7 @@ HOSTILE = [
 
 
 def told(action) -> str | None:
-    """Return what the user is told, None where it is accepted."""
+    """Return the error message, None if the option is accepted."""
     try:
         action()
     except ConfigurationError as error:

@@ -79,7 +79,8 @@ def test_rows_of_another_query_are_never_taken_for_a_repetition(sink, caplog):
 
 
 def test_advised_version_is_right_in_the_middle_of_a_query(sink):
-    """Two queries share a name; the one whose epoch 5 comes too late goes on behind the other with the number given."""
+    """Two queries share a name; the one whose epoch 5 comes too late continues after the other with the given
+    number."""
     for epoch in range(8):
         sink.epoch("q1", epoch, f"a{epoch}")
     with pytest.raises(VersionPublished, match="txnVersion 3 "):

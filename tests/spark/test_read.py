@@ -194,7 +194,7 @@ def test_unconfirmed_entries_are_read_when_asked_for(cluster, client):
     writer.append_many([b"2"])  # tells the bookies that 1 is confirmed; of 2 they do not know
     assert found(cluster, ledgers=str(writer.ledger_id)) == [1]
     assert found(cluster, ledgers=str(writer.ledger_id), unconfirmed="true") == [1, 2]
-    writer.append_many([b"3"])  # nobody fenced it
+    writer.append_many([b"3"])  # it was not fenced
     writer.abandon()
 
 

@@ -1,4 +1,4 @@
-"""What a message advises can be done, and does what it says; what is nearly right is told. Without a Spark session."""
+"""The advice in a message works, and nearly right input gets an error. Without a Spark session."""
 
 from __future__ import annotations
 

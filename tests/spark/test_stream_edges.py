@@ -22,7 +22,7 @@ VALUE = StructType().add("value", "string")
 
 @pytest.fixture
 def prefix() -> str:
-    """Of names of logs that no other test has."""
+    """Prefix of names of logs that no other test has."""
     return f"edges-{uuid.uuid4().hex[:12]}"
 
 
@@ -129,7 +129,7 @@ def test_run_with_an_end_leaves_a_log_that_is_created_again_to_the_next_one(clus
 
 
 def test_batch_that_was_planned_after_the_end_of_a_closed_ledger_is_loss(cluster, client, prefix):
-    """As after a bookie lost what it had acknowledged, and the ledger was closed in front of that."""
+    """As after a bookie lost acknowledged entries, and the ledger was closed before them."""
     append(client, prefix, b"1", b"2")
     append(client, prefix, b"3")
     stream = follow(cluster, log=prefix)

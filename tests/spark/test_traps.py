@@ -11,7 +11,7 @@ sections these are). Where a trap's name is in a test, the test fails if we step
                                             test_table_takes_its_options_from_each_query_and_is_never_stale
       commit comes twice, abort after it    test_epoch_that_is_written_again_is_published_once
                                             test_abort_after_a_commit_that_took_effect_deletes_nothing_published
-      a killed write is told nothing        test_killed_worker_process_is_replaced_and_leaves_nothing
+      a killed write runs no code test_killed_worker_process_is_replaced_and_leaves_nothing
                                             test_cancelled_jobs_zombie_publishes_and_leaves_nothing
       stop() is never called                test_stop_never_called_leaves_nothing
       offsets are compared as text          test_offset_text_is_canonical, test_offsets_are_canonical_and_name_the_log
