@@ -108,6 +108,14 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperPro
 
 
 @pytest.fixture(scope="session")
+def short_spark(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Variables of the environment with which programs that start a Spark of their own cost less."""
+    from tests.spark_settings import environment
+
+    return environment(tmp_path_factory.mktemp("short-spark"))
+
+
+@pytest.fixture(scope="session")
 def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """ZooKeeper and three of our bookies, for the whole run; tests take `cluster`."""
     from tests.cluster import Cluster
