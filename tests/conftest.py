@@ -23,8 +23,11 @@ _PROCESSES_OF = {
     "shared_apache_bookies": ("cluster", "interop"),
     "peer": ("cluster", "interop"),
 }
-_GROUPS = ("spark", "cluster")
-"""Tests that share such processes stay in one of the test runner's processes: the first of these that they need."""
+_GROUPS = ("spark", "interop", "cluster")
+"""Tests that share such processes stay in one of the test runner's processes: the first of these that they need.
+
+Three groups of about one length, though each starts a cluster of its own: the longest bounds the whole run.
+"""
 _CAMPAIGNS = ("chaos", "crash", "fuzzing", "histories", "mutation", "simulation", "soak")
 """Folders of statistical search and of long runs: all of their tests are slow."""
 _PROGRAMS = {
