@@ -9,7 +9,7 @@ import argparse
 import difflib
 import os
 import sys
-from typing import NoReturn
+from typing import NoReturn, TypeAlias
 
 from bkspark.errors import ConfigurationError
 
@@ -25,6 +25,9 @@ ENTRY_BYTES_MAX = 5 * 1024 * 1024 - 1024
 
 _INT64_MAX = (1 << 63) - 1
 
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+"""Where a command adds its parser: what `add_subparsers` returns. Only argparse's stub knows that it is generic."""
+
 USAGE = 2
 """Exit code of a command line that cannot be understood."""
 
@@ -35,8 +38,10 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, *args: object, **options: object) -> None:
         options.setdefault("allow_abbrev", False)
         options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        # Passed on as they came: each Python's ArgumentParser takes others.
         super().__init__(*args, **options)  # type: ignore[arg-type]
 
+    # Typeshed has four overloads of it, by the type of the namespace, which says nothing here.
     def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
         """Parse, and refuse an unknown option here, where the options it may have meant are known."""
         namespace, unknown = super().parse_known_args(args, namespace)

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from bkspark.cli.arguments import (
+    Commands,
     add_cluster,
     add_credentials,
     add_quorums,
@@ -39,7 +40,7 @@ WRITE_SECONDS = 10.0
 READ_ENTRIES = 200_000
 
 
-def add_parser(commands: argparse._SubParsersAction) -> None:
+def add_parser(commands: Commands) -> None:
     """Add `bkspark bench` and its commands."""
     group = commands.add_parser("bench", help="measure writing, reading, Spark")
     benches = group.add_subparsers(metavar="WHAT", required=True, dest="bench_command")
@@ -72,7 +73,7 @@ def _add_load(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ledgers", type=positive, default=1, metavar="K", help="ledgers at once (default: 1)")
 
 
-def _add_spark(benches: argparse._SubParsersAction) -> None:
+def _add_spark(benches: Commands) -> None:
     parser = benches.add_parser("spark", help="Spark jobs", description="Measure Spark jobs beside Spark's own limits.")
     parser.add_argument("--rows", type=positive, default=500_000, metavar="N", help="rows (default: 500000)")
     parser.add_argument("--value-size", type=value_size, default=1024, metavar="B", help="bytes a row (default: 1024)")

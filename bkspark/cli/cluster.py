@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from bkspark.cli.arguments import add_cluster, cluster_uri, key_value
+from bkspark.cli.arguments import Commands, add_cluster, cluster_uri, key_value
 from bkspark.cli.exec_process import exec_replacing_process
 from bkspark.cli.output import print_facts, print_json, print_table
 from bkspark.errors import ConfigurationError
@@ -27,7 +27,7 @@ _Result = TypeVar("_Result")
 Run = Callable[[argparse.Namespace], int]
 
 
-def add_parser(commands: argparse._SubParsersAction) -> None:
+def add_parser(commands: Commands) -> None:
     """Add `bkspark cluster` and its commands."""
     group = commands.add_parser("cluster", help="make a cluster, look at its bookies, check and repair it")
     parsers = group.add_subparsers(metavar="COMMAND", required=True, dest="cluster_command")
@@ -47,14 +47,14 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     running.set_defaults(run=autorecovery)
 
 
-def _add(parsers: argparse._SubParsersAction, name: str, run: Run, description: str) -> argparse.ArgumentParser:
+def _add(parsers: Commands, name: str, run: Run, description: str) -> argparse.ArgumentParser:
     parser = parsers.add_parser(name, help=description, description=f"{description[0].upper()}{description[1:]}.")
     add_cluster(parser)
     parser.set_defaults(run=run)
     return parser
 
 
-def _add_repair(parsers: argparse._SubParsersAction, name: str, description: str) -> argparse.ArgumentParser:
+def _add_repair(parsers: Commands, name: str, description: str) -> argparse.ArgumentParser:
     parser = _add(parsers, name, repair, description)
     parser.add_argument("--config", type=Path, metavar="FILE", help="a file of Apache's bk_server.conf syntax and keys")
     parser.add_argument(

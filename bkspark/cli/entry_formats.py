@@ -41,6 +41,7 @@ def read_entries(source: BinaryIO, entry_format: str, name: str) -> Iterator[Ent
     pending = b""
     taken_count = 0
     while True:
+        # Files and stdin have `read1`; typing.BinaryIO does not name it.
         block = source.read1(BLOCK_BYTES)  # type: ignore[attr-defined]
         # Joining copies the rest of the last block: at most one entry, as every complete one was taken.
         pending = pending + block if pending else block

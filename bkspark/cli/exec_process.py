@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Sequence
 from typing import NoReturn
 
 
-def exec_replacing_process(command: Sequence[str]) -> NoReturn:
+def exec_replacing_process(command: list[str]) -> NoReturn:
     """Replace this process by a program whose first lines take SIGTERM and SIGINT; returns never.
 
     Raises:

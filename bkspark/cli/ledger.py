@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from bkspark.cli.arguments import (
     INPUT_FORMATS,
     OUTPUT_FORMATS,
+    Commands,
     add_cluster,
     add_credentials,
     add_quorums,
@@ -33,7 +34,7 @@ Run = Callable[[argparse.Namespace], int]
 LEDGER_TYPES = ("pd_journal", "vd_journal", "vd_bypass_journal")
 
 
-def add_parser(commands: argparse._SubParsersAction) -> None:
+def add_parser(commands: Commands) -> None:
     """Add `bkspark ledger` and its commands."""
     group = commands.add_parser("ledger", help="create, write, read, show, list, recover, delete ledgers")
     ledgers = group.add_subparsers(metavar="COMMAND", required=True, dest="ledger_command")
@@ -47,7 +48,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
 
 
 def _add(
-    ledgers: argparse._SubParsersAction, name: str, run: Run, description: str, *, takes_id: bool = False
+    ledgers: Commands, name: str, run: Run, description: str, *, takes_id: bool = False
 ) -> argparse.ArgumentParser:
     parser = ledgers.add_parser(name, help=description, description=f"{description[0].upper()}{description[1:]}.")
     if takes_id:

@@ -114,9 +114,10 @@ class LedgerMetadata:
         object.__setattr__(self, "custom_metadata", MappingProxyType(dict(self.custom_metadata)))
 
     def __reduce__(self) -> tuple[object, ...]:
+        # A MappingProxyType cannot be pickled.
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
         values["custom_metadata"] = dict(self.custom_metadata)
-        return (_rebuild, (values,))
+        return (type(self), tuple(values.values()))
 
     @property
     def type_name(self) -> str:
@@ -169,10 +170,6 @@ class LedgerMetadata:
         Replaces the last fragment when that begins at the same entry, else appends one.
         """
         return replace(self, fragments=change_ensemble(self.fragments, first_entry, bookies))
-
-
-def _rebuild(values: dict[str, object]) -> LedgerMetadata:
-    return LedgerMetadata(**values)  # type: ignore[arg-type]
 
 
 def change_ensemble(fragments: Sequence[Fragment], first_entry: int, bookies: Sequence[str]) -> tuple[Fragment, ...]:

@@ -71,12 +71,13 @@ def _reason(error: Exception) -> str:
 def session(folder: Path, cores: int = 2, java_options: str = "") -> Iterator[SparkSession]:
     """Yield a local session on `cores` threads that keeps its files in `folder`; end it and its JVM afterwards."""
     spark = _builder(folder, cores, java_options).getOrCreate()
+    gateway = spark.sparkContext._gateway
+    assert gateway is not None, "a session that runs has a JVM"
     try:
         spark.sparkContext.setLogLevel("ERROR")
         yield spark
     finally:
         # Python's stdin pipe to the JVM keeps it alive; it would outlive us by a moment.
-        gateway = spark.sparkContext._gateway
         spark.stop()
         gateway.shutdown()
         _end_jvm(gateway.proc)

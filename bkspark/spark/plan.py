@@ -7,7 +7,7 @@ import math
 import os
 import re
 import time
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 
@@ -220,7 +220,7 @@ class ReadPlanner:
         await self._open([listed.ledger_id])
         return self._opened.get(listed.ledger_id)
 
-    async def extents(self, snapshot: LogSnapshot, first_ordinal: int, end: Position) -> AsyncIterator[LedgerExtent]:
+    async def extents(self, snapshot: LogSnapshot, first_ordinal: int, end: Position) -> AsyncGenerator[LedgerExtent]:
         """Yield what lies before `end` of the ledgers from `first_ordinal` on, in order.
 
         Depends on the log's content before `end` alone, which never changes: planning again gives the same.

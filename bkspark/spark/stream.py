@@ -206,8 +206,10 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             if self._target is not None:
                 target = self._target.get(name)
                 # What was created since, under an old name too, is for the next run.
-                is_in_run = target is not None and not logs[name].is_another_than(target)
-                end = min(end, target.position) if is_in_run else begin
+                if target is None or logs[name].is_another_than(target):
+                    end = begin
+                else:
+                    end = min(end, target.position)
             most[name] = max(begin, end)
         entries_max, bytes_max = self._options.trigger_entries_max, self._options.trigger_bytes_max
         if isinstance(limit, ReadAllAvailable):

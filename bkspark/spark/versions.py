@@ -7,12 +7,13 @@
           query is to end. `HAS_ADMISSION_CONTROL` tells; the streaming source refuses what it cannot do right without
     4.3   rows of no columns are counted (`COUNTS_WITHOUT_COLUMNS`). 4.0 makes none; those between were not tried
 
-Readers and writers take these names from here only.
+Readers and writers take these names from here only. Type checkers see the newest Spark's.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyspark
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter
@@ -31,18 +32,20 @@ __all__ = [
 ]
 
 SPARK_VERSION: str = pyspark.__version__
+_RELEASE = tuple(int(part) for part in SPARK_VERSION.split(".")[:2])
 
-COUNTS_WITHOUT_COLUMNS = tuple(int(part) for part in SPARK_VERSION.split(".")[:2]) >= (4, 3)
+COUNTS_WITHOUT_COLUMNS = _RELEASE >= (4, 3)
+HAS_ADMISSION_CONTROL = _RELEASE >= (4, 2)
 
-try:
+if TYPE_CHECKING or _RELEASE >= (4, 1):
     from pyspark.sql.datasource import DataSourceStreamArrowWriter
-except ImportError:
+else:
 
-    class DataSourceStreamArrowWriter(DataSourceStreamWriter, DataSourceArrowWriter):  # type: ignore[no-redef]
+    class DataSourceStreamArrowWriter(DataSourceStreamWriter, DataSourceArrowWriter):
         """Takes Arrow batches in a streaming write of Spark 4.0."""
 
 
-try:
+if TYPE_CHECKING or HAS_ADMISSION_CONTROL:
     from pyspark.sql.streaming.datasource import (
         ReadAllAvailable,
         ReadLimit,
@@ -51,29 +54,25 @@ try:
         ReadMinRows,
         SupportsTriggerAvailableNow,
     )
-except ImportError:
-    HAS_ADMISSION_CONTROL = False
+else:
 
-    class ReadLimit:  # type: ignore[no-redef]
+    class ReadLimit:
         """How much a micro-batch may have."""
 
-    class ReadAllAvailable(ReadLimit):  # type: ignore[no-redef]
+    class ReadAllAvailable(ReadLimit):
         """No limit."""
 
     @dataclass(frozen=True)
-    class ReadMaxRows(ReadLimit):  # type: ignore[no-redef]
+    class ReadMaxRows(ReadLimit):
         max_rows: int
 
     @dataclass(frozen=True)
-    class ReadMinRows(ReadLimit):  # type: ignore[no-redef]
+    class ReadMinRows(ReadLimit):
         min_rows: int
 
     @dataclass(frozen=True)
-    class ReadMaxBytes(ReadLimit):  # type: ignore[no-redef]
+    class ReadMaxBytes(ReadLimit):
         max_bytes: int
 
-    class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
+    class SupportsTriggerAvailableNow:
         """Marks a source that is told when a query is to end."""
-
-else:
-    HAS_ADMISSION_CONTROL = True

@@ -56,8 +56,10 @@ class RawDecoder(Decoder):
         columns = []
         for index, column in enumerate(self.schema):
             if column.name == CORRUPT_RECORD:
-                is_kept = corrupt is not None and index == self._corrupt_index
-                columns.append(self.corrupt_column(corrupt) if is_kept else pa.nulls(len(payloads), column.type))
+                if corrupt is not None and index == self._corrupt_index:
+                    columns.append(self.corrupt_column(corrupt))
+                else:
+                    columns.append(pa.nulls(len(payloads), column.type))
             else:
                 columns.append((payloads if column.type == pa.binary() else texts).cast(column.type))
         return columns

@@ -133,8 +133,12 @@ def inferred_columns(payloads: Sequence[bytes], *, is_json: bool, is_lenient: bo
             if is_lenient:
                 continue
             raise
-        shapes.add(len(row) if type(row) is list else dict)
-        rows.append({f"_{i}": cell for i, cell in enumerate(row, 1)} if type(row) is list else row)
+        if isinstance(row, list):
+            shapes.add(len(row))
+            rows.append({f"_{i}": cell for i, cell in enumerate(row, 1)})
+        else:
+            shapes.add(dict)
+            rows.append(row)
     if not rows:
         raise ValueError("none of them is an object of columns")
     if len(shapes) > 1:
