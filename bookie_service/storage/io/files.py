@@ -84,7 +84,7 @@ def _syncs_file_systems() -> bool:
 
 
 class _Naming:
-    """A context in which an OSError gets the path, if it has none; a class, as that is the cheapest kind."""
+    """A context in which an OSError gets the path, if it lacks one; a class, as that is the cheapest kind."""
 
     __slots__ = ("_path",)
 
