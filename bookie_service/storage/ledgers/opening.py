@@ -132,7 +132,7 @@ def _replayed(
 
 
 def _move_marks(marks: Marks, journals: Sequence[Journal]) -> list[str]:
-    """Move the marks to the ends of the journals, and drop the files before them; return notices about missing space."""
+    """Move the marks to the ends of the journals, and drop the files before them; return notices of missing space."""
     try:
         marks.write([journal.end for journal in journals])
         for journal in journals:
