@@ -45,7 +45,7 @@ class Client:
 
     @property
     def asynchronous(self) -> aio.Client:
-        """The asyncio client behind this one; use it only on this module's loop (`run`, `iterate`)."""
+        """The asyncio client that this one uses; call it only on this module's loop (`run`, `iterate`)."""
         return self._client
 
     def log(self, name: str) -> Log:
@@ -87,11 +87,11 @@ class Client:
         return LedgerReader(run(lambda: self._client.open(ledger_id, recover=recover)))
 
     def recover(self, ledger_id: int) -> LedgerMetadata:
-        """Fence, find the end of and close a ledger; return its metadata, closed."""
+        """Fence a ledger, find its end and close it; return its closed metadata."""
         return run(lambda: self._client.recover(ledger_id))
 
     def metadata(self, ledger_id: int) -> LedgerMetadata:
-        """Return what the metadata store knows of a ledger."""
+        """Return a ledger's metadata."""
         return run(lambda: self._client.metadata(ledger_id))
 
     def ledgers(self) -> Iterator[int]:

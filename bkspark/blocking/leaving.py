@@ -11,16 +11,16 @@ from bkspark.blocking.loop import run
 
 
 class Leaving(ABC):
-    """What ends any writer. As a context manager it is closed, or abandoned when an error leaves the block."""
+    """The end of any writer. As a context manager it is closed, or abandoned when an error leaves the block."""
 
     _writer: aio.LedgerWriter | aio.AdvancedLedgerWriter | aio_log.LogWriter
 
     @abstractmethod
     def close(self) -> object:
-        """Wait for what is pending and close."""
+        """Wait for pending entries and close."""
 
     def abandon(self) -> None:
-        """Stop without closing anything: whoever opens the ledger or log next finds the end."""
+        """Stop without closing anything: the next client that opens the ledger or log finds the end."""
 
         async def abandon() -> None:
             self._writer.abandon()

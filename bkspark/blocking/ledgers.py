@@ -25,7 +25,7 @@ class LedgerWriter(Leaving):
 
     @property
     def asynchronous(self) -> aio.LedgerWriter:
-        """The asyncio writer behind this one; use it only on this module's loop (`run`, `iterate`)."""
+        """The asyncio writer that this one uses; call it only on this module's loop (`run`, `iterate`)."""
         return self._writer
 
     @property
@@ -63,7 +63,7 @@ class LedgerWriter(Leaving):
         return run(self._writer.sync)
 
     def close(self) -> LedgerMetadata:
-        """Wait for what is pending and close the ledger."""
+        """Wait for pending entries and close the ledger."""
         return run(self._writer.close)
 
 
@@ -105,7 +105,7 @@ class AdvancedLedgerWriter(Leaving):
         return run(lambda: self._writer.append_many(first_entry, entries))
 
     def submit(self, first_entry: int, entries: Any) -> concurrent.futures.Future[int]:
-        """Give entries under consecutive ids; return a future of the last id, done when it is acknowledged."""
+        """Submit entries under consecutive ids; return a future of the last id, done when it is acknowledged."""
         return submitted(lambda: self._writer.submit(first_entry, entries))
 
     def sync(self) -> int:
@@ -113,7 +113,7 @@ class AdvancedLedgerWriter(Leaving):
         return run(self._writer.sync)
 
     def close(self) -> LedgerMetadata:
-        """Close the ledger in front of the first gap; entries above it fail."""
+        """Close the ledger before the first gap; entries above it fail."""
         return run(self._writer.close)
 
 
@@ -151,7 +151,7 @@ class LedgerReader:
         return self._reader.length
 
     def refresh(self) -> int:
-        """Look at the metadata and the LAC again; return `last_entry`."""
+        """Read the metadata and the LAC again; return `last_entry`."""
         return run(self._reader.refresh)
 
     def read(self, first_entry: int, last_entry: int, *, unconfirmed: bool = False) -> EntryBatch:

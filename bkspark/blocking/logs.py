@@ -18,7 +18,7 @@ from bkspark.log.writer import ROLL_BYTES
 
 
 class LogWriter(Leaving):
-    """Appends to a log until it is closed or somebody else opens the log; see `bkspark.log.LogWriter`."""
+    """Appends to a log until it is closed or another process opens the log; see `bkspark.log.LogWriter`."""
 
     _writer: aio_log.LogWriter
 
@@ -47,11 +47,11 @@ class LogWriter(Leaving):
         return submitted(lambda: self._writer.submit(entries))
 
     def roll(self) -> None:
-        """Go on in a new ledger: what was appended so far is closed, and readers get past it."""
+        """Continue in a new ledger: the present one is closed, so readers can pass it."""
         run(self._writer.roll)
 
     def close(self) -> None:
-        """Wait for what is pending, close the ledger and give the log back."""
+        """Wait for pending entries, close the ledger and release the log."""
         run(self._writer.close)
 
 
@@ -71,7 +71,7 @@ class Election:
         run(self._election.win)
 
     def resign(self) -> None:
-        """Leave the queue, or give the leadership up."""
+        """Leave the queue, or give up the leadership."""
         run(self._election.resign)
 
     def contenders(self) -> list[str]:
@@ -98,7 +98,7 @@ class Log:
 
     @property
     def asynchronous(self) -> aio_log.Log:
-        """The asyncio log behind this one; use it only on this module's loop (`run`, `iterate`)."""
+        """The asyncio log that this one uses; call it only on this module's loop (`run`, `iterate`)."""
         return self._log
 
     def create(self, *, exist_ok: bool = False) -> None:
@@ -106,7 +106,7 @@ class Log:
         run(lambda: self._log.create(exist_ok=exist_ok))
 
     def election(self, identity: str) -> Election:
-        """Return a contender for the log's leadership; `with` waits until it leads. Nobody has to elect one."""
+        """Return a contender for the log's leadership; `with` waits until it leads. An election is optional."""
         return Election(run(lambda: self._log.election(identity)))
 
     def open_for_writing(
@@ -120,7 +120,7 @@ class Log:
         roll_bytes: int = ROLL_BYTES,
         roll_seconds: float | None = None,
     ) -> LogWriter:
-        """Take the log for writing, creating it if it does not exist; whoever wrote before is fenced."""
+        """Take the log for writing, creating it if it does not exist; the previous writer is fenced."""
         return LogWriter(
             run(
                 lambda: self._log.open_for_writing(
@@ -144,7 +144,7 @@ class Log:
     def follow(
         self, start: Place = "earliest", *, batch_bytes: int = BATCH_BYTES, patience_s: float = PATIENCE_S
     ) -> Iterator[LogBatch]:
-        """Yield the entries from a place on, and go on as more are confirmed, without end."""
+        """Yield the entries from a place on, and continue as more are confirmed, without end."""
         return iterate(lambda: self._log.follow(start, batch_bytes=batch_bytes, patience_s=patience_s))
 
     def earliest(self) -> Position:
@@ -152,11 +152,11 @@ class Log:
         return run(self._log.earliest)
 
     def latest(self) -> Position:
-        """Return the position behind the last entry that can be read now."""
+        """Return the position after the last entry that can be read now."""
         return run(self._log.latest)
 
     def at_time(self, moment: datetime) -> Position:
-        """Return where the first ledger begins that was not closed before a time (UTC if it names no zone)."""
+        """Return the beginning of the first ledger that was not closed before a time (UTC if it names no zone)."""
         return run(lambda: self._log.at_time(moment))
 
     def show(self) -> dict[str, Any]:
@@ -164,7 +164,7 @@ class Log:
         return run(self._log.show)
 
     def truncate(self, before: Place) -> int:
-        """Let the log begin at a position; delete the ledgers in front of it and return how many they were."""
+        """Let the log begin at a position; delete the ledgers before it and return their number."""
         return run(lambda: self._log.truncate(before))
 
     def recover(self) -> list[int]:
@@ -172,9 +172,9 @@ class Log:
         return run(self._log.recover)
 
     def vacuum(self, *, older_than_s: float = VACUUM_AGE_S) -> int:
-        """Delete the ledgers of attempts that died, and what interrupted changes left; return how many ledgers."""
+        """Delete the ledgers of dead attempts, and what interrupted changes left; return the number of ledgers."""
         return run(lambda: self._log.vacuum(older_than_s=older_than_s))
 
     def delete(self) -> None:
-        """Delete the log and all its ledgers; who writes to it is fenced first."""
+        """Delete the log and all its ledgers; its writer is fenced first."""
         run(self._log.delete)

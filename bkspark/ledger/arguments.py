@@ -39,7 +39,7 @@ def flag(name: str, value: object) -> bool:
 
 
 def instance(name: str, value: object, kind: type) -> None:
-    """Raise ConfigurationError where an argument is of another type."""
+    """Raise ConfigurationError if an argument has another type."""
     if not isinstance(value, kind):
         raise ConfigurationError(f"{name} must be {kind.__name__}, not {value!r:.80}")
 
@@ -59,7 +59,7 @@ def quorums(ensemble: object, write_quorum: object, ack_quorum: object) -> tuple
     """Return E, Qw and Qa.
 
     Raises:
-        ConfigurationError: one is no number of bookies, or E >= Qw >= Qa >= 1 does not hold.
+        ConfigurationError: one is not a number of bookies, or E >= Qw >= Qa >= 1 does not hold.
     """
     named = {"ensemble": ensemble, "write_quorum": write_quorum, "ack_quorum": ack_quorum}
     size, write, ack = (whole_number(name, value, 1, ENSEMBLE_SIZE_MAX) for name, value in named.items())
@@ -74,7 +74,7 @@ def custom_metadata(metadata: Mapping[str, bytes | str] | None) -> dict[str, byt
     """Return custom metadata as it is stored: text as UTF-8.
 
     Raises:
-        ConfigurationError: `metadata` is no mapping of text to bytes or text.
+        ConfigurationError: `metadata` is not a mapping of text to bytes or text.
     """
     if metadata is None:
         return {}

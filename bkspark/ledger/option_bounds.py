@@ -1,4 +1,5 @@
-"""What a client's options may be; checked when it is made, so that a wrong one is told before anything waits for it."""
+"""Bounds of a client's options; checked when it is made, so that a wrong option raises before anything depends on
+it."""
 
 from __future__ import annotations
 
@@ -16,12 +17,12 @@ from bkspark.wire.framing import FRAME_BYTES_MAX
 COUNT_MAX = (1 << 31) - 1
 BYTES_MAX = 1 << 40
 SECONDS_MAX = 86_400.0
-"""A day: what waits for longer is taken for a mistake in the unit."""
+"""A day: a longer time is assumed to be a mistake in the unit."""
 NANOSECONDS_MAX = int(SECONDS_MAX * 1e9)
 FRAME_BYTES_LEAST = 1024
 
 _Bounds = tuple[float, float] | None
-"""Least and most; whole numbers where both are. None: true or false."""
+"""Least and greatest value; whole numbers if both are. None: true or false."""
 
 BOUNDS: Mapping[type, Mapping[str, _Bounds]] = {
     NetOptions: {
@@ -59,7 +60,7 @@ BOUNDS: Mapping[type, Mapping[str, _Bounds]] = {
 
 
 def check_options(net: Any, writer: Any, limits: Any, placement: Any) -> None:
-    """Raise ConfigurationError where one of a client's options is of another type, or a number in it out of bounds."""
+    """Raise ConfigurationError if one of a client's options has another type, or a number is out of bounds."""
     given = {"net": (net, NetOptions), "writer": (writer, WriterOptions), "limits": (limits, WriterLimits)}
     for name, (options, kind) in given.items():
         instance(name, options, kind)

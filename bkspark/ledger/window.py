@@ -1,4 +1,4 @@
-"""AppendWindow: what one writer may have in flight, who waits for room, and who waits for which entry."""
+"""AppendWindow: what one writer may have in flight, and the callers that wait for room or for an entry."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class AppendWindow:
     """The window of one writer.
 
     Args:
-        congested: which slots' connections have so many bytes waiting that callers wait, too.
+        congested: returns the slots whose connections have too many bytes waiting, so that callers wait, too.
     """
 
     def __init__(self, core: WriterCore, options: WriterOptions, congested: Callable[[], Sequence[int]]) -> None:
@@ -38,7 +38,7 @@ class AppendWindow:
         self._sync_waits: _Waits = deque()
         """Callers who wait until an entry is confirmed, in entry order."""
         self._room: asyncio.Future[None] | None = None
-        """What the caller whose turn it is waits for while the window is full. Only one waits at a time."""
+        """The future of the caller that waits while the window is full. Only one waits at a time."""
 
     # ---- room ----
 
@@ -63,7 +63,7 @@ class AppendWindow:
             await self._room
 
     def look_for_room(self) -> None:
-        """Something has changed: the caller who waits goes on if there is room."""
+        """Something has changed: the waiting caller continues if there is room."""
         if self._room is not None and not self._room.done() and not self.is_full():
             self._room.set_result(None)
 
@@ -106,7 +106,7 @@ class AppendWindow:
         settle(self._sync_waits, last_entry)
 
     def fail(self, error: BookKeeperError) -> None:
-        """The writer has ended: so has everyone who waits."""
+        """The writer has ended: fail all waiting callers."""
         waits = [*self._waits, *self._sync_waits]
         self._waits.clear()
         self._sync_waits.clear()
@@ -115,13 +115,13 @@ class AppendWindow:
         for _, future in waits:
             if not future.done():
                 future.set_exception(error)
-                future.exception()  # a caller that went away is not a programming error worth a warning
+                future.exception()  # a cancelled caller is not a programming error and needs no warning
         if self._room is not None and not self._room.done():
             self._room.set_result(None)
 
 
 def settle(waits: _Waits, last_entry: int) -> None:
-    """Tell those who wait for an entry up to `last_entry`."""
+    """Complete the futures for entries up to `last_entry`."""
     while waits and waits[0][0] <= last_entry:
         entry_id, future = waits.popleft()
         if not future.done():

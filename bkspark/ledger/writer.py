@@ -24,7 +24,7 @@ from bkspark.wire.digest import EntryDigest, master_key
 
 PIECE_ENTRIES_MAX = 1024
 PIECE_BYTES_MAX = 512 * 1024
-"""A batch goes out in pieces, so that bookies journal the first while the next is sealed."""
+"""A batch is sent in pieces, so that bookies journal the first while the next is sealed."""
 
 
 class LedgerWriter:
@@ -52,13 +52,13 @@ class LedgerWriter:
         self._options = options
         """Constant."""
         self._sealed_lac = sealed_lac
-        """The LAC that all entries carry, in a recovery; None: that of the moment. Constant."""
+        """The LAC that all entries carry, in a recovery; None: the current LAC. Constant."""
         self._sealer = AddSealer(pool.protocol, digest, key, pool.txn_ids, flags)
         """Makes the frames of adds. Constant."""
         self.entry_bytes_max = self._sealer.entry_bytes_max(pool.options.frame_bytes_max)
-        """The largest entry that is taken: its frames fit into nettyMaxFrameSizeBytes. Constant."""
+        """The largest entry that is accepted: its frames fit into nettyMaxFrameSizeBytes. Constant."""
         self._explicit_lac = ExplicitLac(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
-        """When bookies are sent the LAC by itself."""
+        """Decides when to send an explicit LAC."""
         self._run = WriterRun(
             services.ledgers,
             services.view,
@@ -73,11 +73,11 @@ class LedgerWriter:
         self._window = self._run.window
         """What is in flight."""
         self._turns = Turns()
-        """The order of calls: one at a time is served."""
+        """The order of calls: they are served one at a time."""
         self._singles: Singles[int] | None = None
         """Entries that `append` gathers, until something is submitted after them."""
         self._is_closing = False
-        """Whether `close` was called: nothing more is taken. Set once."""
+        """Whether `close` was called: no more entries are accepted. Set once."""
         if options.explicit_lac_interval_s > 0:
             interval_s = options.explicit_lac_interval_s
             self._run.driver.spawn(tell_lac(pool, core, self._explicit_lac, digest, key, interval_s))
@@ -98,7 +98,7 @@ class LedgerWriter:
 
     @property
     def length(self) -> int:
-        """Payload bytes of every entry given to the writer so far."""
+        """Payload bytes of every entry submitted so far."""
         return self._core.length
 
     @property
@@ -128,8 +128,8 @@ class LedgerWriter:
     async def append(self, entry: bytes) -> int:
         """Append one entry; return its id once it is acknowledged.
 
-        One that finds nothing under way goes out at once; calls made while others are under way travel together. Calls
-        of `append`, `append_many` and `submit` are served in their order.
+        An entry is sent at once if no other is in flight; calls made while others are in flight are sent together.
+        Calls of `append`, `append_many` and `submit` are served in their order.
 
         Raises:
             LedgerFenced, LedgerClosed, NotEnoughBookies, UnauthorizedAccess, MetadataError: the writer has ended;
@@ -141,7 +141,7 @@ class LedgerWriter:
         if self._is_quiet():
             return await self.append_many([data])
         self._check_open()
-        # Here, as it would fail all that it travels with.
+        # Checked here, because it would fail all entries that are sent with it.
         check_entry_size(len(data), self.entry_bytes_max)
         singles = self._singles
         if singles is None or singles.is_closed:
@@ -151,11 +151,11 @@ class LedgerWriter:
         return await asyncio.shield(singles.sent) + position
 
     def _is_quiet(self) -> bool:
-        """Return whether there is nothing that an entry could travel with, and so nothing to wait for."""
+        """Return whether there is nothing to send an entry with, and so nothing to wait for."""
         return not (self._turns.is_taken or self._core.pending_count)
 
     def _take_turn(self) -> Turn:
-        """Return the turn after all calls so far; entries that `append` is given from now on come after it."""
+        """Return the turn after all calls so far; entries of later `append` calls come after it."""
         if self._singles is not None:
             self._singles.is_closed = True
         return self._turns.take()
@@ -215,7 +215,7 @@ class LedgerWriter:
     async def sync(self) -> int:
         """Wait until everything appended so far is acknowledged, and durable on Qa bookies; return the last such entry.
 
-        With relaxed durability bookies are made to sync; without, what is acknowledged is durable. Raises as `append`.
+        With relaxed durability this makes bookies sync; otherwise acknowledged entries are durable. Raises as `append`.
         """
         singles = self._singles
         async with self._take_turn():
@@ -232,15 +232,15 @@ class LedgerWriter:
     # ---- the end ----
 
     async def close(self) -> LedgerMetadata:
-        """Wait for what is pending, then close the ledger at its last acknowledged entry. Closing twice is harmless.
+        """Wait for pending entries, then close the ledger at its last acknowledged entry. Closing twice is harmless.
 
-        From the call on nothing more is taken.
+        After the call no more entries are accepted.
 
         Raises:
             LedgerFenced, LedgerClosed: the ledger was not closed by us at our last entry.
-            RequestTimeout: it took longer than `close_timeout_s`. Where entries or ensemble changes were pending, the
-                ledger is left open, for recovery. Where its closing write was, whether it is closed is unknown. The
-                message says which.
+            RequestTimeout: it took longer than `close_timeout_s`. If entries or ensemble changes were pending, the
+                ledger is left open, for recovery. If its closing write was pending, it is unknown whether it is closed.
+                The message says which.
             MetadataError: whether it is closed is unknown.
         """
         core = self._core
@@ -277,7 +277,7 @@ class LedgerWriter:
         return core.metadata
 
     def abandon(self) -> None:
-        """Stop without closing the ledger: what is pending ends with an error, recovery finds the end."""
+        """Stop without closing the ledger: pending entries end with an error, recovery finds the end."""
         why = f"the writer of ledger {self.ledger_id} went away"
         self._run.driver.perform(self._core.give_up(client_closed(self.ledger_id, self._core.lac, why)))
         self._run.stop()
@@ -293,12 +293,12 @@ class LedgerWriter:
 
 
 def check_entry_sizes(batch: EntryBatch, limit: int) -> None:
-    """Raise ValueError where an entry of the batch is above `limit` bytes."""
+    """Raise ValueError if an entry of the batch is above `limit` bytes."""
     if batch.payload_bytes > limit:
         check_entry_size(int(np.diff(batch.offsets).max()), limit)
 
 
 def check_entry_size(octets: int, limit: int) -> None:
-    """Raise ValueError where an entry of so many bytes is above `limit`."""
+    """Raise ValueError if an entry of this size is above `limit`."""
     if octets > limit:
         raise ValueError(f"an entry of {octets} bytes is above the limit of {limit} (nettyMaxFrameSizeBytes)")

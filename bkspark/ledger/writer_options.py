@@ -1,4 +1,4 @@
-"""What limits a writer."""
+"""Options of a writer."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import dataclass
 class WriterOptions:
     """Limits of one writer: what may be in flight before `submit` waits.
 
-    `lag_entries_max` and `lag_bytes_max` bound how far the slowest bookie may stay behind when Qa < Qw lets the others
-    go ahead; one that refuses load (TOOMANYREQUESTS) is tried again meanwhile, and fails nothing. Callers wait for it
-    for `WriterLimits.hold_back_ns_max` at most where Qa others are enough. With a piece on top it stays below the
-    10,000 adds that an Apache bookie queues at most; it refuses what is above.
+    `lag_entries_max` and `lag_bytes_max` bound how far the slowest bookie may lag when Qa < Qw lets the others go
+    ahead; a bookie that refuses load (TOOMANYREQUESTS) is retried meanwhile, and fails nothing. Callers wait for it for
+    at most `WriterLimits.hold_back_ns_max` if Qa others are enough. With a piece on top it stays below the 10,000 adds
+    that an Apache bookie queues at most; it refuses what is above.
     `force_timeout_s`: how long a bookie may take to sync what it acknowledged (relaxed durability).
 
     `explicit_lac_interval_s`: how long after the last add of a burst readers may have to wait for its entries at most;
