@@ -70,14 +70,16 @@ PATTERNS = (
     Pattern(re.compile(r"\bso\s+many\b(?!\s+that\b)(?!\s+[\w' ]+\bthat\b)"), "say 'this many', or name the number"),
     Pattern(re.compile(r"\ball\s+the\s+same\b(?!\s+(?:size|length|kind)\b)"), "say 'nevertheless'"),
     Pattern(
-        re.compile(r"(?:^|[.;:]\s+)What\b[^.?!:;,]*\b(?:is|are)\b[^.?!:;,]*,\s+(?:a|an|the|it|they|its|no)\b"),
+        re.compile(
+            r"(?:^|(?<=[.;:]\s)|(?<=\n))What\b[^.?!:;,]*\b(?:is|are)\b[^.?!:;,]*,\s+(?:a|an|the|it|they|its|no)\b"
+        ),
         "begin with the subject: not 'What is cached, a thread reads', but 'A thread reads what is cached'",
     ),
 )
 
 NAME_PATTERNS = (
     Pattern(
-        re.compile(r"(?<!there_)(?:^|_)(?:is|are|was|were|be|as|has|have|gets?|gives?|holds?)_none(?!_of)(?=_|$)"),
+        re.compile(r"(?<!there)(?:^|_)(?:is|are|was|were|be|as|has|have|gets?|gives?|holds?)_none(?!_of)(?=_|$)"),
         "say 'no' or 'not a'",
     ),
     Pattern(re.compile(r"(?:^|_)(?:somebody|nobody|everybody|anybody|whoever)(?=_|$)"), "name the role"),
