@@ -105,10 +105,10 @@ def open_storage(
 
 
 def _make_directories(files: LocalFiles, journals_at: Sequence[str], ledgers_at: Sequence[str]) -> None:
-    """Create missing directories and make their names durable; a ledger directory may be on a disk that fails."""
+    """Make the missing directories, and every name durable. A ledger directory whose disk fails is left out."""
     for directory in (*journals_at, *ledgers_at):
-        files.make_directory(directory)
         try:
+            files.make_directory(directory)
             # A killed process may have created it without making its name durable.
             files.sync_directory(os.path.dirname(directory))
         except OSError as error:
@@ -119,7 +119,7 @@ def _make_directories(files: LocalFiles, journals_at: Sequence[str], ledgers_at:
 def _replayed(
     files: LocalFiles, directory: str, marks: Marks, journal_index: int, replay: _Replay
 ) -> tuple[JournalPosition | None, ReplayedJournal]:
-    """Replay one journal; return its mark and what it held. Raises StorageDamaged as `replay_journal`."""
+    """Replay one journal; return its mark and its contents. Raises StorageDamaged as `replay_journal`."""
     mark = marks.read(journal_index)
     try:
         return mark, replay_journal(files, directory, mark, replay.apply)
@@ -132,7 +132,7 @@ def _replayed(
 
 
 def _move_marks(marks: Marks, journals: Sequence[Journal]) -> list[str]:
-    """Move the marks to the end of the replayed records and remove older files; return notices."""
+    """Move the marks to the ends of the journals, and drop the files before them; return notices of missing space."""
     try:
         marks.write([journal.end for journal in journals])
         for journal in journals:
