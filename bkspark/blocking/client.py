@@ -8,11 +8,10 @@ from bkspark import client as aio
 from bkspark.blocking.ledgers import LedgerReader, LedgerWriter
 from bkspark.blocking.logs import Log
 from bkspark.blocking.loop import iterate, run
-from bkspark.core.limits import WriterLimits
 from bkspark.core.metadata import LedgerMetadata
 from bkspark.core.relaxed import RelaxedDurability
+from bkspark.core.writer_options import WriterOptions
 from bkspark.ledger.bookies import PlacementOptions
-from bkspark.ledger.writer_options import WriterOptions
 from bkspark.net.pool import NetOptions
 
 
@@ -28,7 +27,6 @@ class Client:
         wire_protocol: str = "v2",
         net: NetOptions = NetOptions(),
         writer: WriterOptions = WriterOptions(),
-        limits: WriterLimits = WriterLimits(),
         placement: PlacementOptions = PlacementOptions(),
     ) -> None:
         self._client = aio.Client(
@@ -38,7 +36,6 @@ class Client:
             wire_protocol=wire_protocol,
             net=net,
             writer=writer,
-            limits=limits,
             placement=placement,
         )
         run(self._client.connect)

@@ -106,7 +106,7 @@ def _add_reading(parser: argparse.ArgumentParser) -> None:
 def connect(arguments: argparse.Namespace, *, explicit_lac_interval_s: float | None = None) -> Client:
     """Return a blocking client of the cluster and credentials that the arguments name."""
     from bkspark.blocking import Client
-    from bkspark.ledger.writer_options import WriterOptions
+    from bkspark.core.writer_options import WriterOptions
 
     writer = WriterOptions(explicit_lac_interval_s=explicit_lac_interval_s or 0.0)
     return Client(cluster_uri(arguments), digest=arguments.digest, password=arguments.password.encode(), writer=writer)

@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from bkspark.core.writer import WriterCore
+from bkspark.core.writer_options import WriterOptions
 from bkspark.errors import BookKeeperError
-from bkspark.ledger.writer_options import WriterOptions
 
 _Waits = deque[tuple[int, asyncio.Future[int]]]
 

@@ -92,7 +92,7 @@ class SharedLedger:
 
     async def _retire_left(self, ledger_id: int) -> None:
         """Tidy up after processes that died. That this fails is no reason not to write: the next one does it."""
-        age_s = (self._limits.seconds or SHARED_AGE_S) + RETIRE_MARGIN_S
+        age_s = (self._limits.roll_seconds or SHARED_AGE_S) + RETIRE_MARGIN_S
         try:
             await self._log.retire_older(ledger_id, age_s)
         except BookKeeperError:

@@ -11,7 +11,6 @@ overtaken closes its ledger, and takes a new one behind the published ones when 
 from __future__ import annotations
 
 import asyncio
-import math
 import sys
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
@@ -19,8 +18,10 @@ from functools import partial
 from typing import Any, TypeVar
 
 from bkspark.core.metadata import LedgerMetadata
+from bkspark.core.striping import ENSEMBLE_SIZE_MAX
 from bkspark.entries import EntryBatch, as_batch
 from bkspark.errors import BookKeeperError, LedgerClosed, LedgerFenced, NoSuchLedger
+from bkspark.ids import LEDGER_ID_MAX
 from bkspark.ledger import Cluster, LedgerWriter, arguments
 from bkspark.ledger.ledger_types import parse_ledger_type
 from bkspark.ledger.turns import Singles, Turn, Turns
@@ -32,6 +33,7 @@ from bkspark.log.snapshot import LogSnapshot
 from bkspark.log.store import LogStore
 from bkspark.metadata.tree import Callback
 from bkspark.net.shared_work import start_shared
+from bkspark.options import YEARS_S, bounded, check
 
 _T = TypeVar("_T")
 
@@ -47,13 +49,14 @@ class LedgerOptions:
         ConfigurationError: an argument is wrong.
     """
 
-    ensemble: int = 3
-    write_quorum: int = 3
-    ack_quorum: int = 2
+    ensemble: int = bounded(3, 1, ENSEMBLE_SIZE_MAX)
+    write_quorum: int = bounded(3, 1, ENSEMBLE_SIZE_MAX)
+    ack_quorum: int = bounded(2, 1, ENSEMBLE_SIZE_MAX)
     ledger_type: str = "PD_JOURNAL"
     metadata: Mapping[str, bytes | str] | None = None
 
     def __post_init__(self) -> None:
+        check(self)
         arguments.quorums(self.ensemble, self.write_quorum, self.ack_quorum)
         arguments.custom_metadata(self.metadata)
         parse_ledger_type(self.ledger_type)
@@ -70,17 +73,14 @@ class RollLimits:
         ConfigurationError: a ledger could not hold a batch.
     """
 
-    octets: int = ROLL_BYTES
-    seconds: float | None = None
+    roll_bytes: int = bounded(ROLL_BYTES, 1, LEDGER_ID_MAX, "bytes")
+    roll_seconds: float | None = bounded(None, sys.float_info.min, YEARS_S, "seconds")
 
     def __post_init__(self) -> None:
-        # A log's ledger holds at least one batch.
-        arguments.whole_number("roll_bytes", self.octets, 1)
-        if self.seconds is not None:
-            arguments.seconds("roll_seconds", self.seconds, sys.float_info.min, math.inf)
+        check(self)
 
     def reached(self, octets: int, age_s: float) -> bool:
-        return octets >= self.octets or (self.seconds is not None and age_s >= self.seconds)
+        return octets >= self.roll_bytes or (self.roll_seconds is not None and age_s >= self.roll_seconds)
 
 
 async def create_ledger(cluster: Cluster, name: str, options: LedgerOptions) -> LedgerWriter:
