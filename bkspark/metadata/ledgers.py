@@ -302,9 +302,10 @@ class LedgerStore:
             except NoSuchNode:
                 continue
             depth = path.count("/") + 1
-            for name in reversed(names):
-                if paths.is_level(name, depth, first):
-                    stack.append(f"{path}/{name}")
+            if depth < paths.tree_depth(first) - 1:
+                stack += [f"{path}/{name}" for name in reversed(names) if paths.is_level(name, depth, first)]
+                continue
+            # A leaf may have 10,000 names: each is looked at once, when the caller asks for it.
             for name in names:
                 ledger_id = paths.parse_ledger_path(f"{path}/{name}")
                 if ledger_id is not None:
