@@ -20,7 +20,15 @@ def _words(text: str) -> frozenset[str]:
 PACKAGES = ("bkspark", "bookie_service", "pyspark_bookkeeper")
 
 LAYERS = (
-    ("bkspark.ids", "bkspark.errors", "bkspark.options", "bkspark.memory", "bkspark.stages", "bkspark.version"),
+    (
+        "bkspark.ids",
+        "bkspark.errors",
+        "bkspark.options",
+        "bkspark.tasks",
+        "bkspark.memory",
+        "bkspark.stages",
+        "bkspark.version",
+    ),
     ("bkspark.entries",),
     ("bkspark.wire",),
     ("bkspark.core",),
@@ -59,6 +67,7 @@ SERVER_IMPORTS = (
     "bkspark.ids",
     "bkspark.errors",
     "bkspark.options",
+    "bkspark.tasks",
     "bkspark.memory",
     "bkspark.entries",
     "bkspark.wire",

@@ -10,8 +10,8 @@ from bkspark.core.placement import Topology
 from bkspark.core.quarantine import Quarantine
 from bkspark.errors import MetadataFormat, NoSuchNode
 from bkspark.metadata.bookies import BookieRegistry
-from bkspark.net.shared_work import start_shared
 from bkspark.options import bounded, check
+from bkspark.tasks import start_shared
 
 PLACEMENT_COUNT_MAX = 1_000_000
 PLACEMENT_SECONDS_MAX = 366 * 86_400.0

@@ -22,7 +22,7 @@ from bkspark.ledger.services import Services
 from bkspark.ledger.writer import LedgerWriter
 from bkspark.metadata.ledgers import Versioned
 from bkspark.net.answers import BAD_DIGEST
-from bkspark.net.shared_work import forget_failure
+from bkspark.tasks import forget_failure
 from bkspark.wire import v2
 from bkspark.wire.adds import AddFlags
 from bkspark.wire.digest import EntryDigest, master_key

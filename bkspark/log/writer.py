@@ -32,8 +32,8 @@ from bkspark.log.positions import Position, PositionRange
 from bkspark.log.snapshot import LogSnapshot
 from bkspark.log.store import LogStore
 from bkspark.metadata.tree import Callback
-from bkspark.net.shared_work import start_shared
 from bkspark.options import YEARS_S, bounded, check
+from bkspark.tasks import fail, start_kept, start_shared
 
 _T = TypeVar("_T")
 
@@ -346,9 +346,7 @@ class LogWriter:
     def _on_change(self) -> None:
         self._is_stale = True
         if not self._looks:
-            look = asyncio.ensure_future(self._look_in_turn())
-            self._looks.add(look)
-            look.add_done_callback(self._looks.discard)
+            start_kept(self._look_in_turn(), self._looks)
 
     async def _look_in_turn(self) -> None:
         async with self._take_turn():
@@ -440,8 +438,7 @@ def _pass_on(
     if done.cancelled():
         result.cancel()
     elif error is not None:
-        result.set_exception(_overtaken(error) if isinstance(error, LedgerClosed) else error)
-        result.exception()  # a caller that went away is not a programming error worth a warning
+        fail(result, _overtaken(error) if isinstance(error, LedgerClosed) else error)
     else:
         end_entry = done.result() + 1
         result.set_result(PositionRange(ordinal, ledger_id, end_entry - count, end_entry))

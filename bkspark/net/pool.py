@@ -15,9 +15,9 @@ from bkspark.entries import EntryBatch
 from bkspark.errors import BookieUnavailable, ClientClosed
 from bkspark.net.channel import BookieChannel
 from bkspark.net.local_reads import LocalReads
-from bkspark.net.shared_work import start_shared
 from bkspark.net.v3_channel import BookieV3Channel
 from bkspark.options import DAY_S, bounded, check
+from bkspark.tasks import start_shared
 from bkspark.wire.adds import WireProtocol
 from bkspark.wire.digest import EntryDigest
 from bkspark.wire.framing import FRAME_BYTES_MAX
