@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 
 from bkspark.errors import ConfigurationError
 
-COUNT_MAX = (1 << 31) - 1
+COUNT_MAX = 1_000_000_000
 BYTES_MAX = 1 << 50
 DAY_S = 86_400.0
 """Most that a client waits for anything: a longer wait is taken for a mistake in the unit."""
@@ -64,6 +64,11 @@ def bounded(default: _Default, least: float, most: float, unit: str = "") -> _De
     """Return a dataclass field for a number from `least` to `most`; see `Bounds`. None is right where X | None is."""
     field: Any = dataclasses.field(default=default, metadata={_BOUNDS: Bounds(least, most, unit)})
     return field
+
+
+def required(least: float, most: float, unit: str = "") -> Any:
+    """Return a dataclass field for a number from `least` to `most` that has no default."""
+    return dataclasses.field(metadata={_BOUNDS: Bounds(least, most, unit)})
 
 
 def bounds_of(options: type, name: str) -> Bounds | None:
@@ -159,7 +164,9 @@ def number(name: str, value: object, least: float, most: float, unit: str = "") 
         ConfigurationError: it is something else, not a number (nan), or out of bounds.
     """
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:
-        raise ConfigurationError(f"{name} must be a number from {least:g} to {most:g}{_of(unit)}, not {value!r:.80}")
+        raise ConfigurationError(
+            f"{name} must be a number from {least:.12g} to {most:.12g}{_of(unit)}, not {value!r:.80}"
+        )
     return float(value)
 
 

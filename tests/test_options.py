@@ -15,14 +15,19 @@ from bkspark.errors import ConfigurationError
 from bkspark.options import Bounds, bounded, bounds_of, check
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("bkspark",)
+PACKAGES = ("bkspark", "bookie_service")
 DERIVED = {
     "bkspark.core.limits.WriterLimits": "derived from WriterOptions alone",
     "bkspark.spark.options.SourceOptions": "made by `parse` alone, which checks text (tests/spark/test_options.py)",
     "bkspark.spark.typed_options.Options": "no dataclass; checked by the parser that it makes options for",
 }
 """Classes that users and keys never fill."""
-REQUIRED = {}
+REQUIRED = {
+    "AddressOptions": {"port": 3181},
+    "CompactionLevel": {"threshold": 0.2, "interval_s": 3600.0},
+    "ServiceOptions": {"journal_directories": ("/journal",), "ledger_directories": ("/ledgers",)},
+    "ShareLimits": {"all": 8, "per_address": 4, "per_connection": 2},
+}
 """Fields without a default."""
 
 
@@ -55,7 +60,7 @@ def wrong_values(kind, name):
     wrong = [object(), [object()], {"a": object()}, math.nan, math.inf, -math.inf, 1 + 2j]
     wrong += [] if annotation is bool else [True, False]
     wrong += [] if type(None) in typing.get_args(annotation) else [None]
-    wrong += [] if annotation is str else ["3"]
+    wrong += [] if str in (annotation, *typing.get_args(annotation)) else ["3"]
     if bounds is None:
         return [*wrong, 0, 1, 1.5]
     beyond = [bounds.least - 1, bounds.most * 2, -bounds.most * 2 - 1]
