@@ -15,6 +15,7 @@ from bkspark.core.placement import choose_ensemble
 from bkspark.core.relaxed import RelaxedDurability
 from bkspark.core.writer_options import WriterOptions
 from bkspark.errors import ClientClosed, ConfigurationError, UnauthorizedAccess
+from bkspark.ids import DIGESTS
 from bkspark.ledger import arguments
 from bkspark.ledger.bookies import ClusterView, PlacementOptions
 from bkspark.ledger.ledger_types import add_flags, check_relaxed, new_core, parse_ledger_type, type_metadata
@@ -41,7 +42,7 @@ def parse_digest(name: str) -> DigestType:
     try:
         return DigestType[name.upper()]
     except (KeyError, AttributeError):
-        raise ConfigurationError(f"digest {name!r} is not one of crc32c, crc32, mac, dummy") from None
+        raise ConfigurationError(f"digest {name!r} is not one of {', '.join(DIGESTS)}") from None
 
 
 class Cluster:

@@ -11,10 +11,9 @@ from bkspark.core.relaxed import RelaxedDurability
 from bkspark.core.writer import WriterCore
 from bkspark.core.writer_options import WriterOptions
 from bkspark.errors import ConfigurationError
+from bkspark.ids import LEDGER_TYPES
 from bkspark.options import instance
 from bkspark.wire.adds import AddFlags
-
-LEDGER_TYPES = tuple(it.value for it in LedgerType)
 
 _DEFAULTS = RelaxedDurability()
 
