@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from bkspark.errors import ConfigurationError
+from bkspark.ids import LEDGER_ID_MAX
 
 COUNT_MAX = 1_000_000_000
 BYTES_MAX = 1 << 50
@@ -140,13 +141,14 @@ def _named(annotation: Any) -> str:
     return annotation.__name__ if typing.get_origin(annotation) is None else str(annotation)
 
 
-def whole_number(name: str, value: object, least: int, most: int, unit: str = "") -> int:
-    """Return a value that is a whole number in bounds, as `int`.
+def whole_number(name: str, value: object, least: int = 0, most: int = LEDGER_ID_MAX, unit: str = "") -> int:
+    """Return a value that is a whole number in bounds, as `int`; without bounds, a ledger or entry id.
 
     Raises:
         ConfigurationError: it is something else, or out of bounds.
     """
     try:
+        # It raises TypeError for what is no whole number, faster than a look at the type before it.
         whole = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         raise ConfigurationError(

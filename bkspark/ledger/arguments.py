@@ -8,15 +8,9 @@ from bkspark import options
 from bkspark.core.metadata import check_quorums
 from bkspark.core.striping import ENSEMBLE_SIZE_MAX
 from bkspark.errors import ConfigurationError
-from bkspark.ids import LEDGER_ID_MAX
-from bkspark.options import flag, instance
+from bkspark.options import flag, instance, whole_number
 
 __all__ = ["custom_metadata", "flag", "instance", "quorums", "seconds", "whole_number"]
-
-
-def whole_number(name: str, value: object, least: int = 0, most: int = LEDGER_ID_MAX) -> int:
-    """Return an argument that is a whole number in bounds, by default a ledger or entry id; see `options`."""
-    return options.whole_number(name, value, least, most)
 
 
 def seconds(name: str, value: object, least: float, most: float) -> float:

@@ -1,4 +1,4 @@
-"""An add that came alone, as those of a writer with one add in flight do: numbers instead of arrays of one."""
+"""An add that came alone, as from a writer with one add in flight: numbers instead of arrays of one."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _LENGTH = struct.Struct(">i")
 
 
 class SingleAdd(NamedTuple):
-    """An add without flags, whose frame is all of a receive buffer.
+    """An add without flags whose frame fills a receive buffer exactly.
 
     item_at, size: where its item begins, and its bytes: the length word, then the entry (`add_batch`).
-    acknowledgement: returns the response that it is durable, for its ledger id and entry id.
+    acknowledgement: returns the response "durable" for a ledger id and an entry id.
     """
 
     ledger_id: int
@@ -31,5 +31,5 @@ class SingleAdd(NamedTuple):
 
 
 def make_item(buffer: memoryview, add: SingleAdd) -> None:
-    """Turn the add into an item in place, which overwrites part of its frame."""
+    """Turn the add into an item in place; this overwrites part of its frame."""
     _LENGTH.pack_into(buffer, add.item_at, add.size - LENGTH_BYTES)

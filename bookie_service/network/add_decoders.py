@@ -1,4 +1,4 @@
-"""Turns the frames of adds into what the engine takes: `AddBatch`, or `SingleAdd` for one that came alone."""
+"""Decodes the frames of adds for the engine: `AddBatch`, or `SingleAdd` for an add that came alone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SINGLE_ITEM_AT = v2.ADD_HEAD_BYTES
 
 
 def v2_add_batch(requests: v2.Requests, start: int, end: int) -> AddBatch:
-    """Return requests[start:end], all of which are adds, not copied."""
+    """Return requests[start:end], all of them adds, without a copy."""
     rows = slice(start, end)
     item_starts = requests.starts[rows] + _V2_ITEM_AT
     return AddBatch(
@@ -58,7 +58,7 @@ def v3_add_batch(adds: v3_adds.AddRequests) -> AddBatch:
 
 
 def v2_single_add(buffer: memoryview, end: int, frame_bytes_max: int) -> SingleAdd | None:
-    """Return the V2 add that buffer[:end] consists of; None: it is anything else, which is then `V2RequestStream`'s."""
+    """Return the V2 add that buffer[:end] consists of; None: it is something else, for `V2RequestStream` to decode."""
     if end < _SINGLE_HEAD.size:
         return None
     length, word, master_key, ledger_id, entry_id, lac = _SINGLE_HEAD.unpack_from(buffer)

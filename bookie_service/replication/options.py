@@ -1,4 +1,4 @@
-"""What autorecovery is told, in seconds and bytes; the keys are Apache's (`configuration`)."""
+"""Options of autorecovery, in seconds and bytes; the keys are Apache's (`configuration`)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from bkspark.options import BYTES_MAX, COUNT_MAX, YEARS_S, bounded, check
 class RepairOptions:
     """Replication workers.
 
-    `bytes_per_s` 0 or less: as fast as it goes. `copies_in_flight_bytes`: of entries that were read and that no new
-    bookie has acknowledged yet, of all ledgers together. `password`: of ledgers whose metadata keep none (format 1).
+    `bytes_per_s` 0 or less: no limit. `copies_in_flight_bytes`: bytes of entries that were read and that no new bookie
+    has acknowledged yet, of all ledgers together. `password`: for ledgers whose metadata contain no password (format
+    1).
     """
 
     ledgers_at_once: int = bounded(4, 1, COUNT_MAX)
@@ -29,8 +30,8 @@ class RepairOptions:
 
 @dataclass(frozen=True, slots=True)
 class AuditOptions:
-    """The auditor. An interval of 0 or less: never. `verified_share`: of a fragment's entries, besides its first and
-    last one, 0 to 1."""
+    """The auditor. An interval of 0 or less: never. `verified_share`: share of a fragment's entries, besides its first
+    and last one, 0 to 1."""
 
     lost_bookie_delay_s: float = bounded(0.0, 0.0, YEARS_S, "seconds")
     bookie_check_interval_s: float = bounded(86_400.0, -1.0, YEARS_S, "seconds")
@@ -44,7 +45,7 @@ class AuditOptions:
 
 @dataclass(frozen=True, slots=True)
 class AutoRecoveryOptions:
-    """Everything that one autorecovery process is told."""
+    """All options of one autorecovery process."""
 
     audit: AuditOptions = AuditOptions()
     repair: RepairOptions = RepairOptions()

@@ -29,7 +29,7 @@ class OpenFiles(Generic[T]):
         """Return the open file; it stays usable until the next call.
 
         Raises:
-            FileNotFoundError: there is none.
+            FileNotFoundError: it does not exist.
         """
         file = self._open.get(path)
         if file is not None:
