@@ -1,6 +1,6 @@
 """Options that many commands share, and a parser whose errors are one line.
 
-Environment variables stand in for options: BKSPARK_URI for --uri, BKSPARK_PASSWORD for --password.
+Environment variables replace missing options: BKSPARK_URI for --uri, BKSPARK_PASSWORD for --password.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NoReturn, TypeAlias
 
 from bkspark.errors import ConfigurationError
 
-# Every command's parser is built to print any help; what is imported above here decides how quick that is.
+# Every command's parser is built to print any help; the imports above decide how fast that is.
 
 DIGESTS = ("crc32c", "crc32", "mac", "dummy")
 INPUT_FORMATS = ("lines", "length-prefixed")
@@ -21,7 +21,7 @@ OUTPUT_FORMATS = ("lines", "length-prefixed", "json")
 """How entries look as a byte stream: see `bkspark.cli.entry_formats`."""
 
 ENTRY_BYTES_MAX = 5 * 1024 * 1024 - 1024
-"""The largest entry taken: Apache's default frame limit, less the room of header, ids and digest."""
+"""The largest entry accepted: Apache's default frame limit, less the room for header, ids and digest."""
 
 _INT64_MAX = (1 << 63) - 1
 

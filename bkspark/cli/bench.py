@@ -1,4 +1,4 @@
-"""`bkspark bench`: how fast a cluster takes and gives entries, from Python and from Spark.
+"""`bkspark bench`: how fast a cluster writes and reads entries, from Python and from Spark.
 
 On any cluster that --uri names, Apache's too; without one, on a throw-away cluster on this machine.
 """
@@ -118,7 +118,7 @@ def write(arguments: argparse.Namespace) -> int:
 
 
 def read(arguments: argparse.Namespace) -> int:
-    """Measure reading of ledgers that are there, or are written first."""
+    """Measure reading of existing ledgers, or of ledgers that are written first."""
     import asyncio
 
     from bkspark.cli import load

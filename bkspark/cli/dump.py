@@ -1,6 +1,6 @@
 """`bkspark dump`: what is in a bookie's files, which checksums hold, what is damaged and where.
 
-The reader belongs to the server, another package, which this one must not import: the process becomes it.
+The reader belongs to the server's package, which this one must not import: the process is replaced by it.
 """
 
 from __future__ import annotations

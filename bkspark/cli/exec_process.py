@@ -1,4 +1,4 @@
-"""A command of the server's package: this one must not import it, so it replaces this process."""
+"""Runs a command of the server's package in place of this process, because this package must not import it."""
 
 from __future__ import annotations
 

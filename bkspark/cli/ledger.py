@@ -195,7 +195,7 @@ def opened(name: str) -> Iterator[BinaryIO]:
 def _write_entries(client: Client, writer: LedgerWriter, source: BinaryIO, arguments: argparse.Namespace) -> int:
     """Append every entry of the source, pipelined; return their count once all are acknowledged.
 
-    Input that cannot be understood takes the new ledger away again: nobody knows its id yet.
+    If the input is invalid, the new ledger is deleted again: no client knows its id yet.
     """
     from bkspark.cli import entry_formats
 

@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     progress("starting ZooKeeper and bookies ...")
     with cluster:
-        # Whoever reads the description may answer with a signal before the next line runs here.
+        # The reader of the description may send a signal before the next line runs here.
         try:
             if arguments.json:
                 print_json(cluster.description())

@@ -136,7 +136,7 @@ def delete(arguments: argparse.Namespace) -> int:
 
 
 def vacuum(arguments: argparse.Namespace) -> int:
-    """Delete what dead jobs left behind."""
+    """Delete what dead jobs left."""
     with connect(arguments) as client:
         deleted = client.log(arguments.log).vacuum(older_than_s=arguments.older_than)
     return _done(arguments, {"deleted": deleted}, f"vacuumed, {deleted} ledgers deleted")
@@ -158,7 +158,8 @@ def append(arguments: argparse.Namespace) -> int:
     ensemble, write_quorum, ack_quorum = quorums(arguments)
     with opened(arguments.file) as source, connect(arguments) as client:
         batches = _parsed(source, arguments)
-        # The first entries before the log: input that is wrong from the start must make no log, nor fence its writer.
+        # The first entries before the log: input that is wrong from the start must neither create a log nor fence its
+        # writer.
         first = list(itertools.islice(batches, 1))
         with client.log(arguments.log).open_for_writing(
             ensemble=ensemble, write_quorum=write_quorum, ack_quorum=ack_quorum, metadata=dict(arguments.metadata)
@@ -189,7 +190,7 @@ def _append_all(writer: LogWriter, batches: Iterator[EntryBatch]) -> _Appended:
     last: Future[PositionRange] | None = None
     try:
         for batch in batches:
-            # Waits for room in the writer's window; entries are acknowledged in order, so the last one tells of all.
+            # Waits for room in the writer's window; entries are acknowledged in order, so the last one confirms all.
             last = writer.submit(batch)
             entry_count += len(batch)
             byte_count += batch.payload_bytes

@@ -1,11 +1,11 @@
-"""Durability of a writer's entries: `Synced`, where what is acknowledged is durable, and `Relaxed`. Decisions only.
+"""Durability of a writer's entries: `Synced`, where acknowledged entries are durable, and `Relaxed`. Decisions only.
 
-With relaxed durability an add is acknowledged from the page caches of Qa bookies, and the LAC follows with what is
-synced. Entries carry that LAC, ensembles change after it, and the ledger is closed at it. What a bookie says is synced
-it says with each answer (LastAddSynced), and of all that it had acknowledged when it answers a force.
+With relaxed durability an add is acknowledged from the page caches of Qa bookies, and the LAC follows when entries are
+synced. Entries carry that LAC, ensembles change after it, and the ledger is closed at it. A bookie reports synced
+entries with each response (LastAddSynced); its response to a force means that everything it had acknowledged is synced.
 
-A bookie that goes away may have lost what it had acknowledged and not synced. It is never replaced unless
-`changes_ensemble`, but left out while every write set has Qa others, as one without a spare is. With
+A bookie that disconnects may have lost entries that it had acknowledged and not synced. Without `changes_ensemble` it
+is never replaced, but left out while every write set has Qa others, like a bookie for which no spare exists. With
 `changes_ensemble` entries are retained until they are synced, and a new bookie gets all of them.
 """
 
@@ -21,7 +21,7 @@ from bkspark.ids import NO_ENTRY
 
 
 class Durability(Protocol):
-    """What a writer asks about the durability of its entries."""
+    """What a writer needs to know about the durability of its entries."""
 
     @property
     def lac(self) -> int:
@@ -37,41 +37,41 @@ class Durability(Protocol):
 
     @property
     def unsynced_bytes_max(self) -> int | None:
-        """What the retained bytes may come to where they are retained until they are synced; None: they are not."""
+        """Limit of the retained bytes if they are retained until they are synced; None: they are not."""
 
     def may_lose(self, slot: Slot) -> bool:
-        """Return whether the bookie may lose what it acknowledged when it goes away."""
+        """Return whether the bookie may lose acknowledged entries when it disconnects."""
 
     def on_gone(self, slot: Slot) -> None:
-        """The bookie in a slot, or its connection, is gone: it answers no force any more."""
+        """The bookie in a slot, or its connection, is lost: it answers no force any more."""
 
     def confirm(self, now_ns: int) -> list[effects.WriterEffect]:
-        """Move the LAC to what is durable."""
+        """Move the LAC to the last durable entry."""
 
     def want(self) -> None:
-        """All that is acknowledged is to be synced."""
+        """A caller requests that everything acknowledged is synced."""
 
     def wants_for_space(self) -> bool:
-        """Return whether so much is retained until it is synced that it must be: no caller may ever ask for it."""
+        """Return whether so many bytes are retained that a sync is needed: a caller might never request one."""
 
     def wants_for_time(self, now_ns: int) -> bool:
         """Return whether the LAC has been lower than the last acknowledged entry for too long."""
 
     def force(self, *, is_again: bool = False) -> list[effects.WriterEffect]:
-        """Ask the bookies that take part to sync, if a caller waits for that and no force is under way.
+        """Send a force to the participating bookies, if a caller waits for it and no force is under way.
 
         Args:
-            is_again: only if the last force did not ask for all that is wanted.
+            is_again: only if the last force did not cover everything wanted.
         """
 
     def takes(self, force: effects.Force) -> bool:
-        """Return whether a force is of the round under way, and its bookie still in the slot."""
+        """Return whether a force belongs to the current round, and its bookie is still in the slot."""
 
     def on_forced(self, force: effects.Force) -> None:
-        """A bookie carried out a force that is taken."""
+        """A bookie carried out a force of the current round."""
 
     def is_lost(self) -> bool:
-        """Return whether the last force was not enough for what is wanted, and no other one can be."""
+        """Return whether the last force did not suffice, and no other one can."""
 
 
 class Synced:
@@ -124,11 +124,11 @@ class Synced:
 
 
 class Relaxed:
-    """The LAC is what is synced.
+    """The LAC is the last synced entry.
 
-    A force asks every bookie that takes part; once one has answered, what it had answered for when it was asked is
-    synced there. That counts only as far as it has had everything since the LAC on one connection: one that went away
-    may have lost what it had acknowledged.
+    A force goes to every participating bookie; the response of a bookie means that everything it had acknowledged
+    before the force is synced there. This counts only if the bookie received everything since the LAC on one
+    connection: after a disconnect it may have lost acknowledged entries.
     """
 
     def __init__(self, slots: Slots, pending: PendingEntries, options: RelaxedDurability) -> None:
@@ -143,7 +143,7 @@ class Relaxed:
         self._target = NO_ENTRY
         """The entry up to which a caller wants all synced. Grows, by `want` alone."""
         self._forced_to = NO_ENTRY
-        """What was acknowledged when the last force began; NO_ENTRY where one of those asked went away since."""
+        """The last acknowledged entry when the last force began; NO_ENTRY if one of its bookies disconnected since."""
         self._round = 0
         """How many forces were begun; answers to earlier ones than the last count for nothing."""
         self._confirmed_ns = 0
@@ -171,7 +171,7 @@ class Relaxed:
     def on_gone(self, slot: Slot) -> None:
         if slot.asked_to_sync is not None:
             slot.asked_to_sync = None
-            # It takes another force to have asked all.
+            # Another force is needed to reach all of them.
             self._forced_to = NO_ENTRY
 
     def confirm(self, now_ns: int) -> list[effects.WriterEffect]:
@@ -203,7 +203,7 @@ class Relaxed:
         self._forced_to = self._pending.acknowledged
         asked = [slot for slot in self._slots.all if slot.takes_part]
         for slot in asked:
-            # A bookie that refuses some adds may have taken others that are above these.
+            # A bookie that refuses some adds may have accepted later ones.
             slot.asked_to_sync = NO_ENTRY if slot.phase is Phase.REFUSING else slot.reached
         return [effects.Force(slot.number, slot.bookie, self._round) for slot in asked]
 
@@ -219,7 +219,8 @@ class Relaxed:
     def is_lost(self) -> bool:
         if self._is_forcing() or self._target <= self._lac or self._forced_to < self._target:
             return False
-        # What a slow bookie has yet to take may make up for what another lost; the next tick asks again.
+        # Entries that a slow bookie has yet to acknowledge may replace those that another lost; the next tick tries
+        # again.
         return not any(slot.owed for slot in self._slots.all if slot.phase is not Phase.LEFT_OUT)
 
     def _is_forcing(self) -> bool:

@@ -1,7 +1,7 @@
-"""What a bookie owes answers for: runs of consecutive entries that were sent to it and are not answered.
+"""The entries that a bookie has not answered: runs of consecutive entries that were sent to it.
 
-Entries of one slot are counted by rank, the number of entries below that the slot stores: what is sent to it is then
-one run, also where a ledger is striped. A run is (first rank, rank after the last); runs ascend and do not touch. They
+Entries of one slot are counted by rank, the number of entries below that the slot stores: the entries sent to it are
+then one run, also in a striped ledger. A run is (first rank, rank after the last); runs ascend and do not touch. They
 are tuples, replaced as a whole: a bookie that answers in order has one run, and one that answers every second request
 has as many as the limits of a writer let it owe.
 """
@@ -47,7 +47,7 @@ class Stripe:
         return rank // self._quorum * self._size + self._residues[rank % self._quorum]
 
     def part(self, first_entry: int, begin: int, end: int) -> tuple[int, np.ndarray]:
-        """Return what the slot stores of the entries `first_entry` + [begin, end).
+        """Return the entries among `first_entry` + [begin, end) that the slot stores.
 
         Returns:
             The rank of the first of them, and where they are, counted from `first_entry` on.
@@ -60,7 +60,7 @@ class Stripe:
     def run(self, entry_ids: np.ndarray) -> tuple[int, int] | None:
         """Return (first rank, after the last) of ascending entries that are all that the slot stores in their range.
 
-        None: they are not. Ids that the slot does not store count as stored: no bookie answers for them.
+        None otherwise. Ids that the slot does not store count as stored: no bookie answers for them.
         """
         first, end = self.rank(entry_ids.item(0)), self.rank(entry_ids.item(-1) + 1)
         is_whole = end - first == len(entry_ids) and bool((entry_ids[1:] > entry_ids[:-1]).all())
@@ -82,19 +82,20 @@ def stripe(slot: int, ensemble_size: int, write_quorum: int) -> Stripe:
 
 
 def consecutive(entry_ids: np.ndarray) -> tuple[int, int] | None:
-    """Return (first, after the last) of entries that follow each other, at least one; None where they do not."""
+    """Return (first, after the last) of consecutive entries, at least one; None if they are not consecutive."""
     return (entry_ids.item(0), entry_ids.item(-1) + 1) if equal_step(entry_ids) == 1 else None
 
 
 def with_sent(runs: Runs, first: int, end: int) -> Runs:
-    """Return the runs with ranks [first, end), which lie above all of them."""
+    """Return the runs with ranks [first, end) added, which are above all of them."""
     if runs and runs[-1][1] == first:
         return (*runs[:-1], (runs[-1][0], end))
     return (*runs, (first, end))
 
 
 def without_answered(runs: Runs, ranks: np.ndarray) -> tuple[Runs, int]:
-    """Return the runs without these ranks, and how many of these were owed: one that is answered twice counts once."""
+    """Return the runs without these ranks, and how many of these were owed: an entry that is answered twice counts
+    once."""
     if not len(ranks):
         return runs, 0
     if equal_step(ranks) == 1:
@@ -115,7 +116,7 @@ def without_run(runs: Runs, first: int, end: int) -> tuple[Runs, int]:
         return runs, 0
     begin, stop = runs[0]
     if first == begin and end <= stop:
-        # What a bookie that answers in order takes away.
+        # The case of a bookie that answers in order.
         return (((end, stop), *runs[1:]) if end < stop else runs[1:]), end - first
     low = bisect.bisect_right(runs, first, key=_stop_of)
     high = bisect.bisect_left(runs, end, key=_begin_of)

@@ -41,7 +41,7 @@ def _masks_by_residue(ensemble_size: int, write_quorum: int) -> np.ndarray:
 
 
 def mask_of(slots: tuple[int, ...]) -> int:
-    """Return the bit mask of some slots."""
+    """Return the bit mask of slots."""
     mask = 0
     for slot in slots:
         mask |= 1 << slot

@@ -1,8 +1,8 @@
 """WriterCore: the add pipeline of one ledger, decisions only.
 
-It is composed of the places of the ensemble (`core.slots`), what is not acknowledged (`core.pending`), what is durable
-(`core.durability`), the change of the ensemble (`core.ensemble`), and who is too slow (`core.left_out`). This module
-has the states and the order of things.
+It is composed of the slots of the ensemble (`core.slots`), unacknowledged entries (`core.pending`), durability
+(`core.durability`), the change of the ensemble (`core.ensemble`), and slow bookies (`core.left_out`). This module has
+the states and the order of steps.
 
 States: ACTIVE -> CHANGING <-> ACTIVE -> CLOSING -> CLOSED, and from any of them FAILED, which is final.
 
@@ -15,21 +15,21 @@ Invariants:
   have it. Which bookies have an entry is one bit mask per pending entry; "may be acknowledged" is derived from it and
   never stored, so that withdrawing the votes of a replaced bookie needs no flag to be undone.
 * An ensemble change begins at LAC + 1. From the decision until the compare-and-set succeeded nothing is released (LAC
-  cannot move), and no entry goes to a new bookie. After it all votes of replaced slots are withdrawn from every
-  pending entry, then what is missing is resent, and only then ripe entries are released.
-* A bookie that cannot be replaced because no spare one exists is left out while every write set still has Qa others:
-  the ledger goes on with fewer copies rather than fail. A replacement is looked for again on later ticks; adds are
-  acknowledged meanwhile.
-* A bookie that is left out is probed, and on trial when it has answered; one that lags holds callers back only for so
-  long (`core.left_out`).
+  cannot move), and no entry goes to a new bookie. After it all votes of replaced slots are withdrawn from every pending
+  entry, then missing entries are resent, and only then complete entries are released.
+* A bookie that cannot be replaced because no spare exists is left out while every write set still has Qa others: the
+  ledger continues with fewer copies instead of failing. Later ticks look for a replacement again; adds are acknowledged
+  meanwhile.
+* A bookie that is left out is probed, and on trial when it has answered; a bookie that lags delays callers only for a
+  limited time (`core.left_out`).
 * A bookie that stays silent for `add_timeout_ns`, or answers for later entries and not for an earlier one for as long,
   has failed.
-* A bookie that refuses load (TOOMANYREQUESTS) has not failed: what it refused, and what comes for it meanwhile, is held
-  back and sent again after a pause that doubles up to a limit. The bytes of an entry are kept until every bookie that
-  takes part has answered for it; the lag counts towards the caller's limits. A bookie that does nothing but refuse for
-  longer than the add time-out is replaced where a spare one exists, and else stays or is left out as above.
-* A bookie that lags (it owes answers for many entries that the others have acknowledged) for long is replaced where a
-  spare one exists, and else stays or is left out as above.
+* A bookie that refuses load (TOOMANYREQUESTS) has not failed: the refused entries, and new entries for it, are held and
+  sent again after a pause that doubles up to a limit. The bytes of an entry are kept until every bookie that takes part
+  has answered for it; the lag counts towards the caller's limits. A bookie that only refuses for longer than the add
+  time-out is replaced if a spare exists, otherwise it stays or is left out as above.
+* A bookie that lags (it owes answers for many entries that the others have acknowledged) for long is replaced if a
+  spare exists, otherwise it stays or is left out as above.
 * With `delay_ensemble_change` a failed bookie is left out, and replaced only when a write set would have less than Qa
   others, or after `ensemble_change_delay_ns_max`.
 * Fenced, unauthorised or metadata not OPEN: every pending add ends with "outcome unknown"; the core is FAILED.
@@ -89,8 +89,8 @@ class WriterCore:
         """Begin at the end of a ledger.
 
         Args:
-            lac: the last entry there is.
-            relaxed: how acknowledged entries become durable; None: they are.
+            lac: the last existing entry.
+            relaxed: how acknowledged entries become durable; None: they are durable.
         """
         if metadata.ensemble_size > ENSEMBLE_SIZE_MAX:
             raise ValueError(f"an ensemble of {metadata.ensemble_size} is above the limit of {ENSEMBLE_SIZE_MAX}")
@@ -111,19 +111,19 @@ class WriterCore:
         self._now_ns = 0
         """When the last event that carries a time happened."""
         self._slots = Slots(metadata, lac)
-        """The places of the ensemble. They belong to this core; its parts share them."""
+        """The slots of the ensemble. They belong to this core; its parts share them."""
         self._pending = PendingEntries(lac)
-        """What is not acknowledged, and what is retained. It belongs to this core; its parts read it."""
+        """Unacknowledged and retained entries. They belong to this core; its parts read them."""
         self._durability: Durability = (
             Synced(self._pending) if relaxed is None else Relaxed(self._slots, self._pending, relaxed)
         )
-        """What is durable. Chosen once."""
+        """The kind of durability. Chosen once."""
         self._change = EnsembleChange(self._slots, metadata.fragments, random, is_published=not is_recovery)
-        """The change that is under way while CHANGING, and look-ups of bookies."""
+        """The current change while CHANGING, and look-ups of bookies."""
         self._left_out = LeftOutBookies(self._slots, self._pending, limits)
-        """Who is too slow, and who comes back."""
+        """Which bookies are too slow, and which come back."""
 
-    # ---- what drivers and callers may look at ----
+    # ---- what drivers and callers may read ----
 
     @property
     def lac(self) -> int:
@@ -152,7 +152,7 @@ class WriterCore:
 
     @property
     def unsynced_bytes_max(self) -> int | None:
-        """What `kept_bytes` may come to where entries are retained until they are synced; None: they are not."""
+        """Limit of `kept_bytes` if entries are retained until they are synced; None: they are not."""
         return self._durability.unsynced_bytes_max
 
     @property
@@ -167,20 +167,20 @@ class WriterCore:
 
     @property
     def outstanding_max(self) -> int:
-        """Adds sent and unanswered at the slowest bookie that may hold callers back."""
+        """Sent and unanswered adds at the slowest bookie that may delay callers."""
         return self._slots.outstanding_max
 
     def may_hold_back(self, slot: int) -> bool:
-        """Return whether callers wait for the bookie in `slot` when it owes too much."""
+        """Return whether callers wait for the bookie in `slot` when it owes too many answers."""
         return self._slots.all[slot].takes_part
 
     def has_outstanding(self, slot: int) -> bool:
-        """Return whether the bookie in `slot` owes an answer, or may lose what it acknowledged when it goes away."""
+        """Return whether the bookie in `slot` owes an answer, or may lose acknowledged entries when it disconnects."""
         place = self._slots.all[slot]
         return bool(place.owed) or place.is_probed or self._durability.may_lose(place)
 
     def check_open(self) -> None:
-        """Raise why the writer takes no more entries, if it does not."""
+        """Raise an error if the writer takes no more entries."""
         if self.error is not None:
             raise self.error
         if self.state in (WriterState.CLOSING, WriterState.CLOSED):
@@ -217,7 +217,7 @@ class WriterCore:
         now_ns: int,
         last_synced: int | None = None,
     ) -> list[effects.WriterEffect]:
-        """Count the answers of the bookie in `slot`; answers of a bookie no longer there are ignored.
+        """Count the answers of the bookie in `slot`; answers of a replaced bookie are ignored.
 
         `last_synced`: the LastAddSynced in the newest of them, which counts where durability is relaxed.
         """
@@ -253,12 +253,12 @@ class WriterCore:
         return done + self.on_bookie_failed(slot, bookie, now_ns) if has_failed else done
 
     def sync(self) -> list[effects.WriterEffect]:
-        """Have all that is acknowledged synced; with relaxed durability `Confirm`s tell how far it is."""
+        """Sync everything acknowledged; with relaxed durability `Confirm` reports the progress."""
         self._durability.want()
         return self._force()
 
     def on_forced(self, force: effects.Force, now_ns: int) -> list[effects.WriterEffect]:
-        """A bookie carried out a `Force`; a failure to is `on_bookie_failed`."""
+        """A bookie carried out a `Force`; a failure calls `on_bookie_failed` instead."""
         self._now_ns = now_ns
         if not self._takes(force):
             return []
@@ -266,7 +266,7 @@ class WriterCore:
         return self._release() + self._force_again()
 
     def on_force_lost(self, force: effects.Force, now_ns: int) -> list[effects.WriterEffect]:
-        """The connection that a `Force` went on is gone, and the bookie counts as failed only if that matters."""
+        """The connection of a `Force` is lost; the bookie counts as failed only if that matters."""
         self._now_ns = now_ns
         if not self._takes(force):
             return []
@@ -298,7 +298,7 @@ class WriterCore:
         return self._begin_change()
 
     def on_silent(self, bookies: Mapping[int, str], now_ns: int) -> list[effects.WriterEffect]:
-        """Bookies, by slot, did not answer other requests in time: do not wait for them where Qa needs one of them."""
+        """Bookies, by slot, did not answer other requests in time: do not wait for them if Qa needs one of them."""
         missing = [slot for slot, bookie in bookies.items() if self._slots.all[slot].bookie == bookie]
         if not self._slots.leave_too_few({*missing, *(slot.number for slot in self._slots.left_out)}):
             return []
@@ -308,7 +308,7 @@ class WriterCore:
         """Notice bookies that fail, lag or hang, probe those that are left out, and look for spare ones.
 
         Args:
-            congested: slots whose connection has taken so few bytes that callers wait for it.
+            congested: slots whose connection has so many unsent bytes that callers wait for it.
         """
         self._now_ns = now_ns
         for slot in self._slots.all:
@@ -328,7 +328,7 @@ class WriterCore:
         return done + self._force()
 
     def on_writable_bookies(self, writable: Collection[str], topology: Topology = FLAT) -> list[effects.WriterEffect]:
-        """Choose replacements for the failed bookies and store them, or go on without."""
+        """Choose replacements for the failed bookies and store them, or continue without them."""
         is_seeking = self._change.end_search()
         self._left_out.note_registered(writable, self._now_ns)
         if is_seeking and self.state is WriterState.ACTIVE:
@@ -374,7 +374,7 @@ class WriterCore:
         return self._fail(writer_errors.lost_to(current, self.ledger_id, self.lac))
 
     def on_metadata_seen(self, current: LedgerMetadata) -> list[effects.WriterEffect]:
-        """`current` is stored, looked at because a bookie may not be the one it was: not OPEN, the writer is fenced."""
+        """`current` was read because a bookie may be a different one now; if it is not OPEN, the writer is fenced."""
         is_over = self.state in (WriterState.CLOSING, WriterState.CLOSED, WriterState.FAILED)
         return (
             []
@@ -383,14 +383,14 @@ class WriterCore:
         )
 
     def on_metadata_failed(self, error: BookKeeperError) -> list[effects.WriterEffect]:
-        """The metadata store could not be asked; whether the write took effect is unknown."""
+        """The metadata store failed; it is unknown whether the write took effect."""
         self._change.end_search()
         return self._fail(error) if self.state in (WriterState.CHANGING, WriterState.CLOSING) else []
 
     # ---- events: the end ----
 
     def close(self) -> list[effects.WriterEffect]:
-        """Close the ledger at the LAC. The caller has drained what is pending, synced, and waited for ACTIVE.
+        """Close the ledger at the LAC. The caller has drained pending entries, synced, and waited for ACTIVE.
 
         Raises:
             BookKeeperError: the writer is closed or failed already.
@@ -403,13 +403,13 @@ class WriterCore:
         return [effects.WriteMetadata(self.metadata.closed(self.lac, self.length), self.version)]
 
     def give_up(self, error: BookKeeperError) -> list[effects.WriterEffect]:
-        """End the writer without closing the ledger (its owner goes away)."""
+        """End the writer without closing the ledger (its owner ends)."""
         return [] if self.state in (WriterState.FAILED, WriterState.CLOSED) else self._fail(error)
 
     # ---- sending, acknowledging, confirming ----
 
     def _send_to_some(self, entries: SealedEntries) -> list[effects.WriterEffect]:
-        """Send new entries to those that get them, while not every bookie is well."""
+        """Send new entries to the bookies that get them, while not every bookie is SERVING."""
         done: list[effects.WriterEffect] = []
         first_entry = entries.first_entry
         for slot in self._slots.all:
@@ -423,7 +423,7 @@ class WriterCore:
         return done
 
     def _release(self) -> list[effects.WriterEffect]:
-        """Acknowledge and confirm what may be; nothing while the ensemble changes."""
+        """Acknowledge and confirm as many entries as possible; nothing while the ensemble changes."""
         if self.state is WriterState.CHANGING:
             return []
         done: list[effects.WriterEffect] = []
@@ -447,7 +447,7 @@ class WriterCore:
         return self._durability.force() if self.state is WriterState.ACTIVE else []
 
     def _force_again(self) -> list[effects.WriterEffect]:
-        """A force is over: ask for more, wait for adds on their way, or give up where neither would be enough."""
+        """A force is over: send another, wait for adds in flight, or give up if neither suffices."""
         if self.state is not WriterState.ACTIVE:
             return []
         if not self._durability.is_lost():
@@ -468,11 +468,11 @@ class WriterCore:
             return [effects.CallAfter(max(0, refusal.retry_at_ns - self._now_ns))]
         if self._slots.can_do_without(slot):
             return self._leave_out(slot)
-        # It is needed: it gets all that is pending, or will when the change of the ensemble is over.
+        # It is needed: it gets all pending entries, now or when the ensemble change is over.
         return self._end_trials()
 
     def _replace_refusing(self) -> list[effects.WriterEffect]:
-        """Look for a spare in place of a bookie that has done nothing but refuse for too long."""
+        """Look for a spare to replace a bookie that has only refused for too long."""
         if self.state is not WriterState.ACTIVE:
             return []
         for slot in self._slots.all:
@@ -484,7 +484,7 @@ class WriterCore:
     # ---- bookies that lag, are left out, or come back ----
 
     def _leave_out_lagging(self) -> list[effects.WriterEffect]:
-        """Go on without bookies that hold callers back for too long."""
+        """Continue without bookies that delay callers for too long."""
         done: list[effects.WriterEffect] = []
         if self.state is WriterState.ACTIVE:
             for slot in self._slots.all:
@@ -493,7 +493,7 @@ class WriterCore:
         return done
 
     def _leave_out(self, slot: Slot) -> list[effects.WriterEffect]:
-        """Go on without a bookie that has not failed; a spare is looked for when it stays away for `slow_lag_ns`."""
+        """Continue without a bookie that has not failed; look for a spare if it stays left out for `slow_lag_ns`."""
         self._durability.on_gone(slot)
         self._left_out.on_left_out(slot)
         slot.sought_from_ns = self._now_ns + self._limits.slow_lag_ns
@@ -501,7 +501,7 @@ class WriterCore:
         return [effects.DropIfSilent(slot.bookie), *self._release()]
 
     def _leave_out_failed(self) -> list[effects.WriterEffect]:
-        """Go on without the failed bookies for now, and without a change."""
+        """Continue without the failed bookies for now, and without a change."""
         if not self._slots.left_out:
             self._left_out.begin_delay(self._now_ns)
         for slot in self._slots.to_replace:
@@ -510,7 +510,7 @@ class WriterCore:
         return self._release()
 
     def _replace_lagging(self) -> list[effects.WriterEffect]:
-        """Look for a spare in place of bookies that have lagged after the others for too long."""
+        """Look for spares to replace bookies that have lagged for too long."""
         if self.state is not WriterState.ACTIVE:
             return []
         now_ns, lac = self._now_ns, self.lac
@@ -524,7 +524,8 @@ class WriterCore:
         return self._begin_change() if self._slots.to_replace else []
 
     def _end_trials(self) -> list[effects.WriterEffect]:
-        """Judge the bookies on trial: those that pass, or are needed, get all that is pending; others are left out."""
+        """Decide about the bookies on trial: those that pass, or are needed, get all pending entries; others may be
+        left out."""
         done: list[effects.WriterEffect] = []
         for slot in self._slots.all:
             if slot.trial is None or self.state is not WriterState.ACTIVE:
@@ -547,13 +548,13 @@ class WriterCore:
             slot.begin_trial(self._pending.next_entry, self._now_ns)
 
     def _take_back(self, slot: Slot) -> None:
-        """A bookie that was left out takes part again: its votes count from what it gets now on."""
+        """A bookie that was left out takes part again: its votes count for entries that it gets from now on."""
         self._pending.withdraw(slot.bit)
         slot.take_back(self._pending.first_retained(self.lac), self._now_ns)
         self._left_out.on_taken_back()
 
     def _look_after_left_out(self) -> list[effects.WriterEffect]:
-        """Probe the bookies that are left out, and look for spare ones every now and then."""
+        """Probe the bookies that are left out, and look for spares at intervals."""
         left_out, now_ns = self._slots.left_out, self._now_ns
         if not left_out or self.state not in (WriterState.ACTIVE, WriterState.CHANGING):
             return []
@@ -562,7 +563,7 @@ class WriterCore:
         if not is_due or self._change.is_finding:
             return done
         if self._slots.leave_too_few([slot.number for slot in left_out]):
-            # Others have failed since: those that are registered are needed, whether or not they answer probes.
+            # Others have failed since: the registered ones are needed, whether or not they answer probes.
             self._left_out.begin_search(now_ns)
             for slot in left_out:
                 slot.needs_replacement = True
@@ -605,7 +606,7 @@ class WriterCore:
         return self._resume(back)
 
     def _adopt(self, fragments: tuple[Fragment, ...]) -> list[effects.WriterEffect]:
-        """The new ensemble is in force: withdraw votes of replaced slots everywhere, then resend, then release."""
+        """The new ensemble takes effect: withdraw votes of replaced slots everywhere, then resend, then release."""
         lac = self.lac
         first_entry = self._pending.first_retained(lac)
         replaced = self._change.adopt(fragments)
@@ -616,7 +617,7 @@ class WriterCore:
         return self._resume({slot.number for slot, _ in replaced})
 
     def _resume(self, resend_to: set[int]) -> list[effects.WriterEffect]:
-        """Send all that is retained to the given slots; then go on changing (more failed meanwhile) or release."""
+        """Send all retained entries to the given slots; then continue changing (more failed meanwhile) or release."""
         done: list[effects.WriterEffect] = []
         for slot in self._slots.all:
             if slot.number in resend_to:

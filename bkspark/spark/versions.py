@@ -1,11 +1,13 @@
-"""What Spark's Python Data Source API got after version 4.0, the oldest that is supported, and what stands in for it.
+"""Features of Spark's Python Data Source API since version 4.0, the oldest supported one, and their replacements.
 
-    4.1   DataSourceStreamArrowWriter. The workers of 4.0 hand a streaming writer Arrow batches too, if it is a batch
-          writer for Arrow as well: so the stand-in is both
+    4.1   DataSourceStreamArrowWriter. The workers of 4.0 also pass Arrow batches to a streaming writer if it is a batch
+          writer for Arrow as well: so the replacement is both
     4.2   admission control: a source's limit of a micro-batch, Trigger.AvailableNow, the reported latest offset.
-          Before, a source is asked for the latest offset alone: it is not told where the batch begins, nor that the
-          query is to end. `HAS_ADMISSION_CONTROL` tells; the streaming source refuses what it cannot do right without
-    4.3   rows of no columns are counted (`COUNTS_WITHOUT_COLUMNS`). 4.0 makes none; those between were not tried
+          Before, Spark only requests the latest offset from a source: it passes neither the batch's beginning nor the
+          end of the query. `HAS_ADMISSION_CONTROL` says which; without it the streaming source refuses options that it
+          cannot implement correctly
+    4.3   rows of no columns are counted (`COUNTS_WITHOUT_COLUMNS`). 4.0 returns no rows; those between
+          were not tested
 
 Readers and writers take these names from here only. Type checkers see the newest Spark's.
 """
@@ -57,7 +59,7 @@ if TYPE_CHECKING or HAS_ADMISSION_CONTROL:
 else:
 
     class ReadLimit:
-        """How much a micro-batch may have."""
+        """The limit of a micro-batch."""
 
     class ReadAllAvailable(ReadLimit):
         """No limit."""
@@ -75,4 +77,4 @@ else:
         max_bytes: int
 
     class SupportsTriggerAvailableNow:
-        """Marks a source that is told when a query is to end."""
+        """Marks a source that supports Trigger.AvailableNow."""

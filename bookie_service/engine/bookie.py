@@ -215,7 +215,7 @@ class Bookie:
         return ledger if rules.are_ids(add.ledger_id, add.entry_id, add.entry_id) else None
 
     def _commit(self, client: BookieClient, records: list[Record]) -> int:
-        """Journal a lone add at once if no other client is adding, as none could share its sync; 0: it must be
+        """Journal a lone add at once if no other client adds, so that no add could share its sync; 0: it must be
         submitted."""
         if client is not self._last_adder:
             self._last_adder, self._single_adds = client, 0

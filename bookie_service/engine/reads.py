@@ -54,8 +54,7 @@ class ReadOptions:
 
     in_flight_max: requested entries without an answer before connections must wait; 0: only `waiting_max` limits them.
     waiting_max: entries that wait for the disk; above that a read is answered ETOOMANYREQUESTS.
-    batch_bytes_max: bytes of a batch-read reply.
-    replies_bytes_max: single reads are answered in pieces of about this size.
+    batch_bytes_max: bytes of a batch-read reply. replies_bytes_max: single reads are answered in pieces of this size.
     """
 
     in_flight_max: int = 0
@@ -133,7 +132,7 @@ class View:
         return ledger.known_lac
 
     def lac_at_hand(self, ledger_id: int) -> int:
-        """Return the LAC of a ledger as known in memory, without reading the disk; NO_ENTRY if it has none."""
+        """Return the LAC of a ledger as known in memory, without reading the disk; NO_ENTRY without one."""
         ledger = self.ledger(ledger_id)
         if ledger is None:
             return NO_ENTRY
@@ -286,7 +285,8 @@ class Reads:
             self._release(before)
             return
         place = None
-        # A peer that takes no replies gets none; the bytes are fetched again later, as they would only wait in memory.
+        # Nothing is sent to a peer that takes no replies; the bytes are fetched again later, as they would only wait in
+        # memory.
         if reading.client.is_taking:
             place = self._proceed(reading, fetched, turn)
         after = len(reading) if reading.client.is_open else 0

@@ -103,7 +103,7 @@ def encode_commit_number(number: int) -> bytes:
 
 
 def decode_commit_number(value: bytes | None) -> int:
-    """Return the number in a store, 0 when it has none."""
+    """Return the number in a store, 0 without one."""
     return 0 if value is None else int(_NUMBER.unpack(value)[0])
 
 

@@ -4,7 +4,7 @@
 <ledger directory>/current/    VERSION, place, lastMark, lastMark.<i>, lastId, <hex>.log, <hex>/<hex>/<hex>.idx;
                                in the first one fencedDeleted, indexFiles, limbo, positions/ and positions.commit with
                                DbLedgerStorage, and compaction while one runs; <hex>.idx.rebuilt and positions.rebuilt/
-                               while an index is rebuilt, positions.replaced/ behind that
+                               while an index is rebuilt, positions.replaced/ after that
 """
 
 from __future__ import annotations

@@ -174,7 +174,7 @@ class IndexReader:
         self._moves = paths.moves
 
     def header(self, ledger_id: int) -> LedgerHeader | None:
-        """Return the header in a ledger's file, None when the ledger has none.
+        """Return the header in a ledger's file, None without a file.
 
         Raises:
             StorageDamaged: there is a file, but its header is unreadable.
@@ -195,7 +195,7 @@ class IndexReader:
         return header
 
     def _file(self, ledger_id: int) -> IndexFile:
-        """Return a ledger's open file. Raises FileNotFoundError: it has none."""
+        """Return a ledger's open file. Raises FileNotFoundError: it does not exist."""
         while True:
             moves = self._paths.moves
             if moves != self._moves:

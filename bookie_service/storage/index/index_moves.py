@@ -72,8 +72,8 @@ class IndexMoves:
     def find(self) -> None:
         """Find the places of all index files, as some are not recorded; a ledger with two files is in limbo.
 
-        Of two files the one at the recorded place counts. After a crash that tore the last record this is the right
-        one.
+        If there are two files, the one at the recorded place counts. After a crash that tore the last record this is
+        the right one.
         """
         places: dict[int, list[int]] = {}
         for place, ledger_id in self._paths.places_of_all(self._files):

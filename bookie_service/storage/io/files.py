@@ -84,7 +84,7 @@ def _syncs_file_systems() -> bool:
 
 
 class _Naming:
-    """A context in which an OSError gets the path, if it has none; a class, as that is the cheapest kind."""
+    """A context in which an OSError gets the path, if it lacks one; a class, as that is the cheapest kind."""
 
     __slots__ = ("_path",)
 
@@ -292,7 +292,12 @@ class ReadOnlyFiles:
         return sorted(os.listdir(directory))
 
     def exists(self, path: str) -> bool:
-        return os.path.exists(path)
+        """Return whether there is such a file. Raises OSError: the disk failed, which does not mean "no"."""
+        try:
+            os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
 
     def file_size(self, path: str) -> int | None:
         """Return the length of a file, None when there is none."""
@@ -302,7 +307,11 @@ class ReadOnlyFiles:
             return None
 
     def is_directory(self, path: str) -> bool:
-        return os.path.isdir(path)
+        """Return whether there is such a directory. Raises OSError: the disk failed."""
+        try:
+            return stat.S_ISDIR(os.stat(path).st_mode)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
 
     def open_key_values(self, path: str, options: KeyValueOptions) -> KeyValues:
         """Open the key-value store in a directory.

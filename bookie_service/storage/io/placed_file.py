@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 
-from bookie_service.storage.io.files import LocalFiles, ReadOnlyFiles, refuses_writes
+from bkspark.errors import StorageDamaged
+from bookie_service.storage.io.files import LocalFiles, ReadOnlyFiles, is_disk_failure, refuses_writes
 
 
 class PlacedFile:
@@ -22,10 +23,19 @@ class PlacedFile:
         last.
 
         Raises:
-            OSError: one of the files cannot be read, so that it is unknown which one counts.
+            StorageDamaged: a disk cannot be read, so that it is unknown which file counts.
         """
         self._paths = [os.path.join(directory, name) for directory in directories]
-        found = {path: files.read_all(path) for path in self._paths if files.exists(path)}
+        try:
+            found = {path: files.read_all(path) for path in self._paths if files.exists(path)}
+        except OSError as error:
+            if not is_disk_failure(error):
+                raise
+            raise StorageDamaged(
+                f"{error.filename} cannot be read ({error.strerror}), so it is unknown whether a version of it in "
+                "another ledger directory is the last. Repair the disk, or start a bookie with a new bookieId and "
+                "empty directories"
+            ) from error
         generations = {path: generation_of(data) for path, data in found.items()}
         damaged = [path for path, generation in generations.items() if generation is None]
         whole = {path: generation for path, generation in generations.items() if generation is not None}

@@ -95,7 +95,7 @@ class Marks:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A flush and, per journal, the position behind everything in it."""
+    """A flush and, per journal, the position after everything in it."""
 
     flush: Flush
     marks: Sequence[Future[JournalPosition]]

@@ -198,7 +198,7 @@ def _judge_tail(link: _Link, end: int) -> str | None:
 
 
 def _later_record(link: _Link, end: int) -> int | None:
-    """Return the offset of a whole record header behind `end` that says `end` was synced before it was written."""
+    """Return the offset of a whole record header after `end` that says `end` was synced before it was written."""
     position = end + 1
     overlap = RECORD_HEADER_BYTES - 1
     while position < link.size:

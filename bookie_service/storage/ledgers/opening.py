@@ -20,12 +20,13 @@ from bkspark.wire.layout import ENTRY_BYTES_MIN, ENTRY_ID_AT
 from bookie_service.formats import journal as journal_format
 from bookie_service.formats.index import UNKNOWN_KEY
 from bookie_service.formats.journal import RecordKind
+from bookie_service.formats.marks import JournalPosition
 from bookie_service.storage import layout
 from bookie_service.storage.io.files import LocalFiles, is_disk_failure, is_out_of_space
 from bookie_service.storage.io.framed_entries import rows_by_ledger
 from bookie_service.storage.journal.checkpoint import Marks
 from bookie_service.storage.journal.journal import Journal, JournalOptions
-from bookie_service.storage.journal.replay import replay_journal
+from bookie_service.storage.journal.replay import ReplayedJournal, replay_journal
 from bookie_service.storage.ledgers.base import StoreOptions
 from bookie_service.storage.ledgers.factory import open_ledger_storage
 from bookie_service.storage.ledgers.interface import Flush, Ledger, LedgerStorage
@@ -70,14 +71,7 @@ def open_storage(
     """
     journals_at = [layout.current(directory) for directory in journal_directories]
     ledgers_at = [layout.current(directory) for directory in ledger_directories]
-    for directory in (*journals_at, *ledgers_at):
-        files.make_directory(directory)
-        try:
-            # A killed process may have created it without making its name durable.
-            files.sync_directory(os.path.dirname(directory))
-        except OSError as error:
-            if directory in journals_at or not is_disk_failure(error):
-                raise
+    _make_directories(files, journals_at, ledgers_at)
     store = open_ledger_storage(files, ledgers_at, store_options)
     marks = Marks(files, ledgers_at)
     compactor = Compactor(files, store, ledgers_at)
@@ -88,20 +82,11 @@ def open_storage(
     notices += store.index.notices
     notices += store.logs.notices
     replay = _Replay(store)
-    ends, befores = [], []
+    befores: list[JournalPosition | None] = []
+    ends: list[JournalPosition] = []
     for index, directory in enumerate(journals_at):
-        mark = marks.read(index)
+        mark, replayed = _replayed(files, directory, marks, index, replay)
         befores.append(mark)
-        try:
-            replayed = replay_journal(files, directory, mark, replay.apply)
-        except StorageDamaged as error:
-            if mark is not None or not marks.unreadable:
-                raise
-            # Records before the mark may belong to deleted ledgers; their keys are gone, too.
-            damaged = ", ".join(marks.unreadable)
-            raise StorageDamaged(
-                f"{error}; replay began at the first record there is, as {damaged} is damaged"
-            ) from error
         ends.append(replayed.end)
         if replayed.torn is not None:
             notices.append(replayed.torn)
@@ -111,19 +96,52 @@ def open_storage(
         for directory, end, before in zip(journals_at, ends, befores)
     ]
     if replay.stuck is None:
-        try:
-            marks.write([journal.end for journal in journals])
-            for journal in journals:
-                journal.forget_before(journal.end)
-        except OSError as error:
-            if not is_out_of_space(error):
-                raise
-            notices.append(f"{error.filename}: there is no space for the marks, so the journals stay as they are")
+        notices += _move_marks(marks, journals)
     else:
         notices.append("the ledger directories have no space for what the journals hold: it stays there and in memory")
     dirty = DirtyMarker(files, ledgers_at)
     incomplete = dirty.is_journal_incomplete()
     return Storage(store, marks, journals, compactor, notices, dirty, incomplete, replay.stuck)
+
+
+def _make_directories(files: LocalFiles, journals_at: Sequence[str], ledgers_at: Sequence[str]) -> None:
+    """Make the missing directories, and every name durable. A ledger directory whose disk fails is left out."""
+    for directory in (*journals_at, *ledgers_at):
+        try:
+            files.make_directory(directory)
+            # A killed process may have created it without making its name durable.
+            files.sync_directory(os.path.dirname(directory))
+        except OSError as error:
+            if directory in journals_at or not is_disk_failure(error):
+                raise
+
+
+def _replayed(
+    files: LocalFiles, directory: str, marks: Marks, journal_index: int, replay: _Replay
+) -> tuple[JournalPosition | None, ReplayedJournal]:
+    """Replay one journal; return its mark and its contents. Raises StorageDamaged as `replay_journal`."""
+    mark = marks.read(journal_index)
+    try:
+        return mark, replay_journal(files, directory, mark, replay.apply)
+    except StorageDamaged as error:
+        if mark is not None or not marks.unreadable:
+            raise
+        # Records before the mark may belong to deleted ledgers; their keys are gone, too.
+        damaged = ", ".join(marks.unreadable)
+        raise StorageDamaged(f"{error}; replay began at the first record there is, as {damaged} is damaged") from error
+
+
+def _move_marks(marks: Marks, journals: Sequence[Journal]) -> list[str]:
+    """Move the marks to the ends of the journals, and drop the files before them; return notices of missing space."""
+    try:
+        marks.write([journal.end for journal in journals])
+        for journal in journals:
+            journal.forget_before(journal.end)
+    except OSError as error:
+        if not is_out_of_space(error):
+            raise
+        return [f"{error.filename}: there is no space for the marks, so the journals stay as they are"]
+    return []
 
 
 class _Replay:

@@ -33,7 +33,7 @@ from bookie_service.formats import compaction as intent_format
 from bookie_service.formats.compaction import SUFFIX, Intent
 from bookie_service.formats.entry_log import HEADER_BYTES, OFFSET_BITS, OFFSET_MASK
 from bookie_service.storage.index.index import LedgerUpdate
-from bookie_service.storage.io.files import LocalFiles, is_out_of_space
+from bookie_service.storage.io.files import LocalFiles, is_disk_failure, is_out_of_space
 from bookie_service.storage.io.framed_entries import contiguous_spans, ledger_sums, rows_by_ledger
 from bookie_service.storage.ledgers.interface import IndexView, LedgerStorage
 from bookie_service.storage.logs.log_reader import EntryLogReader
@@ -293,9 +293,14 @@ class Compactor:
                 notices.append(f"entry log {intent.old_id:x} stays beside its copy until there is space for the index")
                 return notices
         for directory in self._directories:
-            for name in self._files.names(directory):
-                if name.endswith(SUFFIX):
+            try:
+                unfinished = [name for name in self._files.names(directory) if name.endswith(SUFFIX)]
+                for name in unfinished:
                     self._files.remove(os.path.join(directory, name))
+            except OSError as error:
+                # The start goes on without what this disk holds; the copies wait for a later one.
+                if not is_disk_failure(error):
+                    raise
         if self._files.exists(self._intent_path):
             self.forget_intent()
         return notices
