@@ -37,7 +37,7 @@ class Twin(Generic[_Asynchronous]):
 
     @property
     def asynchronous(self) -> _Asynchronous:
-        """The asyncio object behind this one; use it only on this module's loop (`run`, `iterate`)."""
+        """The asyncio object that this one calls; use it only on this module's loop (`run`, `iterate`)."""
         return self._asynchronous
 
 

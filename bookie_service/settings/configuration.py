@@ -301,7 +301,7 @@ def _marker_delay_ns(keys: Values, syncs: bool) -> int:
 
 def _disks(keys: Values, log_bytes_max: int) -> DiskOptions:
     full_share = keys.share("diskUsageThreshold", default_of(DiskLimits, "full_share"), unit="of a disk")
-    # Whoever lowers only the threshold means this one, too.
+    # A user who lowers only the threshold means this one, too.
     warn_share = min(default_of(DiskLimits, "warn_share"), full_share)
 
     def reserve(key: str, most: str) -> int | None:
