@@ -57,6 +57,7 @@ from bkspark.core.placement import FLAT, RandomSource, Topology
 from bkspark.core.relaxed import RelaxedDurability
 from bkspark.core.slots import Phase, Slot, Slots
 from bkspark.core.striping import ENSEMBLE_SIZE_MAX
+from bkspark.core.writer_options import WriterOptions
 from bkspark.errors import BookKeeperError, LedgerClosed
 from bkspark.ids import NO_ENTRY
 from bkspark.wire.digest import SealedEntries
@@ -80,7 +81,7 @@ class WriterCore:
         metadata: LedgerMetadata,
         version: int,
         random: RandomSource,
-        limits: WriterLimits = WriterLimits(),
+        options: WriterOptions = WriterOptions(),
         *,
         is_recovery: bool = False,
         lac: int = NO_ENTRY,
@@ -106,7 +107,7 @@ class WriterCore:
         """Why the writer failed. Set once."""
         self.length = 0
         """Payload bytes of all entries up to the newest. Grows with `add`; a recovery sets it before it adds."""
-        self._limits = limits
+        self._limits = WriterLimits.of(options)
         """Constant."""
         self._now_ns = 0
         """When the last event that carries a time happened."""
@@ -120,7 +121,7 @@ class WriterCore:
         """The kind of durability. Chosen once."""
         self._change = EnsembleChange(self._slots, metadata.fragments, random, is_published=not is_recovery)
         """The current change while CHANGING, and look-ups of bookies."""
-        self._left_out = LeftOutBookies(self._slots, self._pending, limits)
+        self._left_out = LeftOutBookies(self._slots, self._pending, self._limits)
         """Which bookies are too slow, and which come back."""
 
     # ---- what drivers and callers may read ----

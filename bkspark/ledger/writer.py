@@ -12,12 +12,12 @@ from bkspark.core.explicit_lac import ExplicitLac
 from bkspark.core.metadata import LedgerMetadata
 from bkspark.core.writer import WriterCore, WriterState
 from bkspark.core.writer_errors import client_closed
+from bkspark.core.writer_options import WriterOptions
 from bkspark.entries import EntryBatch, as_batch
 from bkspark.errors import BookKeeperError, LedgerClosed, RequestTimeout
 from bkspark.ledger.explicit_lac import tell_lac
 from bkspark.ledger.services import Services
 from bkspark.ledger.turns import Singles, Turn, Turns
-from bkspark.ledger.writer_options import WriterOptions
 from bkspark.ledger.writer_run import WriterRun
 from bkspark.wire.adds import AddFlags, AddSealer
 from bkspark.wire.digest import EntryDigest, master_key

@@ -8,6 +8,7 @@ from typing import assert_never
 
 from bkspark.core import effects
 from bkspark.core.writer import WriterCore, WriterState
+from bkspark.core.writer_options import WriterOptions
 from bkspark.errors import BookKeeperError
 from bkspark.ledger.bookies import ClusterView
 from bkspark.ledger.driver import Driver, Work
@@ -15,7 +16,6 @@ from bkspark.ledger.fanout import CONFIRM_PAUSE_S, Fanout
 from bkspark.ledger.metadata_steps import is_away, write_metadata
 from bkspark.ledger.ownership import Ownership
 from bkspark.ledger.window import AppendWindow
-from bkspark.ledger.writer_options import WriterOptions
 from bkspark.metadata.ledgers import LedgerStore
 from bkspark.net.pool import BookiePool
 from bkspark.wire.adds import WireProtocol

@@ -86,7 +86,7 @@ WAYS = [
 class Part:
     """Which of the faults of one script are tried: every `of`th from `number` on, of these `share`, by the seed.
 
-    Each call fails in this many `ways` of all, the next call in the ways that follow; None: in every way.
+    A call fails in this number of `ways` of all, the next call in the ways that follow; None: in every way.
     """
 
     share: float = 1.0
