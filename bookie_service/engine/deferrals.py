@@ -43,7 +43,8 @@ class Deferrals:
 
     def __init__(self, journals: int) -> None:
         self._cursors = SyncCursors()
-        self._journaled: list[deque[tuple[int, TakenAdds]]] = [deque() for _ in range(journals)]
+        self.journaled: list[deque[tuple[int, TakenAdds]]] = [deque() for _ in range(journals)]
+        """Adds whose records are not durable yet, by journal, with their sequence number. For this class to change."""
         # Of those that bypass the journal, by ledger: taken since the last flush began that moves the marks, and in it.
         self._unflushed: dict[int, tuple[SyncCursor, list[EntryRange]]] = {}
         self._flushing: dict[int, tuple[SyncCursor, list[EntryRange]]] = {}
@@ -62,11 +63,11 @@ class Deferrals:
 
     def journaled(self, index: int, sequence: int, taken: TakenAdds) -> None:
         """The adds are durable once a journal has made `sequence` so."""
-        self._journaled[index].append((sequence, taken))
+        self.journaled[index].append((sequence, taken))
 
     def on_durable(self, index: int, sequence: int) -> None:
         """A journal has made everything up to `sequence` durable."""
-        waiting = self._journaled[index]
+        waiting = self.journaled[index]
         while waiting and waiting[0][0] <= sequence:
             waiting.popleft()[1].count()
 

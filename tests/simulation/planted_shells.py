@@ -139,10 +139,11 @@ def changes_of_recovery_forgotten() -> Plant:
 
 
 def taken_in_bookie_not_awaited() -> Plant:
-    async def reached(self: LedgerWriter, bookies: Any) -> None:
-        return None
+    async def reach(old: Any, self: Fanout, but: Any = ()) -> None:
+        if not but:
+            await old(self)
 
-    return replaced(LedgerWriter, "reach_others_than", reached)
+    return around(Fanout, "reach", reach)
 
 
 def length_of_no_answer() -> Plant:
@@ -177,7 +178,7 @@ def answers_of_a_dropped_link() -> Plant:
         self._links.pop(slot)
 
     def replies(old: Any, self: WriterCore, slot: int, bookie: str, *rest: Any) -> Any:
-        return old(self, slot, self._slots.all[slot].bookie, *rest)
+        return old(self, slot, self.slots.all[slot].bookie, *rest)
 
     return both(replaced(Fanout, "_drop", drop), around(WriterCore, "on_add_replies", replies))
 

@@ -1,20 +1,20 @@
-"""An add that came alone, as those of a writer with one add in flight do: numbers instead of arrays of one."""
+"""The path of single entries: an add that travels alone, as those of a writer with one add in flight do.
+
+It is served in numbers, as arrays of one are slow: `LedgerWriter.append`, `AddSealer.seal_single`,
+`v2.decode_single_add`, `Bookie.add_single`, `MemTable.add_single`, `JournalThread.commit`, `v2.encode_add_reply` and
+`v2.decode_single_add_reply`. Everything else is served in arrays, however many there are.
+"""
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from typing import NamedTuple
-
-from bkspark.wire.framing import LENGTH_BYTES
-
-_LENGTH = struct.Struct(">i")
 
 
 class SingleAdd(NamedTuple):
     """An add without flags, whose frame is all of a receive buffer.
 
-    item_at, size: where its item begins, and its bytes: the length word, then the entry (`add_batch`).
+    entry_at, size: where the entry begins in the buffer, and its bytes.
     acknowledgement: returns the response that it is durable, for its ledger id and entry id.
     """
 
@@ -22,14 +22,9 @@ class SingleAdd(NamedTuple):
     entry_id: int
     lac: int
     master_key: bytes
-    item_at: int
+    entry_at: int
     size: int
     acknowledgement: Callable[[int, int], bytes]
 
     def __repr__(self) -> str:
         return f"SingleAdd(ledger_id={self.ledger_id}, entry_id={self.entry_id}, size={self.size})"
-
-
-def make_item(buffer: memoryview, add: SingleAdd) -> None:
-    """Turn the add into an item in place, which overwrites part of its frame."""
-    _LENGTH.pack_into(buffer, add.item_at, add.size - LENGTH_BYTES)

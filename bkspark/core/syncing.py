@@ -1,4 +1,4 @@
-"""Durability of a writer's entries: `Synced`, where what is acknowledged is durable, and `Relaxed`. Decisions only.
+"""Relaxed durability of a writer's entries: what is synced, and when bookies are asked to. Decisions only.
 
 With relaxed durability an add is acknowledged from the page caches of Qa bookies, and the LAC follows with what is
 synced. Entries carry that LAC, ensembles change after it, and the ledger is closed at it. What a bookie says is synced
@@ -11,116 +11,11 @@ A bookie that goes away may have lost what it had acknowledged and not synced. I
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from bkspark.core import effects
 from bkspark.core.pending import PendingEntries
 from bkspark.core.relaxed import RelaxedDurability, confirmed_up_to
 from bkspark.core.slots import Phase, Slot, Slots
 from bkspark.ids import NO_ENTRY
-
-
-class Durability(Protocol):
-    """What a writer asks about the durability of its entries."""
-
-    @property
-    def lac(self) -> int:
-        """The last add confirmed: every entry up to it is acknowledged, and durable on Qa bookies."""
-
-    @property
-    def retained_after(self) -> int:
-        """The bytes of entries above this one are retained, to be sent again."""
-
-    @property
-    def replaces_bookies(self) -> bool:
-        """Whether a lost bookie may be replaced."""
-
-    @property
-    def unsynced_bytes_max(self) -> int | None:
-        """What the retained bytes may come to where they are retained until they are synced; None: they are not."""
-
-    def may_lose(self, slot: Slot) -> bool:
-        """Return whether the bookie may lose what it acknowledged when it goes away."""
-
-    def on_gone(self, slot: Slot) -> None:
-        """The bookie in a slot, or its connection, is gone: it answers no force any more."""
-
-    def confirm(self, now_ns: int) -> list[effects.WriterEffect]:
-        """Move the LAC to what is durable."""
-
-    def want(self) -> None:
-        """All that is acknowledged is to be synced."""
-
-    def wants_for_space(self) -> bool:
-        """Return whether so much is retained until it is synced that it must be: no caller may ever ask for it."""
-
-    def wants_for_time(self, now_ns: int) -> bool:
-        """Return whether the LAC has been lower than the last acknowledged entry for too long."""
-
-    def force(self, *, is_again: bool = False) -> list[effects.WriterEffect]:
-        """Ask the bookies that take part to sync, if a caller waits for that and no force is under way.
-
-        Args:
-            is_again: only if the last force did not ask for all that is wanted.
-        """
-
-    def takes(self, force: effects.Force) -> bool:
-        """Return whether a force is of the round under way, and its bookie still in the slot."""
-
-    def on_forced(self, force: effects.Force) -> None:
-        """A bookie carried out a force that is taken."""
-
-    def is_lost(self) -> bool:
-        """Return whether the last force was not enough for what is wanted, and no other one can be."""
-
-
-class Synced:
-    """An acknowledged entry is durable: the LAC is the last one acknowledged, and there is nothing to force."""
-
-    replaces_bookies = True
-    unsynced_bytes_max = None
-
-    def __init__(self, pending: PendingEntries) -> None:
-        self._pending = pending
-        """The writer's; read only."""
-
-    @property
-    def lac(self) -> int:
-        return self._pending.acknowledged
-
-    @property
-    def retained_after(self) -> int:
-        return self._pending.acknowledged
-
-    def may_lose(self, slot: Slot) -> bool:
-        return False
-
-    def on_gone(self, slot: Slot) -> None:
-        return None
-
-    def confirm(self, now_ns: int) -> list[effects.WriterEffect]:
-        return []
-
-    def want(self) -> None:
-        return None
-
-    def wants_for_space(self) -> bool:
-        return False
-
-    def wants_for_time(self, now_ns: int) -> bool:
-        return False
-
-    def force(self, *, is_again: bool = False) -> list[effects.WriterEffect]:
-        return []
-
-    def takes(self, force: effects.Force) -> bool:
-        return False
-
-    def on_forced(self, force: effects.Force) -> None:
-        return None
-
-    def is_lost(self) -> bool:
-        return False
 
 
 class Relaxed:
