@@ -74,20 +74,17 @@ def run(work: Callable[[], Awaitable[_T]]) -> _T:
 
 def iterate(make: Callable[[], AsyncIterator[_T]]) -> Iterator[_T]:
     """Yield what the asynchronous iterator `make()` yields; closing the generator closes it."""
-
-    async def start() -> AsyncIterator[_T]:
-        return make()
-
-    items = run(start)
+    items = make()
+    closing = getattr(items, "aclose", None)
     try:
         while True:
             try:
                 item = run(items.__anext__)
             except StopAsyncIteration:
+                closing = None
                 return
             yield item
     finally:
-        closing = getattr(items, "aclose", None)
         # At interpreter exit the loop's thread runs no more: waiting for it would never end.
         if closing is not None and not sys.is_finalizing():
             run(closing)

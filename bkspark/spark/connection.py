@@ -14,8 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from bkspark.blocking import Client, run
-from bkspark.errors import BookieUnavailable
-from bkspark.net.pool import BookiePool, NetOptions
+from bkspark.net.pool import BookiePool, NetOptions, resolver
 from bkspark.spark.options import SourceOptions
 
 KEPT_S = 10.0
@@ -57,14 +56,8 @@ def connect(options: SourceOptions) -> Client:
 
 def new_pool(addresses: _Addresses) -> BookiePool:
     """Return a pool that knows where bookies are without a metadata store: as (host, port) by id."""
-
-    async def resolve(bookie: str) -> tuple[str, int]:
-        if bookie not in addresses:
-            raise BookieUnavailable(f"bookie {bookie} had no address when the read was planned", bookie=bookie)
-        return addresses[bookie]
-
     # What can be read on this host is, and not by the pool.
-    return BookiePool(resolve, NetOptions(local_reads=False))
+    return BookiePool(resolver(addresses), NetOptions(local_reads=False))
 
 
 @contextmanager

@@ -37,7 +37,7 @@ BEFORE = {
     f"one append, warm: {HOPS}": "147, 120, 31, 94",
     f"append_many of 10, warm: {HOPS}": "207, 156, 35, 123",
     f"close: {HOPS}": "48, 37, 13, 22",
-    f"Spark partition read, 12 entries: {HOPS}": "351, 227, 57, 201",
+    f"first Spark partition read of a worker, 12 entries: {HOPS}": "351, 227, 57, 201",
 }
 """What the review found. Spreads are median / 90th percentile / maximum.
 
